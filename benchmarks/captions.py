@@ -283,7 +283,7 @@ def measure(work: Path, n_pictures: int) -> dict[str, Any]:
                 llm.eval(prompt.tokens[: media.first])
                 llm.eval_media(media)
                 if name == "with holes":
-                    llm.drafter.restart(llm.n_tokens)
+                    llm.drafters[0].restart(llm.n_tokens)
                 text = b""
                 for token in llm.generate(prompt.tokens, temp=0):
                     if token in llm.engine.vocab.eog or len(text) > 60:

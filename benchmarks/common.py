@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_cpp_eagle3 import Eagle3Llama, models, planning
+from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy
 from llama_cpp_eagle3.bench import machine, peer, random_model
 from llama_cpp_eagle3.bench.runs import N_CTX, load
 
@@ -71,6 +72,12 @@ def engine(args: argparse.Namespace, model: str, draft: str | None) -> Eagle3Lla
     """Ours, with the threads, layers and context asked for; it drafts fixed chains."""
     options = {} if draft is None else {"draft": "chain"}
     return load(model, draft, args.threads, args.gpu_layers, args.ctx_size, **options)
+
+
+def draft_chain(drafter: Drafter, id_last: int, n: int) -> list[int]:
+    """What a drafter drafts after a token."""
+    (draft,) = Policy([drafter]).propose([DraftRequest(0, id_last, n, shape=DraftShape(n))])
+    return draft.tokens
 
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:

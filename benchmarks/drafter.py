@@ -38,7 +38,7 @@ class Bench:
     def back(self) -> None:
         """To the position that all measurements start from."""
         self.process(self.n_past - self.drafter.truncate(self.n_past))
-        self.drafter.propose(2, 1)
+        common.draft_chain(self.drafter, 2, 1)
 
     def time(self, call: Callable[[], object], prepare: Callable[[], object]) -> tuple[Spread, Spread]:
         """Milliseconds of a call, and of its graphs alone."""
@@ -64,7 +64,12 @@ class Bench:
             drafter.begin([0], [2], n)
 
         for n in N_CATCH_UP:
-            found.append((f"catch-up of {n}, 1 draft", self.time(lambda: drafter.propose(2, 1), lambda n=n: accept(n))))
+            found.append(
+                (
+                    f"catch-up of {n}, 1 draft",
+                    self.time(lambda: common.draft_chain(drafter, 2, 1), lambda n=n: accept(n)),
+                )
+            )
         for n in (1, *N_LEVEL):
             rows = list(range(n))
             found.append(
@@ -74,7 +79,7 @@ class Bench:
             found.append(
                 (
                     f"catch-up of {n}, {n_max} drafts",
-                    self.time(lambda: drafter.propose(2, n_max), lambda n=n: accept(n)),
+                    self.time(lambda: common.draft_chain(drafter, 2, n_max), lambda n=n: accept(n)),
                 )
             )
         found.append((f"prompt of {N_PROMPT}", self.time(lambda: self.process(N_PROMPT), self.back)))

@@ -38,10 +38,10 @@ class Bench:
     def draft(self, n: int) -> float:
         """Milliseconds of drafting n tokens after a step in which some were accepted."""
         self.process(self.n_past - self.drafter.truncate(self.n_past))
-        self.drafter.propose(2, 1)
+        common.draft_chain(self.drafter, 2, 1)
         self.process(N_ACCEPTED + 1)
         start = perf_counter_ns()
-        self.drafter.propose(2, n)
+        common.draft_chain(self.drafter, 2, n)
         return (perf_counter_ns() - start) * 1e-6
 
 
@@ -84,7 +84,8 @@ def main() -> None:
     text = (
         f"{table(['type', 'head', *(f'{n} tokens' for n in N_DRAFT)], rows)}\n\nMilliseconds for drafting so many "
         f"tokens behind {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
-        f"{next(iter(benches.values())).drafter.device}; medians of {args.runs} runs (lowest - highest), taken in turn."
+        f"{next(iter(benches.values())).drafters[0].device}; medians of {args.runs} runs (lowest - highest), taken in "
+        "turn."
     )
     benches.clear()
     common.finish(

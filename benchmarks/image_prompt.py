@@ -29,9 +29,12 @@ def main() -> None:
         rng = np.random.default_rng(1)
         rows = rng.normal(0, 0.02, (args.rows, llm.target.n_embd_inp)).astype(np.float32)
         llm.eval(list(range(100, 108)))
-        target_us, draft_us = llm.target.t_decode_us, llm.drafter.t_process_us
+        target_us, draft_us = llm.target.t_decode_us, llm.drafters[0].t_process_us
         llm.eval_media(Media(llm.n_tokens, media_tokens(b"", args.rows), 100, lambda: rows))
-        target_s, draft_s = 1e-6 * (llm.target.t_decode_us - target_us), 1e-6 * (llm.drafter.t_process_us - draft_us)
+        target_s, draft_s = (
+            1e-6 * (llm.target.t_decode_us - target_us),
+            1e-6 * (llm.drafters[0].t_process_us - draft_us),
+        )
         found = {"rows": args.rows, "target_s": round(target_s, 3), "draft_s": round(draft_s, 3)}
         print(json.dumps(found | {"draft_share": round(draft_s / target_s, 4)}))
 

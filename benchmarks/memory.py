@@ -34,7 +34,7 @@ def main() -> None:
         after = read()
         rows.append([name, *(f"{after[field] - before[field]:.1f}" for field in FIELDS)])
         before = after
-    drafter = llms[0].drafter
+    drafter = llms[0].drafters[0]
     n_mib = {name: getattr(drafter, name) / 2**20 for name in ("n_bytes_own", "n_bytes_shared", "n_bytes_cache")}
     text = (
         f"{table(['MiB added by', *FIELDS.values()], rows)}\n\nThe drafter holds {n_mib['n_bytes_own']:.1f} MiB of "

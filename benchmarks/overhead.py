@@ -38,13 +38,12 @@ def _step_of_many(args: argparse.Namespace, model: str, draft: str, prompts: lis
         sequences = [engine.add(p, sampling, max_tokens=args.n_predict, draft=settings) for p in prompts[:_N_PARALLEL]]
         while not all(s.generated for s in sequences):
             engine.step()
-        assert llm.drafter is not None
         n_steps, start = 0, perf_counter()
-        t_us = engine.target.t_decode_us + llm.drafter.t_graph_us
+        t_us = engine.target.t_decode_us + llm.drafters[0].t_graph_us
         while not any(s.is_done for s in sequences):
             engine.step()
             n_steps += len(sequences)
-        t_us = engine.target.t_decode_us + llm.drafter.t_graph_us - t_us
+        t_us = engine.target.t_decode_us + llm.drafters[0].t_graph_us - t_us
         times.append((perf_counter() - start - 1e-6 * t_us) / n_steps)
         engine.drop(sequences)
     llm.close()

@@ -20,7 +20,7 @@ def measure(args, model: str, draft: str) -> dict[str, Spread]:
     found: dict[str, list[float]] = {"plain": [], "drafted": [], "target": [], "drafter": []}
     for i in range(args.runs + 1):
         common.progress(f"{model}: run {i} of {args.runs}")
-        t_target, t_drafter = drafted.target.t_decode_us, drafted.drafter.t_process_us
+        t_target, t_drafter = drafted.target.t_decode_us, drafted.drafters[0].t_process_us
         seconds = {}
         for name, llm in (("plain", plain), ("drafted", drafted)):
             llm.reset()
@@ -28,7 +28,7 @@ def measure(args, model: str, draft: str) -> dict[str, Spread]:
             llm.eval(prompt)
             seconds[name] = llm.stats.prefill_seconds - before
         seconds["target"] = (drafted.target.t_decode_us - t_target) * 1e-6
-        seconds["drafter"] = (drafted.drafter.t_process_us - t_drafter) * 1e-6
+        seconds["drafter"] = (drafted.drafters[0].t_process_us - t_drafter) * 1e-6
         if i > 0:  # the first one warms up
             for name, value in seconds.items():
                 found[name].append(value)

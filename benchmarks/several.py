@@ -48,9 +48,9 @@ def main() -> None:
         sides = {name: drafting(llm, prompts, args.n_predict, "auto") for name, llm in engines.items()}
         found = take_turns(sides, args.runs, "several")
         asked = {
-            name: " and ".join(map(str, llm.planner.stats()["asked"]))
+            name: " and ".join(map(str, llm.policy.stats()["asked"]))
             for name, llm in engines.items()
-            if llm.planner is not None
+            if llm.policy is not None
         }
     rows = [[*row, asked.get(row[0], "-")] for row in rows_of(found)]
     text = (

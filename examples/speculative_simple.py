@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3._core import DraftRequest, DraftShape
 from llama_cpp_eagle3.models import bundled_pair
 
 
 def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 3) -> list[int]:
-    target, drafter, tap = llm.target, llm.drafter, llm.tap
+    target, [drafter], tap, chain = llm.target, llm.drafters, llm.tap, DraftShape(n_max)
 
     # evaluate all but the last token of the prompt; the head takes in the hidden states
     *context, id_last = prompt
@@ -23,10 +24,10 @@ def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 
 
     while len(tokens) < n_predict:
         # propose: what may follow the last token?
-        draft = drafter.propose(id_last, n_max)
+        [draft] = llm.policy.propose([DraftRequest(0, id_last, n_max, shape=chain)])
 
         # verify: one pass of the target over the last token and the draft
-        batch = [id_last, *draft]
+        batch = [id_last, *draft.tokens]
         target.decode(batch, n_past)
 
         # accept: row i says what follows batch[i]; go on as long as that is what was drafted

@@ -630,9 +630,6 @@ class Drafter:
     """
 
     @property
-    def parts(self) -> tuple[Drafter, ...]:
-        """The drafters that it is made of: itself, or those of a `JointDrafter`."""
-    @property
     def cpu_kernels(self) -> dict[str, int]:
         """[name of a kernel]: own weights that it computes."""
     @property
@@ -649,16 +646,16 @@ class Drafter:
         n_past: int,
         seq_id: int = 0,
         rows: Sequence[int] | None = None,
-        can_defer: int = 0,
+        can_defer: bool = False,
     ) -> None:
         """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
         `rows` are their indices in the batch, one per token; by default they are the first ones. can_defer:
-        `begin` is not expected soon, so that a prompt's K/V is not computed before; a bit for each of `parts`. tap:
-        None for a drafter that reads no rows.
+        `begin` is not expected soon, so that a prompt's K/V is not computed before. tap: None for a drafter that reads
+        no rows.
         """
     def process_batch(
-        self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], int]]
+        self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], bool]]
     ) -> None:
         """Do the same for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
 
@@ -673,28 +670,13 @@ class Drafter:
         tokens: Sequence[int],
         n_past: int,
         seq_id: int = 0,
-        can_defer: int = 0,
+        can_defer: bool = False,
     ) -> None:
         """Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
     def set_noise(self, noise: GumbelNoise | None, seq_id: int = 0) -> None:
         """What the sequence's next tokens will be drawn with; None: not known, or greedy."""
     def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:
         """What the sequence's next tokens must be, as long as its text is what it is; None: anything."""
-    def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
-        """Return up to n_max target tokens that may follow id_last, the token at position n_past.
-
-        Ends before a token less likely than p_min among the ten best, and after n_expand + 1 tokens.
-        """
-    def propose_batch(
-        self, seq_ids: Sequence[int], ids_last: Sequence[int], n_max: Sequence[int], p_min: float = 0.0
-    ) -> list[list[int]]:
-        """Return the same for different sequences in any order, computed with one graph per step for all of them."""
-    def propose_tree(self, id_last: int, depth: int, top_k: int, n_tokens: int, seq_id: int = 0) -> Draft:
-        """Return the n_tokens most probable nodes of a dynamic tree as in EAGLE-2.
-
-        On each of `depth` levels the top_k best nodes get top_k children. (depth, top_k, n_tokens + 1) are SGLang's
-        (speculative-num-steps, speculative-eagle-topk, speculative-num-draft-tokens). (depth - 1) * top_k <= 128.
-        """
     def begin(self, seq_ids: Sequence[int], ids_last: Sequence[int], top_k: int, n_steps: int = 1) -> None:
         """Start drafting node by node: the top_k most probable tokens behind each id_last.
 
@@ -1009,14 +991,17 @@ class CostCurve:
 
 _Node = tuple[int, int, float, int, int]
 
-class _Source(Protocol):
-    """A drafter written in Python; nodes are tuples (parent, token, p, depth, seq_id)."""
+class _Session(Protocol):
+    """A drafter that is simulated; nodes are tuples (parent, token, p, depth, seq_id)."""
 
     n_unroll: int
+    n_expand: int
+    is_parallel: bool
+    @property
+    def t_draft_us(self) -> float: ...
     def n_waiting(self, seq_id: int, /) -> int: ...
     def begin(self, seq_ids: list[int], ids_last: list[int], top_k: int, n_steps: int, /) -> list[_Node]: ...
     def expand(self, nodes: list[int], top_k: int, /) -> list[_Node]: ...
-    def time_us(self) -> float: ...
 
 class NgramStore:
     """Texts that were written, for all sequences of a process to draft from. For any number of threads."""
@@ -1057,18 +1042,6 @@ class NgramDrafter:
     def n_bytes(self, seq_id: int = 0) -> int:
         """Memory of a sequence's text."""
 
-class JointDrafter(Drafter):
-    """Several drafters of one target, held as one: their sequences are the same. Drafts are the first one's."""
-
-    def __init__(self, parts: Sequence[Drafter], n_embd: int) -> None:
-        """parts: are used through this one from now on, but for `begin`, `expand` and `nodes`; `close` leaves them.
-
-        n_embd: of the target. Raises IncompatibleDraftError.
-        """
-    @property
-    def parts(self) -> tuple[Drafter, ...]:
-        """The drafters, in the order of their bits."""
-
 class DrawKind:
     """How a text's tokens are sampled, as far as the drafter can compute it."""
 
@@ -1084,16 +1057,52 @@ class DrawKind:
     @property
     def value(self) -> int: ...
 
-class Planner:
-    """Chooses what to draft, step by step, so that tokens come fastest: a tree, a chain or nothing.
+class DraftShape:
+    """A draft of a fixed shape: a tree as in EAGLE-2, of which a chain is the one with top_k 1.
 
-    Each step `propose` drafts, and `observe` gets its result. One thread at a time: a second one gets BusyError.
+    (depth, top_k, n_tokens + 1) are SGLang's (speculative-num-steps, speculative-eagle-topk,
+    speculative-num-draft-tokens). A tree expands at most `Drafter.n_expand` nodes.
+    """
+
+    def __init__(
+        self, depth: int, top_k: int = 1, n_tokens: int | None = None, n_min: int = 0, p_min: float = 0.0
+    ) -> None:
+        """depth: levels. top_k: nodes of a level that are expanded, and children of each. n_tokens: the most probable
+        nodes, which are kept (default: depth). n_min: fewer are not verified. p_min: it ends before a token that is
+        less probable among the ten best.
+        """
+
+class DraftRequest:
+    """A sequence of a step that is drafted for."""
+
+    def __init__(
+        self,
+        seq_id: int,
+        id_last: int,
+        n_room: int,
+        n_max: int = ...,
+        n_max_ngram: int = ...,
+        draw: DrawKind | None = None,
+        drafters: int = -1,
+        shape: DraftShape | None = None,
+    ) -> None:
+        """id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max,
+        n_max_ngram: tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not
+        asked. draw: how its tokens are chosen; None: as before, and greedy at first. drafters: which may be asked, as
+        bits. shape: what to draft; None: what pays best.
+        """
+
+class Policy:
+    """Chooses what to draft, step by step: a shape that a sequence asks for, else what makes tokens come fastest.
+
+    That is a tree, a chain or nothing. Each step `propose` drafts, and `observe` gets its result. One thread at a time:
+    a second one gets BusyError.
     """
 
     def __init__(
         self,
-        drafters: Sequence[tuple[Drafter | _Source, CostCurve, CostCurve]],
-        target: CostCurve,
+        drafters: Sequence[Drafter | _Session],
+        costs: Sequence[CostCurve] = (),
         *,
         n_max: int = 16,
         top_k: int = 1,
@@ -1104,44 +1113,24 @@ class Planner:
         n_snapshots: int | None = None,
         ngram: NgramDrafter | None = None,
     ) -> None:
-        """drafters: for each costs of its first graph over n waiting rows and of a level of n nodes. target: costs of a
-        pass over n rows. All are refined while running. n_max: longest path. top_k: candidates behind each node, 1 =
-        chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one step, of all sequences together
-        (default: n_max). n_snapshots: if more tokens of a chain are rejected, the next pass evaluates all accepted ones
-        again; None: never. ngram: drafts too; it must be up to date in each step. Raises ValueError.
+        """drafters: with weights; shapes are the first one's. costs: of a pass of the target over n rows, then of each
+        drafter's first graph over n waiting rows and of a level of n nodes; all are refined while running. Without
+        costs the first drafter drafts short chains. n_max: longest path. top_k: candidates after each node, 1 = chains
+        only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one step, of all sequences together
+        (default: n_max). uniform: chains of sequences that share a pass have one length. n_snapshots: if more tokens
+        of a chain are rejected, the next pass evaluates all accepted ones again; None: never. ngram: drafts too, once
+        there are costs; it must be up to date in each step. Raises ValueError.
         """
-    def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
-        """Draft what may follow id_last, or nothing.
+    @property
+    def is_measured(self) -> bool:
+        """Whether it knows costs. Without them the figures below raise ValueError."""
+    def propose(self, requests: Sequence[DraftRequest], n_rows_extra: int = 0) -> list[Draft]:
+        """Draft for the sequences of a step: a Draft for each request, which may be empty.
 
-        n_room: tokens that fit behind id_last, into the context and the batch. n_rows_extra: rows of the target's next
-        pass besides id_last and the draft, such as tokens that are evaluated again.
-        """
-    def propose_batch(
-        self,
-        seq_ids: Sequence[int],
-        ids_last: Sequence[int],
-        n_rooms: Sequence[int],
-        n_rows_extra: int = 0,
-        n_max: Sequence[int] = (),
-        n_max_ngram: Sequence[int] = (),
-        draws: Sequence[DrawKind] = (),
-        drafters: Sequence[int] = (),
-    ) -> list[Draft]:
-        """Draft for sequences that share one pass of the target.
-
-        n_max, n_max_ngram: longest paths of the head's tokens and of the n-gram drafter's; else the planner's n_max.
-        draws: how the tokens of each are chosen, which is as it was if not given, and greedy at first. drafters: which
-        may be asked for each, as bits.
+        n_rows_extra: rows of the target's next pass besides one per sequence and the drafts, such as tokens that are
+        evaluated again.
         """
     def observe(
-        self, tokens: Sequence[int], n_rows: int, t_verify_us: float, t_other_us: float = 0.0, seq_id: int = 0
-    ) -> None:
-        """After each step, those without a draft too: what was sampled, and how long its pass took.
-
-        tokens: those that the step gave, accepted ones and the one behind them. n_rows: rows of the pass. t_other_us:
-        all of the step that is neither drafting nor the pass.
-        """
-    def observe_batch(
         self,
         seq_ids: Sequence[int],
         tokens: Sequence[Sequence[int]],
@@ -1149,7 +1138,11 @@ class Planner:
         t_verify_us: float,
         t_other_us: float = 0.0,
     ) -> None:
-        """The same for several sequences."""
+        """After each step, those without a draft too: what was sampled, and how long its pass took.
+
+        tokens: those that the step gave each sequence, accepted ones and the one after them. n_rows: rows of the pass.
+        t_other_us: all of the step that is neither drafting nor the pass.
+        """
     def reset(self, seq_id: int = 0) -> None:
         """A new text begins in this sequence."""
     def acceptance(self, p: float, depth: int = 1, seq_id: int = 0, by_ngram: bool = False, drafter: int = 0) -> float:

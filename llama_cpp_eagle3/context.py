@@ -319,8 +319,8 @@ class Context:
                 engine.evict_prefix(seq_id)
             engine.target.set_spans(getattr(state, "spans", []))
             draft_state = getattr(state, "draft_state", b"")
-            if engine.drafter is not None and draft_state:
-                engine.drafter.state_set(draft_state)
+            if engine.drafters and draft_state:
+                engine.drafters.state_set(draft_state, _SEQ_ID)
             self.input_ids[:n_tokens] = state.input_ids[:n_tokens]
             n_rows = min(len(state.scores), len(self.scores), n_tokens)
             self.scores[:n_rows] = state.scores[:n_rows]

@@ -278,7 +278,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
             Eagle3Error: they must be measured, and the context is not empty.
         """
         with self._guard:
-            self._context.stats.calibrate_ns += self.loaded.have_planner(seconds, must=True, log=log)
+            self._context.stats.calibrate_ns += self.loaded.have_costs(seconds, must=True, log=log)
 
     # what Llama's own methods read and set
 
@@ -584,7 +584,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         with self._guard:
             self._loading.check_servers()
             engine = self._context.flush()
-            draft_state = b"" if engine.drafter is None else engine.drafter.state_get()
+            draft_state = engine.drafters.state_get(0)
             return Eagle3State(super().save_state(), draft_state, self._loading.pair_id, engine.target.spans())
 
     def load_state(self, state: LlamaState) -> None:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from llama_cpp import LlamaTokenizer
 from llama_cpp._internals import LlamaBatch
 
-from ._core import Drafter, FeatureTap, Guard, Planner, Target
+from ._core import FeatureTap, Guard, Policy, Target
 from .context import Context
-from .engine import DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
+from .engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
 from .errors import Eagle3Error
 from .features import Features
 from .guard import closed_error
@@ -122,9 +122,9 @@ class LlamaAttributes:
         return self._loading.tap
 
     @property
-    def drafter(self) -> Drafter | None:
-        """The head with `process`, `propose` and `truncate`, for your own loop; None without one."""
-        return self.engine.drafter
+    def drafters(self) -> Drafters:
+        """Those that draft with weights, with `process`, `begin`, `expand` and `truncate`, for your own loop."""
+        return self.engine.drafters
 
     @property
     def head(self) -> Head | None:
@@ -132,9 +132,9 @@ class LlamaAttributes:
         return None if self._loaded_model is None else self._loaded_model.head
 
     @property
-    def planner(self) -> Planner | None:
-        """The planner of `draft="auto"`; its `stats()` have what it chose. None before it was needed."""
-        return self.engine.proposers.planner
+    def policy(self) -> Policy:
+        """What to draft; its `stats()` have what it chose in `draft="auto"`, once it `is_measured` what passes cost."""
+        return self.engine.drafting.policy
 
     @property
     def projector(self) -> Projector | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import FeatureTap, Planner, Target, local_accelerators
+from ._core import FeatureTap, Policy, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .drafters import LoadedTarget
 from .engine import DraftSettings, Engine, Vocab
@@ -22,7 +23,7 @@ from .loading import Loading
 from .log import without_details
 from .model_file import file_errors
 from .pair import fingerprint
-from .planning import have_planner, keep_corrections, load_costs, machine, why_not
+from .planning import have_policy, keep_corrections, load_costs, machine, why_not
 from .prefix_file import Maker
 from .prefix_folder import PrefixFolder, open_folder
 from .stats import Stats
@@ -69,7 +70,7 @@ class LoadedModel:
         self._ctx, self._context_params = llama.ctx.ctx, llama.ctx.params
         self._tensor_split = llama.options["tensor_split"]
         self._has_explained = False
-        self._guessed: Planner | None = None  # a planner of costs that are not all measured
+        self._guessed: Policy | None = None  # a policy of costs that are not all measured
         with file_errors(llama.path):
             target = loading.make_target(self._ctx, self._model, log)
         draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
@@ -81,7 +82,7 @@ class LoadedModel:
             target,
             Vocab(self._model),
             n_batch=llama.options["n_batch"],
-            drafter=None if self.head is None else self.head.drafter,
+            drafters=() if self.head is None else self.head.drafters,
             tap=loading.tap,
             draft_model=llama.options["draft_model"],
             ngram=loading.make_ngram_drafter(given["draft_ngram_store"]),
@@ -152,7 +153,7 @@ class LoadedModel:
         )
         try:  # the functions must not hold self, which would keep itself alive
             makes = [partial(loading.make_drafter, file, place, log) for file in files]
-            return Head(makes, draft.type, int(lib.llama_model_n_embd(self._model)))
+            return Head(makes, draft.type)
         except (IncompatibleDraftError, ModelFileError) as e:
             if draft_required:
                 raise
@@ -189,12 +190,12 @@ class LoadedModel:
         pair, tap, target = self._loading.pair, self._loading.tap, self.engine.target
         assert self.head is not None
         assert pair is not None
-        drafter = self.head.drafter
         reads = "reads tokens alone"
-        if tap is not None and drafter.n_embd_feat:
-            reads = f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
+        if tap is not None:
+            reads = f"reads {tap.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
+        kinds = " and the ".join(draft.describe() for draft in pair.drafts)
         return (
-            f"draft by the {' and the '.join(draft.describe() for draft in pair.drafts)}, on {drafter.device}, {reads}"
+            f"draft by the {kinds}, on {self._draft_device}, {reads}"
             + "".join(f" ({draft.note})" for draft in pair.drafts if draft.note)
             + f"; rejected tokens go by {target.rollback_kind}"
             + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
@@ -215,12 +216,22 @@ class LoadedModel:
         threads = f"{params.n_threads} CPU threads"
         if params.n_threads_batch != params.n_threads:
             threads += f", {params.n_threads_batch} for batches"
-        head = "" if self.head is None else f"; head on {self.head.drafter.device}"
+        head = "" if self.head is None else f"; head on {self._draft_device}"
         return f"target {layers}{head}; {threads}; {self.cpu_kernels_used}"
 
     @property
     def _devices(self) -> tuple[str, ...] | None:
         return self._loading.model.devices
+
+    @property
+    def _draft_device(self) -> str | None:
+        """Where the drafters run; None without one."""
+        return ", ".join(dict.fromkeys(d.device for d in self.engine.drafters)) or None
+
+    @property
+    def _draft_kernels(self) -> dict[str, int]:
+        """[name of a CPU kernel]: matrices of the drafters that it computes."""
+        return dict(sum((Counter(d.cpu_kernels) for d in self.engine.drafters), Counter[str]()))
 
     @property
     def cpu_kernels_used(self) -> str:
@@ -231,7 +242,7 @@ class LoadedModel:
         used = kernels.n_weights
         parts = [f"{n} matrices by {name}{choice.describe(name)}" for name, n in used.items()]
         if self.head is not None:
-            parts += [f"{n} of the head by {name}" for name, n in self.head.drafter.cpu_kernels.items()]
+            parts += [f"{n} of the head by {name}" for name, n in self._draft_kernels.items()]
         parts += [f"ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused]
         return "; ".join(parts) or f"ggml's own kernels alone: {kernels.why_not}"
 
@@ -241,7 +252,6 @@ class LoadedModel:
         """Everything that measured costs depend on, ready for JSON."""
         loading, params = self._loading, self._context_params
         draft, tap = loading.draft, loading.tap
-        drafter = None if self.head is None else self.head.drafter
         has_accelerator = bool(local_accelerators()) or loading.servers is not None
         return {
             "target": fingerprint(loading.model_path),
@@ -251,13 +261,13 @@ class LoadedModel:
             "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
             "tensor_split": self._tensor_split,
             "rpc_servers": loading.rpc_servers,
-            "draft_device": None if drafter is None else drafter.device,
+            "draft_device": self._draft_device,
             "machine": machine(),
             "n_threads": [params.n_threads, params.n_threads_batch, *filter(None, [draft.n_threads])],
             "n_ubatch": min(params.n_ubatch, _N_ROWS),
             "offload_kqv": bool(params.offload_kqv),
             "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
-            "cpu_kernels_draft": {} if drafter is None else drafter.cpu_kernels,
+            "cpu_kernels_draft": self._draft_kernels,
             "draft_type": draft.type,
             "types": [params.type_k, params.type_v, draft.type_k, draft.type_v],
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
@@ -267,7 +277,7 @@ class LoadedModel:
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again with its matrices in another ggml type; its cache is empty then."""
         if self.head is not None:
-            self.head.convert(draft_type, self.engine.set_drafter)
+            self.head.convert(draft_type, self.engine.set_drafters)
 
     def use_stored_type(self) -> None:
         """Convert the head to the type that was measured to be the fastest, if it was measured before."""
@@ -275,10 +285,8 @@ class LoadedModel:
         if costs is not None:
             self.convert_draft(costs.draft_type)
 
-    def have_planner(
-        self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None
-    ) -> int:
-        """Make the engine's planner if it needs one: from stored costs, or by measuring now, or further.
+    def have_costs(self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None) -> int:
+        """Have the engine's policy know costs, if they are needed: from stored costs, or by measuring now, or further.
 
         Returns:
             The nanoseconds that this took.
@@ -286,24 +294,24 @@ class LoadedModel:
         Raises:
             Eagle3Error: `must` is given, and the context is not empty.
         """
-        proposers, start = self.engine.proposers, perf_counter_ns()
-        has_planner = proposers.planner is not None and proposers.planner is not self._guessed
-        if has_planner or (self.head is None and proposers.ngram is None):
+        drafting, start = self.engine.drafting, perf_counter_ns()
+        knows = drafting.policy.is_measured and drafting.policy is not self._guessed
+        if knows or (self.head is None and drafting.ngram is None):
             return 0
         with without_details():
-            is_measured = have_planner(self.engine, self.head, self.costs_key, log or self._log, seconds, must=must)
-        self._guessed = None if is_measured else proposers.planner
+            is_measured = have_policy(self.engine, self.head, self.costs_key, log or self._log, seconds, must=must)
+        self._guessed = None if is_measured else drafting.policy
         return perf_counter_ns() - start
 
     def prepare_drafts(self, settings: DraftSettings) -> int:
-        """Make the planner that settings need; returns the nanoseconds that measuring took."""
-        return self.have_planner() if settings.mode == "auto" else 0
+        """Measure what settings need; returns the nanoseconds that measuring took."""
+        return self.have_costs() if settings.mode == "auto" else 0
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
         """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
         if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
             return
-        stats.why_not_drafted = why_not(self.engine.proposers.planner, settings)
+        stats.why_not_drafted = why_not(self.engine.drafting.policy, settings)
         if not self._has_explained:
             self._has_explained = True
             _log.warning("nothing is drafted: %s", stats.why_not_drafted)

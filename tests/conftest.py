@@ -22,7 +22,7 @@ from llama_cpp._logger import set_verbose
 
 import placement
 from llama_cpp_eagle3 import _core, model_file
-from llama_cpp_eagle3.engine.proposers import AutoProposer
+from llama_cpp_eagle3.engine.drafting import Drafting
 from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
 
@@ -151,12 +151,8 @@ def model_address(place: str) -> Iterator[Callable[[str | Path], int]]:
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planners do not observe what passes take, so that the costs of a test stay as they are."""
-    observe = AutoProposer.observe
-    monkeypatch.setattr(
-        AutoProposer,
-        "observe",
-        lambda self, step, drafted, _: observe(self, replace(step, verify_ns=0), drafted, 0),
-    )
+    observe = Drafting.observe
+    monkeypatch.setattr(Drafting, "observe", lambda self, step, _: observe(self, replace(step, verify_ns=0), 0))
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 // What a replay runs on: recorded texts with what the head drafts along them, and a machine whose passes take recorded
-// times, as a source of drafts for the planner.
+// times, as a session of drafts for the planner.
 
 #pragma once
 
@@ -194,7 +194,7 @@ class machine {
     std::vector<int32_t>           ngram_index, n_waiting, n_replay;
 };
 
-class source : public eagle3::draft_source {
+class source : public eagle3::draft_session {
   public:
     explicit source(machine & m) : m_(m) {}
 
@@ -253,7 +253,7 @@ class source : public eagle3::draft_source {
     int32_t n_waiting(llama_seq_id id) const override { return m_.n_waiting[static_cast<size_t>(id)]; }
     int32_t n_expand() const override { return 128; }
 
-    double time_us() const override { return m_.now_seen; }
+    double t_draft_us() const override { return m_.now_seen; }
 
   private:
     void append(int32_t parent, llama_seq_id id, int32_t top_k) {

@@ -70,7 +70,7 @@ int32_t accepted(const machine & m, size_t seq, const draft_tree & draft) {
 
 class run {
   public:
-    run(const scenario & s, const std::vector<recording> & recordings) : s_(s), m(s, recordings) {
+    run(const scenario & s, const std::vector<recording> & recordings) : s_(s), m(s, recordings), head_drafts(m) {
         if (m.has_text) {
             ngram = std::make_shared<eagle3::ngram_drafter>(m.n_seqs);
         }
@@ -87,9 +87,9 @@ class run {
         if (m.replays) {
             params.n_snapshots = 0;
         }
-        std::vector<eagle3::priced_source> heads;
+        std::vector<eagle3::priced_drafter> heads;
         if (m.head != "none") {
-            heads.push_back({ std::make_unique<source>(m), shared(m.begin), shared(m.step) });
+            heads.push_back({ &head_drafts, shared(m.begin), shared(m.step) });
         }
         plan = std::make_unique<eagle3::planner>(std::move(heads), ngram,
                                                  shared(s.text("told").empty() ? m.target : s.curve("told")), params);
@@ -286,6 +286,7 @@ class run {
 
     const scenario &                       s_;
     machine                                m;
+    source                                 head_drafts;
     std::shared_ptr<eagle3::ngram_drafter> ngram;
     std::unique_ptr<eagle3::planner>       plan;
     int64_t                                n_emitted = 0;

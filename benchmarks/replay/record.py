@@ -71,7 +71,7 @@ def record(
     llm: Eagle3Llama, prompt: list[int], answer: list[int], noise: GumbelNoise | None = None
 ) -> dict[str, object]:
     """What the head has for each token of the answer but the first, which the prompt's last row gives."""
-    target, drafter, tap = llm.target, llm.drafter, llm.tap
+    target, drafter, tap = llm.target, llm.drafters[0], llm.tap
     assert drafter is not None
     assert tap is not None
     llm.reset()

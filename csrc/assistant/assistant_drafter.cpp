@@ -75,7 +75,7 @@ assistant_drafter::last_row & assistant_drafter::last_of(llama_seq_id seq_id) {
 // rows of the target
 
 void assistant_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                                llama_seq_id seq_id, const int32_t * row_ids, int32_t /*may_wait*/) {
+                                llama_seq_id seq_id, const int32_t * row_ids, bool /*may_wait*/) {
     time_scope t(stats.t_process_us);
     last_row & last = last_of(seq_id);
     limits_.check_process(tokens, n_tokens, n_past, last.n_past);

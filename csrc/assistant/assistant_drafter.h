@@ -42,7 +42,7 @@ class assistant_drafter : public context_drafter {
     int32_t n_waiting(llama_seq_id seq_id) const override { return last_of(seq_id).row.empty() ? 0 : 1; }
 
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
-                 const int32_t * row_ids, int32_t may_wait) override;
+                 const int32_t * row_ids, bool may_wait) override;
 
     // an image's rows are rows like others
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;

@@ -1,7 +1,7 @@
-#include "draft/propose.h"
+#include "draft/drafter.h"
+
 #include "module.h"
 #include "nogil.h"
-#include "py_draft.h"
 #include "py_drafter.h"
 #include "target/feature_tap.h"
 
@@ -9,6 +9,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace eagle3::python {
 
@@ -18,21 +19,63 @@ using tokens_t  = std::vector<llama_token>;
 using seq_ids_t = std::vector<llama_seq_id>;
 using rows_t    = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-// the rows of the tap's last decode; null for a drafter that reads none
-const float * rows_of(const drafter & drafter, const feature_tap * tap) {
-    if (drafter.n_embd_feat() == 0) {
-        return nullptr;
+// The rows of a tap's last decode as a drafter reads them: its own boundaries, if others' are there too.
+class tap_rows {
+  public:
+    tap_rows(const drafter & drafter, const feature_tap * tap) {
+        if (drafter.n_embd_feat() == 0) {
+            return;
+        }
+        if (tap == nullptr) {
+            throw std::invalid_argument("expected a tap: this drafter reads the target's rows");
+        }
+        const auto & own = drafter.boundaries();
+        const auto & all = tap->boundaries();
+        n_row_           = static_cast<size_t>(tap->n_row_floats());
+        n_embd_          = n_row_ / all.size();
+        std::vector<size_t> offsets;
+        for (const int32_t b : own) {
+            const auto at = static_cast<size_t>(std::find(all.begin(), all.end(), b) - all.begin());
+            if (at < all.size()) {
+                offsets.push_back(at * n_embd_);
+            }
+        }
+        if (offsets.size() * n_embd_ != static_cast<size_t>(drafter.n_embd_feat())) {
+            throw incompatible_draft_error(
+                format("'%s': it reads rows of %d values at %zu boundaries, the tap has %zu of them, of %zu values each",
+                       drafter.path().c_str(), drafter.n_embd_feat(), own.size(), offsets.size(), n_embd_));
+        }
+        rows_ = tap->rows();
+        if (own != all) {
+            offsets_ = std::move(offsets);
+        }
     }
-    if (tap == nullptr) {
-        throw std::invalid_argument("expected a tap: this drafter reads the target's rows");
+
+    // have it append the rows of these tokens; row_ids: where they are in the decode, null: at its beginning
+    void process(drafter & drafter, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
+                 const int32_t * row_ids, bool can_defer) {
+        const float * rows = rows_;
+        if (!offsets_.empty()) {
+            gathered_.clear();
+            for (int32_t i = 0; i < n_tokens; ++i) {
+                const float * row = rows_ + n_row_ * static_cast<size_t>(row_ids != nullptr ? row_ids[i] : i);
+                for (const size_t offset : offsets_) {
+                    gathered_.insert(gathered_.end(), row + offset, row + offset + n_embd_);
+                }
+            }
+            rows    = gathered_.data();
+            row_ids = nullptr;
+        }
+        drafter.process(rows, tokens, n_tokens, n_past, seq_id, row_ids, can_defer);
     }
-    if (static_cast<int32_t>(tap->n_row_floats()) != drafter.n_embd_feat()) {
-        throw incompatible_draft_error(format("'%s': the head reads rows of %d values, the tap gives %zu",
-                                              drafter.path().c_str(), drafter.n_embd_feat(),
-                                              static_cast<size_t>(tap->n_row_floats())));
-    }
-    return tap->rows();
-}
+
+  private:
+    const float *       rows_   = nullptr; // null: it reads none
+    size_t              n_row_  = 0;       // floats
+    size_t              n_embd_ = 0;
+    std::vector<size_t> offsets_; // of the boundaries that it reads; empty: all as they are
+    std::vector<float>  gathered_;
+};
 
 // rows: where they stand in the tap's last decode; they are not copied
 void check_rows(const feature_tap * tap, const tokens_t & tokens, const std::vector<int32_t> & rows) {
@@ -48,7 +91,7 @@ void check_rows(const feature_tap * tap, const tokens_t & tokens, const std::vec
 }
 
 void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & tokens, int32_t n_past,
-                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, int32_t can_defer) {
+                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool can_defer) {
     const busy_flag::scope scope(self.busy);
     const auto             n_tokens = static_cast<int32_t>(tokens.size());
     if (rows) {
@@ -57,17 +100,17 @@ void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & to
         throw std::invalid_argument(
             format("expected one row per token, found %d rows for %d tokens", tap->n_rows(), n_tokens));
     }
-    const float * all_rows = rows_of(self.impl(), tap);
-    self.impl().process(all_rows, tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, can_defer);
+    tap_rows(self.impl(), tap)
+        .process(self.impl(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, can_defer);
 }
 
 // of one sequence: its id, n_past, tokens, rows, can_defer
-using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, int32_t>;
+using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, bool>;
 
 void process_batch(py_drafter & self, const feature_tap * tap, const std::vector<tap_part> & parts) {
     const busy_flag::scope scope(self.busy);
     drafter &              drafter  = self.impl();
-    const float *          all_rows = rows_of(drafter, tap);
+    tap_rows               all_rows(drafter, tap);
     for (const auto & [seq_id, n_past, tokens, rows, can_defer] : parts) {
         check_rows(tap, tokens, rows);
         if (drafter.n_past(seq_id) < n_past) {
@@ -75,13 +118,13 @@ void process_batch(py_drafter & self, const feature_tap * tap, const std::vector
         }
         const int32_t n      = static_cast<int32_t>(tokens.size());
         const int32_t n_seen = std::min(n, drafter.n_past(seq_id) - n_past);
-        drafter.process(all_rows, tokens.data() + n_seen, n - n_seen, n_past + n_seen, seq_id, rows.data() + n_seen,
-                        can_defer);
+        all_rows.process(drafter, tokens.data() + n_seen, n - n_seen, n_past + n_seen, seq_id, rows.data() + n_seen,
+                         can_defer);
     }
 }
 
 void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past, llama_seq_id seq_id,
-                  int32_t can_defer) {
+                  bool can_defer) {
     if (rows.ndim() < 2 || rows.shape(0) != static_cast<py::ssize_t>(tokens.size()) ||
         rows.size() != rows.shape(0) * self.impl().n_embd_feat()) {
         throw std::invalid_argument(
@@ -91,28 +134,6 @@ void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & token
     const nogil            release;
     const busy_flag::scope scope(self.busy);
     self.impl().process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id, nullptr, can_defer);
-}
-
-tokens_t propose(py_drafter & self, llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
-    const busy_flag::scope scope(self.busy);
-    return propose_chains(self.impl(), { seq_id }, { id_last }, { n_max }, p_min).front();
-}
-
-std::vector<tokens_t> propose_batch(py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last,
-                                    const std::vector<int32_t> & n_max, float p_min) {
-    const busy_flag::scope scope(self.busy);
-    return propose_chains(self.impl(), seq_ids, ids_last, n_max, p_min);
-}
-
-py::object propose_tree(py_drafter & self, llama_token id_last, int32_t depth, int32_t top_k, int32_t n_tokens,
-                        llama_seq_id seq_id) {
-    draft_tree tree;
-    {
-        const nogil            release;
-        const busy_flag::scope scope(self.busy);
-        tree = propose_tree(self.impl(), id_last, depth, top_k, n_tokens, seq_id);
-    }
-    return to_draft(tree.tokens, tree.parents, tree.probs);
 }
 
 py::list nodes(py_drafter & self) {
@@ -131,9 +152,6 @@ void register_drafter(py::module_ & m) {
 
     py::class_<py_drafter>(m, "Drafter",
                            "What drafts tokens for several sequences from the target's rows. One class for each kind.")
-        .def_property_readonly(
-            "parts", [](const py::object & self) { return py::make_tuple(self); },
-            "The drafters that it is made of: itself, or those of a JointDrafter.")
         .def_property_readonly(
             "cpu_kernels", [](const py_drafter & self) { return self.impl().cpu_kernels(); },
             "[name of a kernel]: own weights that it computes.")
@@ -156,17 +174,17 @@ void register_drafter(py::module_ & m) {
             py::arg("n_rows_max"), without_gil,
             "Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
-             py::arg("rows") = py::none(), py::arg("can_defer") = 0, without_gil,
+             py::arg("rows") = py::none(), py::arg("can_defer") = false, without_gil,
              "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
              "n_past + 1, ... of a sequence. rows: their indices in the batch, by default the first ones. tap: "
              "None "
              "for a drafter that reads no rows (n_embd_feat 0). can_defer: begin() is not expected soon, so that a "
-             "prompt's K/V is not computed before; a bit for each of `parts`.")
+             "prompt's K/V is not computed before.")
         .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
              "The same for several sequences, each (seq_id, n_past, tokens, rows, can_defer). Of one that has "
              "some of these rows already, the rest; one that lacks rows before them goes on without those (`restart`).")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
-             py::arg("seq_id") = 0, py::arg("can_defer") = 0,
+             py::arg("seq_id") = 0, py::arg("can_defer") = false,
              "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
         .def(
             "set_noise",
@@ -193,18 +211,6 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("tokens"),
             "These tokens of the target are others in the drafter's own vocabulary: they are not drafted.")
-        .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
-             without_gil,
-             "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "
-             "less likely than p_min, and after n_expand + 1 tokens.")
-        .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_max"),
-             py::arg("p_min") = 0.0f, without_gil,
-             "The same for different sequences in any order, with one graph per step for all of them. n_max: one per "
-             "sequence.")
-        .def("propose_tree", &propose_tree, py::arg("id_last"), py::arg("depth"), py::arg("top_k"), py::arg("n_tokens"),
-             py::arg("seq_id") = 0,
-             "A Draft of the n_tokens most probable nodes of a dynamic tree as in EAGLE-2: `depth` levels, on each the "
-             "top_k best nodes get top_k children.")
         .def(
             "begin",
             [](py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last, int32_t top_k,
@@ -330,13 +336,13 @@ void register_drafter(py::module_ & m) {
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
             "of the matrices that the first graph of a draft reads, lm_head included")
         .def_property_readonly("t_process_us",
-                               [](const py_drafter & self) { return self.impl().all_stats().t_process_us; })
+                               [](const py_drafter & self) { return self.impl().stats.t_process_us; })
         .def_property_readonly("t_propose_us",
-                               [](const py_drafter & self) { return self.impl().all_stats().t_propose_us; })
+                               [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(
             "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "of both, inside ggml")
-        .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().all_stats().n_propose; })
-        .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().all_stats().n_steps; });
+        .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })
+        .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().stats.n_steps; });
 }
 
 } // namespace eagle3::python

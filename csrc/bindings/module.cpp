@@ -56,7 +56,7 @@ static void register_errors() {
 PYBIND11_MODULE(_core, m) {
     using namespace eagle3::python;
 
-    m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner.";
+    m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, drafters, policy.";
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
     m.attr("SOURCES_DIGEST")           = EAGLE3_SOURCES_DIGEST;
 
@@ -78,9 +78,8 @@ PYBIND11_MODULE(_core, m) {
     register_simple_drafter(m);
     register_dflash(m);
     register_assistant(m);
-    register_joint_drafter(m);
     register_text(m);
-    register_planner(m);
+    register_policy(m);
     register_sampler(m);
     register_sound(m);
 }

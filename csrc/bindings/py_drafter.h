@@ -20,12 +20,6 @@ struct py_drafter {
         return *impl_;
     }
 
-    // to be one of several
-    std::shared_ptr<drafter> share() const {
-        impl();
-        return impl_;
-    }
-
     // before the model goes whose tables it uses
     void close() {
         const busy_flag::scope scope(busy);
@@ -35,7 +29,7 @@ struct py_drafter {
     busy_flag busy;
 
   private:
-    std::shared_ptr<drafter> impl_;
+    std::unique_ptr<drafter> impl_;
 };
 
 } // namespace eagle3::python

@@ -123,14 +123,14 @@ void dflash_drafter::flush(llama_seq_id seq_id) {
 }
 
 void dflash_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                             llama_seq_id seq_id, const int32_t * row_ids, int32_t may_wait) {
+                             llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
     time_scope t(stats.t_process_us);
     sequences_.check_process(tokens, n_tokens, n_past, seq_id);
     if (n_tokens <= 0) {
         return;
     }
     leave();
-    sequences_.append(rows, tokens, n_tokens, seq_id, row_ids, (may_wait & 1) != 0, n_batch_,
+    sequences_.append(rows, tokens, n_tokens, seq_id, row_ids, may_wait, n_batch_,
                       [this](llama_seq_id id) { flush(id); });
 }
 

@@ -62,7 +62,7 @@ class dflash_drafter : public drafter {
     int32_t n_waiting(llama_seq_id seq_id) const override { return sequences_[seq_id].n_rows(); }
 
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
-                 const int32_t * row_ids, int32_t may_wait) override;
+                 const int32_t * row_ids, bool may_wait) override;
 
     // rows of an image are rows like others here: positions are those of rows
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "draft/draft_tree.h"
+#include "draft/draft_session.h"
 #include "grammar/lookahead.h"
 #include "gumbel.h"
 #include "kernels/cpu_kernels.h"
@@ -21,30 +21,23 @@ struct drafter_stats {
     int64_t n_steps      = 0; // times that the drafter's weights were read to draft
 };
 
-// What the engine and the planner need of a drafter. They know no other type: one more kind of drafter is one more
-// class that derives from this one, and its binding.
+// What the engine needs of a drafter. It knows no other type: one more kind of drafter is one more class that derives
+// from this one, and its binding.
 //
-// A draft of a sequence, in the order of calls:
 //   process    append the target's rows of the tokens that were evaluated. A row of the target is the concatenation of
 //              its hidden states at boundaries(), n_embd_feat() floats
-//   begin      catch up with these rows, draft the top_k best tokens behind id_last, the token at position n_past()
-//   expand     draft the next level behind some of the nodes; any number of times
-//   nodes      the draft so far, with probabilities
-// Chains and trees are made of these by draft/propose.h, and by the planner. What the target accepts comes with the
-// next process(). Rejected nodes never were part of the sequence, so that nothing has to be taken back.
+//   begin, expand, nodes
+//              draft, as draft_session says
+//   truncate, copy, restart, state_get, state_set
+//              go back, and hand on what a sequence holds
 //
-// Drafters that make a block of tokens in one graph are parallel: begin() computes n_steps levels and appends the first
-// one, expand() appends the others and computes nothing.
+// What the target accepts comes with the next process(). Rejected nodes never were part of the sequence, so that nothing
+// has to be taken back.
 //
 // Sequences are 0..n_seq_max() - 1. Methods throw std::invalid_argument for arguments that cannot be, and error and its
 // descendants for what depends on files and devices. An object serves one thread at a time.
-class drafter {
+class drafter : public draft_session {
   public:
-    drafter()                            = default;
-    drafter(const drafter &)             = delete;
-    drafter & operator=(const drafter &) = delete;
-    virtual ~drafter()                   = default;
-
     virtual const std::string & path() const         = 0; // of the file that it is made of
     virtual std::string         device() const       = 0; // name of the ggml device that it runs on
     virtual size_t              n_bytes_read() const = 0; // of weights, by the first graph of a draft
@@ -61,19 +54,18 @@ class drafter {
     virtual int32_t n_ctx() const     = 0; // positions of each sequence
     virtual int32_t n_seq_max() const = 0;
 
-    // boundaries of the target that rows are made of; 0 .. n_layer, or n_layer + 1 behind the final norm
+    // boundaries of the target that rows are made of; 0 .. n_layer, or n_layer + 1 after the final norm
     virtual const std::vector<int32_t> & boundaries() const  = 0;
     virtual int32_t                      n_embd_feat() const = 0;            // floats of a row
     virtual int32_t                      n_pos_per_row() const { return 1; } // 4: add_image() is wanted (M-RoPE)
 
-    virtual int32_t n_past(llama_seq_id seq_id) const    = 0; // positions whose rows were appended
-    virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows of them that begin() has to evaluate first
+    virtual int32_t n_past(llama_seq_id seq_id) const = 0; // positions whose rows were appended
 
     // Append the rows of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i] of `rows`
     // [n, n_embd_feat], or row i without row_ids. may_wait: begin() is not expected soon, so that rows may be kept
-    // instead of evaluated, as far as memory allows; where several drafters are one, a bit for each.
+    // instead of evaluated, as far as memory allows.
     virtual void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                         llama_seq_id seq_id, const int32_t * row_ids, int32_t may_wait) = 0;
+                         llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) = 0;
 
     // An image begins at position `first`, which is n_past(): four positions of each of its rows, [4][n], and the
     // number of positions that it takes. Only with n_pos_per_row() 4
@@ -105,30 +97,9 @@ class drafter {
     // These tokens of the target, in ascending order, are others in the drafter's own vocabulary: they are not drafted
     virtual void leave_out(const std::vector<llama_token> & tokens) = 0;
 
-    virtual bool    is_parallel() const = 0;
-    virtual int32_t n_unroll() const    = 0; // most n_steps of begin()
-    virtual int32_t n_expand() const    = 0; // most nodes of a sequence that may be expanded in a draft
-
-    // Start a draft: for each sequence that has a row, the top_k most probable tokens behind its id_last. With n_steps
-    // > 1 follow the best of them n_steps - 1 times, each time with top_k nodes behind it, in the same graph.
-    virtual void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
-                       int32_t top_k, int32_t n_steps) = 0;
-
-    // Append the top_k most probable tokens behind each of these nodes, which were not expanded before, in one graph.
-    // Nodes at the end of the context get none.
-    virtual void expand(const std::vector<int32_t> & nodes, int32_t top_k) = 0;
-
-    // Of the draft, parents before their children; the best child of a node comes first. The next call that is not
-    // expand() ends the draft.
-    virtual const std::vector<draft_node> & nodes() const = 0;
-
-    // A node's p is how likely the target accepts it, and not a share among the drafter's own tokens
-    virtual bool has_confidence() const { return false; }
-
     virtual int64_t t_graph_us() const = 0; // of stats' times: computing graphs
 
-    // of all that it is made of
-    virtual drafter_stats all_stats() const { return stats; }
+    double t_draft_us() const override { return static_cast<double>(stats.t_propose_us); }
 
     drafter_stats stats;
 };

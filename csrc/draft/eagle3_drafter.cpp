@@ -80,7 +80,7 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
 }
 
 void eagle3_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                             llama_seq_id seq_id, const int32_t * row_ids, int32_t may_wait) {
+                             llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
     time_scope t(stats.t_process_us);
     memory_.sequences().check_process(tokens, n_tokens, n_past, seq_id);
     if (n_tokens <= 0) {
@@ -89,7 +89,7 @@ void eagle3_drafter::process(const float * rows, const llama_token * tokens, int
     builder_.end();
     memory_.request(seq_id, n_past + n_tokens);
     memory_.provide();
-    memory_.sequences().append(rows, tokens, n_tokens, seq_id, row_ids, (may_wait & 1) != 0, writer_.n_batch(),
+    memory_.sequences().append(rows, tokens, n_tokens, seq_id, row_ids, may_wait, writer_.n_batch(),
                                [this](llama_seq_id id) { writer_.flush(id); });
 }
 

@@ -65,7 +65,7 @@ class eagle3_drafter : public drafter {
     int32_t n_waiting(llama_seq_id seq_id) const override { return memory_.sequence(seq_id).n_rows(); }
 
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
-                 const int32_t * row_ids, int32_t may_wait) override;
+                 const int32_t * row_ids, bool may_wait) override;
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
     int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override; // see draft_sequence
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) override;

@@ -12,7 +12,7 @@ constexpr int32_t n_ready_max = 128;   // rows that wait and that a probe evalua
 constexpr float   share_dear  = 0.2f;  // of the target's time for a row
 constexpr float   rate_row    = 0.25f; // of forgetting, per prompt
 
-draft_costs::first_graph first_graph_of(const draft_source & source, bool has_trees) {
+draft_costs::first_graph first_graph_of(const draft_session & source, bool has_trees) {
     if (source.is_parallel()) {
         return draft_costs::first_graph::all_levels;
     }
@@ -21,8 +21,8 @@ draft_costs::first_graph first_graph_of(const draft_source & source, bool has_tr
 
 } // namespace
 
-head::head(priced_source source, size_t index, const payoff & value, int32_t n_seq_max, bool trees, bool uniform) :
-    drafter(std::move(source.drafter)), index(index),
+head::head(priced_drafter source, size_t index, const payoff & value, int32_t n_seq_max, bool trees, bool uniform) :
+    drafter(source.drafter), index(index),
     costs(std::move(source.begin), std::move(source.step), first_graph_of(*drafter, trees)), accepted(n_seq_max),
     ahead(accepted, value, trees, uniform), gates(static_cast<size_t>(n_seq_max) + 1),
     saved_us(static_cast<size_t>(n_seq_max)) {}

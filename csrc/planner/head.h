@@ -1,40 +1,36 @@
 #pragma once
 
+#include "draft/draft_session.h"
 #include "planner/acceptance.h"
+#include "planner/cost_curve.h"
 #include "planner/draft_costs.h"
-#include "planner/draft_source.h"
 #include "planner/gate.h"
 #include "planner/outlook.h"
 #include "planner/payoff.h"
+#include "planner/request.h"
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace eagle3 {
 
-// a sequence of a step that is drafted for
-struct draft_request {
-    llama_seq_id             seq_id;
-    llama_token              id_last;
-    int32_t                  n_room;      // tokens that fit behind id_last
-    int32_t                  n_max;       // that may follow each other, of the head's
-    int32_t                  n_max_ngram; // and of the n-gram drafter's, which must be up to date
-    std::optional<draw_kind> draw  = {};  // how its tokens are chosen; none: as before, at first greedily
-    int32_t                  heads = -1;  // that may be asked for it, a bit for each
+// One that the planner may ask, which must be there whenever it drafts, and what its graphs cost: see draft_costs.
+struct priced_drafter {
+    draft_session *             drafter = nullptr;
+    std::shared_ptr<cost_curve> begin, step;
 };
 
 // One that drafts with weights, and what is known of it.
 struct head {
     // trees, uniform: see outlook
-    head(priced_source source, size_t index, const payoff & value, int32_t n_seq_max, bool trees, bool uniform);
+    head(priced_drafter source, size_t index, const payoff & value, int32_t n_seq_max, bool trees, bool uniform);
 
-    const std::unique_ptr<draft_source> drafter;
-    const size_t                        index; // among all
-    draft_costs                         costs;
-    acceptance                          accepted;
-    outlook                             ahead;
-    std::vector<gate>                   gates;   // [number of sequences]
+    draft_session * const      drafter;
+    const size_t               index; // among all
+    draft_costs                costs;
+    acceptance                 accepted;
+    outlook                    ahead;
+    std::vector<gate>          gates;            // [number of sequences]
     bool                       asks_all = false; // its last draft found that rows that wait are worth evaluating
     int64_t                    i_asked  = -1;    // the last step in which it was asked
     std::vector<draft_request> asked;            // what it drafts for in this step, if it is asked

@@ -40,7 +40,7 @@ const planner_params & checked(const planner_params & params) {
 
 } // namespace
 
-planner::planner(std::vector<priced_source> heads, std::shared_ptr<ngram_drafter> ngram,
+planner::planner(std::vector<priced_drafter> heads, std::shared_ptr<ngram_drafter> ngram,
                  std::shared_ptr<cost_curve> target, const planner_params & params) :
     ngram_(std::move(ngram)), params_(checked(params)),
     payoff_(std::move(target), params.n_nodes_max, params.n_snapshots), ngram_acceptance_(params.n_seq_max),
@@ -51,7 +51,7 @@ planner::planner(std::vector<priced_source> heads, std::shared_ptr<ngram_drafter
         throw std::invalid_argument(
             format("planner: expected at most %zu drafters, found %zu", n_heads_max, heads.size()));
     }
-    for (priced_source & source : heads) {
+    for (priced_drafter & source : heads) {
         heads_.emplace_back(std::move(source), heads_.size(), payoff_, params_.n_seq_max, has_trees(), params_.uniform);
     }
     stats.n_asked.resize(heads_.size());
@@ -114,7 +114,7 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
         r.n_room      = r.n_max + r.n_max_ngram > 0 ? std::max(r.n_room, 0) : 0;
         candidates_.add_sequence(r.seq_id, r.n_room, std::min(r.n_max, r.n_room));
         for (size_t i = 0; i < heads_.size() && std::min(r.n_max, r.n_room) > 0; ++i) {
-            if ((r.heads >> i & 1) != 0) {
+            if ((r.drafters >> i & 1) != 0) {
                 heads_[i].asked.push_back(r);
             }
         }
@@ -247,9 +247,9 @@ float planner::chains_ahead(const head & h, int32_t n_rows, std::vector<float> g
 template <typename F>
 double planner::timed(F && call) {
     const double t_own   = now_us();
-    const double t_start = step_.by->drafter->time_us();
+    const double t_start = step_.by->drafter->t_draft_us();
     call();
-    const double t_us = step_.by->drafter->time_us() - t_start;
+    const double t_us = step_.by->drafter->t_draft_us() - t_start;
     step_.t_source_us += now_us() - t_own;
     step_.t_draft_us += t_us;
     return t_us;

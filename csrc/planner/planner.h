@@ -2,10 +2,10 @@
 
 #include "planner/acceptance.h"
 #include "planner/candidates.h"
-#include "planner/draft_source.h"
 #include "planner/gate.h"
 #include "planner/head.h"
 #include "planner/payoff.h"
+#include "planner/request.h"
 
 #include <deque>
 #include <memory>
@@ -54,7 +54,7 @@ struct planner_stats {
 class planner {
   public:
     // heads: what drafts, at most n_heads_max. target: a pass over n rows. Throws std::invalid_argument.
-    planner(std::vector<priced_source> heads, std::shared_ptr<ngram_drafter> ngram, std::shared_ptr<cost_curve> target,
+    planner(std::vector<priced_drafter> heads, std::shared_ptr<ngram_drafter> ngram, std::shared_ptr<cost_curve> target,
             const planner_params & params);
 
     static constexpr size_t n_heads_max = 16;

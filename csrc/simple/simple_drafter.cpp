@@ -68,7 +68,7 @@ simple_drafter::text & simple_drafter::text_of(llama_seq_id seq_id) {
 // tokens of the text
 
 void simple_drafter::process(const float * /*rows*/, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                             llama_seq_id seq_id, const int32_t * /*row_ids*/, int32_t may_wait) {
+                             llama_seq_id seq_id, const int32_t * /*row_ids*/, bool may_wait) {
     time_scope t(stats.t_process_us);
     text &     text = text_of(seq_id);
     limits_.check_process(tokens, n_tokens, n_past, text.n_past());
@@ -84,8 +84,7 @@ void simple_drafter::process(const float * /*rows*/, const llama_token * tokens,
     text.tokens.insert(text.tokens.end(), tokens, tokens + n_tokens);
     // A prompt is written at once; what comes in small pieces waits, and is cheaper together. What was lost when the
     // text went back waits until a draft is wanted: it is more than what comes now, whose answer would wait for it
-    const bool is_lost = text.n_unwritten() - n_tokens > std::max(n_wait_max, n_tokens);
-    const bool waits   = (may_wait & 1) != 0 || is_lost;
+    const bool waits = may_wait || text.n_unwritten() - n_tokens > std::max(n_wait_max, n_tokens);
     if (!waits && (n_tokens > draft_limits::n_catch_up_max || text.n_unwritten() > n_wait_max)) {
         flush(seq_id);
     }

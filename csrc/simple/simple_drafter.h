@@ -39,7 +39,7 @@ class simple_drafter : public context_drafter {
     int32_t n_waiting(llama_seq_id seq_id) const override { return text_of(seq_id).n_unwritten() + 1; }
 
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
-                 const int32_t * row_ids, int32_t may_wait) override;
+                 const int32_t * row_ids, bool may_wait) override;
 
     // an image is as many tokens as it has rows
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;

@@ -277,7 +277,7 @@ def _runners(
             runners[s] = _own(config, plain, s, prompts)
         elif drafted is not None:
             alone = drafted
-            if s.kind in ("head", "text"):  # a planner that learns from nothing else
+            if s.kind in ("head", "text"):  # a policy that learns from nothing else
                 alone = stack.enter_context(closing(_load(config, config.draft, **s.load_options(config.sources))))
             runners[s] = _own(config, alone, s, prompts)
     return runners, engines[-1].loaded.cpu_kernels_used

@@ -179,7 +179,7 @@ def run_own(
     stats = llm.last_stats
     t_verify, t_propose, t_process, t_graph = (b - a for a, b in zip(t_before, _clocks(llm), strict=True))
     n_target = weights_read(llm.model_path)
-    n_head = 0 if llm.drafter is None else llm.drafter.n_bytes_read
+    n_head = llm.drafters[0].n_bytes_read if llm.drafters else 0
     run = Run(
         # the first token came with the prompt
         tokens=stats.tokens - 1,
@@ -202,15 +202,14 @@ def run_own(
 
 def _n_steps(llm: Eagle3Llama) -> int:
     """Graphs of the head that were computed."""
-    return 0 if llm.drafter is None else llm.drafter.n_steps
+    return sum(d.n_steps for d in llm.drafters)
 
 
 def _clocks(llm: Eagle3Llama) -> tuple[float, float, float, float]:
     """Seconds counted in C++: llama_decode, propose, process, and of these two the graphs."""
-    drafter = llm.drafter
     t_us = [llm.target.t_decode_us, 0, 0, 0]
-    if drafter is not None:
-        t_us[1:] = drafter.t_propose_us, drafter.t_process_us, drafter.t_graph_us
+    for drafter in llm.drafters:
+        t_us[1:] = t_us[1] + drafter.t_propose_us, t_us[2] + drafter.t_process_us, t_us[3] + drafter.t_graph_us
     a, b, c, d = (t * 1e-6 for t in t_us)
     return a, b, c, d
 

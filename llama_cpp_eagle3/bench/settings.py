@@ -81,7 +81,7 @@ class Setting:
 
     @property
     def is_auto(self) -> bool:
-        """Whether the planner decides."""
+        """Whether the policy decides."""
         return self.kind in _AUTO
 
     def apply(self, llm: Eagle3Llama, sources: Sequence[str]) -> None:

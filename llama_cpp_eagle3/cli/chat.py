@@ -199,7 +199,7 @@ class _Chat:
                 f"drafted: {stats.accepted} of {stats.drafted} tokens accepted, mean acceptance length "
                 f"{stats.mean_acceptance_length:.2f} tokens a step, {stats.steps} steps"
             )
-        elif self._llm.drafter is None:
+        elif not self._llm.drafters:
             lines.append("drafted: nothing, there is no head (-md)")
         else:
             lines.append(f"drafted: nothing{': ' if stats.why_not_drafted else ''}{stats.why_not_drafted}")

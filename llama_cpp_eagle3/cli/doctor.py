@@ -99,7 +99,7 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
                 save_costs(key, costs)
         report.show("", check_loaded(llm, costs))
         if costs is not None and not costs.doubt:
-            print(table(costs, [part.is_parallel for part in llm.head.drafter.parts]))
+            print(table(costs, [d.is_parallel for d in llm.drafters]))
         if args.measure:
             report.show("", judge_trial(try_text(llm, args.prompt, args.predict)))
 

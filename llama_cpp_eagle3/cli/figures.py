@@ -55,8 +55,7 @@ class Figures:
 def bytes_read(llm: Eagle3Llama, stats: Stats, n_draft_steps: int) -> int:
     """Weights that one generation read."""
     n_target = int(llama_cpp.llama_model_size(llm.model)) * stats.steps
-    drafter = llm.drafter
-    return n_target if drafter is None else n_target + drafter.n_bytes_read * n_draft_steps
+    return n_target + (llm.drafters[0].n_bytes_read * n_draft_steps if llm.drafters else 0)
 
 
 def show(figures: Figures, draft: str, baseline: Figures | None = None, file: TextIO | None = None) -> None:

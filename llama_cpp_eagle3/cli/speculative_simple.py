@@ -128,12 +128,12 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any,
             llm.eval_media(media)
         if not given.media:
             _evaluate_with_bar(llm, tokens)
-        steps_before = 0 if llm.drafter is None else llm.drafter.n_steps
+        steps_before = sum(d.n_steps for d in llm.drafters)
         writer = Writer(out, args.color)
         writer.write(prompt)
         finish_reason = _stream(llm, tokens, n_left if args.predict < 0 else min(args.predict, n_left), args, writer)
         stats = llm.last_stats
-        n_steps = 0 if llm.drafter is None else llm.drafter.n_steps - steps_before
+        n_steps = sum(d.n_steps for d in llm.drafters) - steps_before
         return Figures(
             stats=stats,
             text=writer.text[len(prompt) :],
@@ -142,7 +142,7 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any,
             load_seconds=load_seconds,
             n_bytes_read=bytes_read(llm, stats, n_steps),
             draft=_describe_draft(llm),
-            device="" if llm.drafter is None else llm.drafter.device,
+            device=", ".join(dict.fromkeys(d.device for d in llm.drafters)),
         )
     finally:
         llm.close()
@@ -161,7 +161,7 @@ def prompt_tokens(llm: Eagle3Llama, prompt: str, files: list[str]) -> Prompt:
 
 def _describe_draft(llm: Eagle3Llama) -> str:
     """How it drafts: a length, a tree's shape, or auto."""
-    if llm.drafter is None:
+    if not llm.drafters:
         return "0"
     tree = f"tree {llm.draft_tree_depth}x{llm.draft_tree_topk}:{llm.draft_tree_tokens}"
     return {"auto": "auto", "tree": tree, "chain": str(llm.draft_n_max)}[llm.draft]

@@ -122,7 +122,7 @@ def _answer(llm: Eagle3Llama, prompt: str) -> _Answer:
 def _measure(
     drafter: _core.Eagle3Drafter, candidate: Candidate, answers: list[_Answer], columns: list[int]
 ) -> Measurement:
-    accepted = np.zeros(_N_DRAFT)
+    policy, chain, accepted = _core.Policy([drafter]), _core.DraftShape(_N_DRAFT), np.zeros(_N_DRAFT)
     n_drafts = 0
     for answer in answers:
         drafter.reset()
@@ -130,8 +130,8 @@ def _measure(
         n_past = 0
         for n in range(answer.n_prompt, len(tokens) - _N_DRAFT):
             drafter.process_rows(rows[n_past:n], tokens[n_past:n], n_past)
-            draft = drafter.propose(tokens[n], _N_DRAFT)
-            for k, token in enumerate(draft):
+            (draft,) = policy.propose([_core.DraftRequest(0, tokens[n], _N_DRAFT, shape=chain)])
+            for k, token in enumerate(draft.tokens):
                 if token != tokens[n + 1 + k]:
                     break
                 accepted[k] += 1

@@ -102,8 +102,6 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
 
     costs: as measured here; None if they were not.
     """
-    drafter = llm.drafter
-    assert drafter is not None
     converted = "" if llm.draft_type is None else f"; head converted to {type_name(llm.draft_type)}"
     kind = llm.target.rollback_kind
     found = [Finding("ok", f"loaded: {llm.loaded.where}{converted}; rejected tokens go by {kind}")]
@@ -116,7 +114,7 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     if costs.doubt:
         text = f"something else ran while costs were measured: {costs.doubt}"
         return [*found, Finding("warning", text, "doctor --measure again, when the machine is idle")]
-    best = prospects(costs, [part.is_parallel for part in drafter.parts])[-1]
+    best = prospects(costs, [d.is_parallel for d in llm.drafters])[-1]
     if best.speedup < _WORTH:
         one, four = costs.target[min(costs.target)], costs.target.get(4)
         ratio = (

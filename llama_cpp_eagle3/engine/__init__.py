@@ -1,10 +1,11 @@
 """Continuous batching with drafts: sequences join and leave, and share each step's pass of the target.
 
-`Engine` takes a target, a drafter and llama.cpp's samplers; it imports neither `llama_cpp.Llama` nor files nor HTTP.
+`Engine` takes a target, drafters and llama.cpp's samplers; it imports neither `llama_cpp.Llama` nor files nor HTTP.
 Read `step.py` first.
 """
 
 from .detokenizer import Detokenizer
+from .drafters import Drafters
 from .engine import Engine
 from .fim import FimTokens
 from .media import Media, check_media, media_tokens
@@ -13,7 +14,6 @@ from .outputs import Output
 from .prefix_cache import PrefixStats
 from .prefix_disk import FolderEntry, PrefixFolder
 from .prefix_nodes import StoredFile, n_common
-from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
@@ -28,14 +28,12 @@ __all__ = [
     "N_ROWS_ARGMAX",
     "RNGS",
     "SAMPLERS",
-    "AutoProposer",
     "Detokenizer",
-    "DraftModelProposer",
     "DraftSettings",
+    "Drafters",
     "Engine",
     "FimTokens",
     "FinishReason",
-    "FixedProposer",
     "FolderEntry",
     "LogitsProcessor",
     "Media",
@@ -43,7 +41,6 @@ __all__ = [
     "Output",
     "PrefixFolder",
     "PrefixStats",
-    "Proposer",
     "Reasoning",
     "Request",
     "Result",

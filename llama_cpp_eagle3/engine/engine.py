@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Target
 from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
+from .drafters import Drafters
+from .drafting import Drafting
 from .memory import Memory
 from .outputs import Output
 from .prefix_disk import PrefixFolder
-from .proposers import Proposers
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
@@ -49,7 +50,7 @@ class Engine:
         vocab: Vocab,
         *,
         n_batch: int,
-        drafter: Drafter | None = None,
+        drafters: SequenceOf[Drafter] = (),
         tap: FeatureTap | None = None,
         draft: DraftSettings | None = None,
         draft_model: Callable[..., object] | None = None,
@@ -70,11 +71,11 @@ class Engine:
             target: the context; its n_seq is how many sequences run at once.
             vocab: the target's vocabulary.
             n_batch: rows of a pass.
-            drafter: the head, for as many sequences; None drafts nothing.
+            drafters: those with weights, for as many sequences; fixed shapes are the first one's.
             tap: what reads the target's hidden states.
             draft: how sequences draft whose requests leave it open.
-            draft_model: a `llama_cpp.LlamaDraftModel`, in place of a drafter.
-            ngram: the n-gram drafter, for as many sequences; it drafts once there is a planner.
+            draft_model: a `llama_cpp.LlamaDraftModel`, in place of drafters.
+            ngram: the n-gram drafter, for as many sequences; it drafts once the policy knows costs.
             prefill_budget: rows of prompts in a step in which other sequences decode; None = as many as double the
                 step's time.
             prefix_cache_bytes: host memory for evicted prefixes, and for states that recurrent layers and sliding
@@ -90,16 +91,16 @@ class Engine:
         self.vocab = vocab
         self.n_ctx, self.n_batch = target.n_ctx, n_batch
         """Positions of a sequence, and rows of a batch."""
-        self.memory = Memory(target, drafter, tap, log, n_swa, swa_full)
+        self.memory = Memory(target, drafters, tap, log, n_swa, swa_full)
         self.slots = Slots(self.memory, prefix_cache_bytes, ctx_checkpoints, prefix_folder)
         """What target and draft hold, slot by slot."""
         self.draft = draft or DraftSettings()
         self.before_step = before_step
         self._checkpoint_min_step = checkpoint_min_step
         self._guard = Guard(type(self).__name__)
-        self.proposers = Proposers(self.slots, ngram, draft_model)
-        """Who drafts: the planner, the n-gram drafter, or a proposer in place of both."""
-        self.stepper = Stepper(self.slots, vocab, self.proposers, n_batch, prefill_budget)
+        self.drafting = Drafting(self.slots, ngram, draft_model)
+        """Who drafts what: the policy, the n-gram drafter, or what is in place of both."""
+        self.stepper = Stepper(self.slots, vocab, self.drafting, n_batch, prefill_budget)
         self.scheduler = self.stepper.scheduler
         """The open step, and the sequences that run and wait."""
 
@@ -118,14 +119,14 @@ class Engine:
         return self.memory.target
 
     @property
-    def drafter(self) -> Drafter | None:
-        """The head; None without one."""
-        return self.memory.drafter
+    def drafters(self) -> Drafters:
+        """Those that draft with weights."""
+        return self.memory.drafters
 
-    def set_drafter(self, drafter: Drafter | None) -> None:
-        """Draft with another head from now on; it has evaluated nothing yet, and the planner of the old one goes."""
+    def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
+        """Draft with others from now on. They have evaluated nothing yet, and the policy knows nothing of them."""
         with self._recovered():
-            self.proposers.set_drafter(drafter)
+            self.drafting.set_drafters(drafters)
 
     @property
     def n_running(self) -> int:
@@ -372,6 +373,6 @@ class Engine:
                 _log.warning("not all of the prefix cache is written to its folder: %s", e)
             finally:
                 self._guard.closed = True
-                self.proposers.set_drafter(None)
+                self.drafting.set_drafters(())
                 self.target.close()
                 self.vocab.close()

@@ -11,23 +11,22 @@ from collections.abc import Sequence as SequenceOf
 
 from .._core import Drafter, FeatureTap, SavedState, Target
 from ..errors import ContextFullError, Eagle3Error
+from .drafters import Drafters
 from .media import Media
 from .request import NGRAM
 from .sequence import Saved, ScheduledSequence, Sequence, StoredPrefix
 
-ALL = -1
-"""Drafters, as bits."""
 N_MIN_COPIED = 32
 """Shorter prefixes are neither stored in host memory nor copied: to evaluate them again is as quick."""
 
 
 class Memory:
-    """The memories of target and draft."""
+    """The memories of target and drafters."""
 
     def __init__(
         self,
         target: Target,
-        drafter: Drafter | None,
+        drafters: SequenceOf[Drafter],
         tap: FeatureTap | None,
         log: Callable[[str], None] = lambda text: None,
         n_swa: int = 0,
@@ -39,9 +38,8 @@ class Memory:
         n_swa: tokens of the target's sliding windows; 0 = it has none.
         swa_full: the context keeps what leaves them.
         """
-        self.target, self.drafter, self.tap = target, drafter, tap
-        self.source_names = _names_of(drafter)
-        """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
+        self.target, self.tap = target, tap
+        self.drafters = Drafters(drafters, tap)
         self._can_replay = target.rollback_kind != "trim"
         self.needs_states = self._can_replay or (n_swa > 0 and not swa_full)
         """Whether the target can go back far only to saved states."""
@@ -52,24 +50,15 @@ class Memory:
 
     # one slot
 
-    def set_drafter(self, drafter: Drafter | None) -> None:
-        """Use another draft; call `draft_from` for each slot next."""
-        self.drafter, self.source_names = drafter, _names_of(drafter)
+    def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
+        """Use other drafters; restart them in each slot next."""
+        self.drafters = Drafters(drafters, self.tap)
         self._n_heads += 1
 
-    def draft_from(self, seq_id: int, n_past: int, tokens: SequenceOf[int] = ()) -> None:
-        """Have the draft continue at a position, without what lies before.
-
-        tokens: what lies before. Who drafts from tokens alone gets them, and reads them when a draft is wanted.
-        """
-        drafter = self.drafter
-        if drafter is None:
-            return
-        if drafter.n_embd_feat == 0 and len(tokens) == n_past and min(tokens, default=-1) >= 0:
-            drafter.restart(0, seq_id)
-            drafter.process(None, tokens, 0, seq_id, can_defer=ALL)
-        else:
-            drafter.restart(n_past, seq_id)
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
+        return (NGRAM, *self.drafters.names)
 
     def n_replay(self, s: Sequence) -> int:
         """Accepted tokens of a sequence that the target has to evaluate again with the next batch."""
@@ -78,14 +67,11 @@ class Memory:
     def reset(self, seq_id: int) -> None:
         """Clear a slot."""
         self.target.truncate(0, seq_id)
-        if self.drafter is not None:
-            self.drafter.reset(seq_id)
+        self.drafters.restart(0, seq_id)
 
     def truncate(self, seq_id: int, n_past: int, same_next: bool) -> int:
         """Keep the first n_past tokens of a slot, or fewer; same_next: the next token will be the same as now."""
-        if self.drafter is not None and self.drafter.n_past(seq_id) > n_past:
-            n_past = self.drafter.truncate(n_past, seq_id, same_next)
-        return self.target.truncate(n_past, seq_id)
+        return self.target.truncate(self.drafters.truncate(n_past, seq_id, same_next), seq_id)
 
     def copy(self, source: int, seq_id: int, n_past: int, states: SequenceOf[SavedState], same_next: bool) -> int:
         """Copy the first n_past tokens of a slot, or fewer, into an empty one.
@@ -93,9 +79,8 @@ class Memory:
         states: that both can go back to. same_next: the next token will be the same as there, or the last one is kept.
         """
         n_past = self._copy_target(source, seq_id, n_past, states)
-        if n_past > 0 and self.drafter is not None:
-            n_seen = self.drafter.copy(source, seq_id, n_past, same_next)
-            n_past = self.target.truncate(n_seen, seq_id)
+        if n_past > 0 and self.drafters:
+            n_past = self.target.truncate(self.drafters.copy(source, seq_id, n_past, same_next), seq_id)
         return n_past
 
     def _copy_target(self, source: int, seq_id: int, n_past: int, states: SequenceOf[SavedState]) -> int:
@@ -114,11 +99,9 @@ class Memory:
 
     def state_of(self, seq_id: int) -> Saved:
         """The state of a slot, to be loaded later."""
-        target, drafter = self.target, self.drafter
+        target = self.target
         n_past = target.n_past(seq_id)
-        return Saved(
-            target.state_get(seq_id), b"" if drafter is None else drafter.state_get(seq_id), n_past, self._n_heads
-        )
+        return Saved(target.state_get(seq_id), self.drafters.state_get(seq_id), n_past, self._n_heads)
 
     def knows_draft(self, state: Saved) -> bool:
         """Whether the draft's part of a state is of the draft that is there now."""
@@ -135,11 +118,10 @@ class Memory:
             self.target.state_set(seq_id, state.target)
         except ContextFullError:
             return False
-        if self.drafter is not None:
-            if self.knows_draft(state):
-                self.drafter.state_set(state.draft, seq_id)
-            else:
-                self.draft_from(seq_id, len(tokens), tokens)
+        if not self.knows_draft(state):
+            self.drafters.restart(len(tokens), seq_id, tokens)
+        elif self.drafters:
+            self.drafters.state_set(state.draft, seq_id)
         return True
 
     def load_states(self, seq_id: int, n_tokens: int, target: bytes, draft: bytes) -> None:
@@ -152,10 +134,10 @@ class Memory:
         self.target.state_set(seq_id, target)
         if self.target.n_past(seq_id) != n_tokens:
             raise Eagle3Error(f"expected a state of {n_tokens} tokens, found {self.target.n_past(seq_id)}")
-        if self.drafter is not None and draft:
-            self.drafter.state_set(draft, seq_id)
+        if self.drafters and draft:
+            self.drafters.state_set(draft, seq_id)
         else:
-            self.draft_from(seq_id, n_tokens)
+            self.drafters.restart(n_tokens, seq_id)
 
     # one sequence
 
@@ -172,16 +154,16 @@ class Memory:
 
     def settle(self, sequence: Sequence) -> None:
         """Make target and draft end where the sequence does; what must be evaluated again for that is pending then."""
-        n_past, seq_id, target, drafter = sequence.n_past, sequence.seq_id, self.target, self.drafter
+        n_past, seq_id, target = sequence.n_past, sequence.seq_id, self.target
         # after an interrupt the draft may have gone back already
-        n_seen = n_past if drafter is None else drafter.n_past(seq_id)
+        n_seen = self.drafters.n_past(seq_id) if self.drafters else n_past
         if target.n_past(seq_id) != n_past or target.has_draft(seq_id) or n_seen != n_past:
             self.go_back(sequence, min(n_past, n_seen))
         sequence.is_dirty = False
 
     def decoded_elsewhere(self, sequence: Sequence) -> None:
         """Code outside of the engine has decoded all tokens of a sequence that were pending."""
-        seq_id, target, drafter = sequence.seq_id, self.target, self.drafter
+        seq_id, target = sequence.seq_id, self.target
         n_past, n_held = len(sequence.tokens), target.n_past(seq_id)
         first = sequence.n_past
         if n_held <= first:
@@ -189,8 +171,8 @@ class Memory:
         if n_held < n_past:  # an image may have fewer positions than tokens
             target.set_spans([*target.spans(seq_id), (first, n_past - first, n_held - first)], seq_id)
         sequence.n_past = n_past
-        if drafter is not None and (n_seen := drafter.n_past(seq_id)) < n_past:
-            self.draft_from(seq_id, n_past)
+        if self.drafters and (n_seen := self.drafters.n_past(seq_id)) < n_past:
+            self.drafters.restart(n_past, seq_id)
             positions = f"positions {n_seen} to {n_past - 1}"
             self._log(f"{positions} were decoded outside of the engine; the draft continues without them")
 
@@ -203,8 +185,7 @@ class Memory:
         drafts = [x for x in scheduled if x.draft.tokens]
         if drafts:
             self.target.accept_batch([x.sequence.seq_id for x in drafts], [x.path for x in drafts])
-        drafter, tap = self.drafter, self.tap
-        if drafter is None or (tap is None and drafter.n_embd_feat) or not has_rows:
+        if not self.drafters or not has_rows:
             return
         seen = []
         for x, defers in zip(scheduled, can_defer, strict=True):
@@ -214,21 +195,20 @@ class Memory:
                 self._show_image(x.media, start, s.seq_id)
                 tokens = [x.media.placeholder] * len(tokens)
             seen.append((s.seq_id, start, tokens, x.rows, defers))
-        drafter.process_batch(tap, seen)
+        self.drafters.process(seen)
 
     def _show_image(self, media: Media, start: int, seq_id: int) -> None:
         """Rows of an image come next for the draft: it needs their positions if heads and targets have sections."""
-        target, drafter = self.target, self.drafter
-        assert drafter is not None
-        if start != media.first or drafter.n_pos_per_row == 1 or target.n_pos_per_row == 1:
+        target, drafters = self.target, self.drafters
+        if start != media.first or target.n_pos_per_row == 1 or all(d.n_pos_per_row == 1 for d in drafters):
             return
-        n_seen = drafter.n_past(seq_id)
+        n_seen = drafters.n_past(seq_id)
         if n_seen < start:  # it was used outside of the engine
-            self.draft_from(seq_id, start)
+            drafters.restart(start, seq_id)
         if n_seen <= start:
             pos = media.positions(target.position(start, seq_id)).copy()
             pos[3] = pos[0]  # pairs of channels that no section has are the first one's
-            drafter.add_image(start, pos, media.n_pos, seq_id)
+            drafters.add_image(start, pos, media.n_pos, seq_id)
 
 
 def ends_with_media(tokens: SequenceOf[int], n: int) -> bool:
@@ -238,8 +218,3 @@ def ends_with_media(tokens: SequenceOf[int], n: int) -> bool:
     image would have to be encoded again.
     """
     return 0 < n <= len(tokens) and tokens[n - 1] < 0
-
-
-def _names_of(drafter: Drafter | None) -> tuple[str, ...]:
-    parts = () if drafter is None else drafter.parts
-    return (NGRAM, *(type(part).__name__.removesuffix("Drafter").lower() for part in parts))

@@ -57,11 +57,11 @@ class Slots:
     def __len__(self) -> int:
         return len(self.all)
 
-    def set_drafter(self, drafter: Drafter | None) -> None:
-        """Have another draft, which has evaluated nothing of what the target holds."""
-        self.memory.set_drafter(drafter)
+    def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
+        """Have others draft, which have evaluated nothing of what the target holds."""
+        self.memory.set_drafters(drafters)
         for slot in self.all:
-            self.memory.draft_from(slot.seq_id, len(slot.tokens), slot.tokens)
+            self.memory.drafters.restart(len(slot.tokens), slot.seq_id, slot.tokens)
 
     # slots
 

@@ -14,11 +14,11 @@ from time import perf_counter_ns
 
 from ..errors import ContextFullError, LogitsError
 from .detokenizer import Detokenizer
+from .drafting import Drafting
 from .logprobs import token_logprob, token_prob
 from .memory import Memory
 from .outputs import Output, Outputs
 from .prefill_budget import PrefillBudget
-from .proposers import Proposers
 from .scheduler import Scheduler
 from .sequence import FinishReason, ScheduledSequence, Sequence, Step, TokenLogprob
 from .slots import Slots
@@ -33,18 +33,18 @@ class Stepper:
         self,
         slots: Slots,
         vocab: Vocab,
-        proposers: Proposers,
+        drafting: Drafting,
         n_batch: int,
         prefill_budget: int | None,
     ):
         """The arguments are those of `Engine`."""
-        self.slots, self.vocab, self.proposers = slots, vocab, proposers
+        self.slots, self.vocab, self.drafting = slots, vocab, drafting
         self.memory: Memory = slots.memory
         self.outputs = Outputs()
         self.prefill_budget = PrefillBudget(prefill_budget)
         self.verifier = Verifier(self.memory, n_batch)
         self.scheduler = Scheduler(
-            slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=proposers.begin
+            slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=drafting.begin
         )
         self.on_sample: Callable[[ScheduledSequence, int], int] | None = None
         """Hook for experiments: (scheduled sequence, sampled token) -> the token to go on with."""
@@ -77,7 +77,7 @@ class Stepper:
     def propose(self, step: Step) -> None:
         """Draft after the last token of the sequences that decode."""
         start = perf_counter_ns()
-        if self.proposers.propose(step, self.scheduler.n_drafts_max):
+        if self.drafting.propose(step, self.scheduler.n_drafts_max):
             step.draft_ns = perf_counter_ns() - start
 
     def verify(self, step: Step) -> None:
@@ -139,7 +139,7 @@ class Stepper:
         has_rows = self.verifier.has_rows
         start = perf_counter_ns()
         evaluated = [x for x in step.scheduled if x.tokens and x.sequence.scheduled is x]
-        can_defer = [self.proposers.can_defer(x.sequence, len(step.scheduled)) for x in evaluated]
+        can_defer = [self.drafting.can_defer(x.sequence, len(step.scheduled)) for x in evaluated]
         self.memory.commit(evaluated, has_rows, can_defer)
         for scheduled in step.scheduled:
             s = scheduled.sequence
@@ -153,7 +153,7 @@ class Stepper:
         self.opened = None
         commit_ns = perf_counter_ns() - start
         _count(step, commit_ns)
-        self.proposers.observe(step, commit_ns)
+        self.drafting.observe(step, commit_ns)
 
     def recover(self) -> None:
         """Finish what the last call left behind when an error or interrupt ended it."""

@@ -1,13 +1,13 @@
-"""What passes cost on this machine: measured once, kept in the user's cache folder, given to the planner.
+"""What passes cost on this machine: measured once, kept in the user's cache folder, given to the policy.
 
-`costs_of(engine, head, key)` is all that a loaded pair needs; `make_planner(engine, costs)` turns the result into a
-`Planner`.
+`costs_of(engine, head, key)` is all that a loaded pair needs; `make_policy(engine, costs)` turns the result into a
+`Policy`.
 """
 
 from .best_chain import BestChain, best_chain
 from .cache import cache_dir, load_costs, save_costs
 from .costs import Costs, DraftCosts, implausible, machine
-from .setup import costs_of, have_planner, keep_corrections, make_planner, measure_types, why_not
+from .setup import costs_of, have_policy, keep_corrections, make_policy, measure_types, why_not
 from .timing import is_idle, measure
 
 __all__ = [
@@ -17,13 +17,13 @@ __all__ = [
     "best_chain",
     "cache_dir",
     "costs_of",
-    "have_planner",
+    "have_policy",
     "implausible",
     "is_idle",
     "keep_corrections",
     "load_costs",
     "machine",
-    "make_planner",
+    "make_policy",
     "measure",
     "measure_types",
     "save_costs",

@@ -90,7 +90,7 @@ class Costs:
 
     @property
     def curves(self) -> list[dict[int, float]]:
-        """Of the target, then of each drafter's first graph and of its later ones, as `Planner.costs`."""
+        """Of the target, then of each drafter's first graph and of its later ones, as `Policy.costs`."""
         return [self.target, *(curve for d in self.drafts for curve in (d.begin, d.step))]
 
     @classmethod

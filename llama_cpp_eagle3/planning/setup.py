@@ -1,4 +1,4 @@
-"""From a loaded pair to its planner."""
+"""From a loaded pair to a policy that knows its costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from .._core import CostCurve, Planner
+from .._core import CostCurve, Policy
 from ..engine import DraftSettings, Engine
 from ..head import Head
 from .best_chain import best_chain
@@ -31,7 +31,7 @@ _LIMIT_SECONDS = 20.0
 compiles. After the first pass, which a text needs as well, there are a few more in any case."""
 
 
-def have_planner(
+def have_policy(
     engine: Engine,
     head: Head | None,
     key: Callable[[], dict[str, Any]],
@@ -39,14 +39,14 @@ def have_planner(
     seconds: float = 2.0,
     must: bool = False,
 ) -> bool:
-    """Give an engine its planner, from costs that are known or can be measured now.
+    """Give an engine a policy of costs that are known or can be measured now.
 
     key: what costs depend on. seconds: to spend on measuring; where that is not enough, what is missing is guessed, and
     the next call goes on. Where something runs nothing can be measured: then costs that are known must do, and without
-    them the engine keeps the planner that it has, or gets one later.
+    them the engine keeps the policy that it has, or gets another one later.
 
     Returns:
-        Whether the planner is of measured costs alone.
+        Whether the policy is of measured costs alone.
 
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
@@ -55,7 +55,7 @@ def have_planner(
     if costs is None or (head is not None and costs.draft_type != head.type):
         return False
     n_leaves = engine.target.n_leaves_max
-    engine.proposers.planner = make_planner(
+    engine.drafting.policy = make_policy(
         engine,
         costs if costs.is_whole else costs.guessed(),
         n_max=_N_NODES,
@@ -97,45 +97,45 @@ def costs_of(
                 )
             save_costs(key, costs)
     elif head is not None and costs.draft_type != head.type and is_idle(engine):
-        head.convert(costs.draft_type, engine.set_drafter)
+        head.convert(costs.draft_type, engine.set_drafters)
     return costs
 
 
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
-    """Store the planner's corrected costs, if passes were much faster than measured before."""
-    planner = engine.proposers.planner
-    if planner is None or sys.is_finalizing():  # at the very end files cannot be opened any more
+    """Store the policy's corrected costs, if passes were much faster than measured before."""
+    policy = engine.drafting.policy
+    if not policy.is_measured or sys.is_finalizing():  # at the very end files cannot be opened any more
         return
-    curves = [curve.corrected for curve in planner.costs]
-    stored = [curve.measured for curve in planner.costs]
+    curves = [curve.corrected for curve in policy.costs]
+    stored = [curve.measured for curve in policy.costs]
     if any(now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()):
         costs = Costs.of_curves(curves, None if head is None else head.type).bounded()
         if not costs.doubt:
             save_costs(key(), costs)
 
 
-def why_not(planner: Planner | None, settings: DraftSettings) -> str:
+def why_not(policy: Policy, settings: DraftSettings) -> str:
     """Why nothing is drafted."""
     if settings.mode != "auto" or settings.n_max <= 0:
         return (
             f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
             f"draft_n_min={settings.n_min}, draft_p_min={settings.p_min:g}"
         )
-    if planner is None:
+    if not policy.is_measured:
         return (
             "what passes cost here was not measured yet, since something else ran or it took too long: call "
             "calibrate() before"
         )
-    if not planner.can_pay():
-        target = planner.costs[0]
+    if not policy.can_pay():
+        target = policy.costs[0]
         one, n = target.at(1), _N_TOLD
-        draft = planner.draft_us(n - 1)
+        draft = policy.draft_us(n - 1)
         return (
             f"a pass over {n} rows takes {target.at(n) / one:.1f} times as long here as one over a single row, and "
             f"drafting them {draft / one:.1f} times: even a head that is always right would not pay "
             "(measured; `llama-cpp-eagle3 calibrate` measures again)"
         )
-    if not planner.stats()["is_open"]:
+    if not policy.stats()["is_open"]:
         return "what the head drafts was accepted too rarely lately: it is only probed now and then"
     return "no draft was expected to pay"
 
@@ -163,33 +163,31 @@ def measure_types(
         known = replace(known, drafts=())
     if not has_choice:
         return measure(engine, head.type, seconds, limit, known)
-    head.convert(None, engine.set_drafter)
+    head.convert(None, engine.set_drafters)
     as_is = measure(engine, None, (1.0 - _NARROW_SHARE) * seconds, limit, known)
     if not as_is.is_whole:
         return as_is
     n_bytes = head.n_bytes_own
-    head.convert(GGML_TYPE_NARROW, engine.set_drafter)
+    head.convert(GGML_TYPE_NARROW, engine.set_drafters)
     if head.n_bytes_own < n_bytes:
         i = head.i_converted
         draft = measure_draft(engine, i, _NARROW_SHARE * seconds, limit)
         if not draft.step:
-            head.convert(None, engine.set_drafter)
+            head.convert(None, engine.set_drafters)
             return replace(as_is, is_whole=False)
-        is_parallel = head.drafter.parts[i].is_parallel
+        is_parallel = head.drafters[i].is_parallel
         speeds = [best_chain(as_is, d, _ACCEPTANCE, is_parallel).speed for d in (draft, as_is.drafts[i])]
         gain = speeds[0] / speeds[1]
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             drafts = (*as_is.drafts[:i], draft, *as_is.drafts[i + 1 :])
             return replace(as_is, drafts=drafts, draft_type=GGML_TYPE_NARROW)
-    head.convert(None, engine.set_drafter)
+    head.convert(None, engine.set_drafters)
     return as_is
 
 
-def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
-    """A planner for a loaded pair, or one that never drafts if there is no head; `options` are those of `Planner`."""
-    parts = () if engine.drafter is None else engine.drafter.parts
-    drafters = [(p, CostCurve(d.begin), CostCurve(d.step)) for p, d in zip(parts, costs.drafts, strict=False)]
+def make_policy(engine: Engine, costs: Costs, **options: Any) -> Policy:
+    """A policy for a loaded pair; `options` are those of `Policy`."""
     options.setdefault("n_snapshots", engine.target.n_snapshots)
-    options.setdefault("ngram", engine.proposers.ngram)
-    return Planner(drafters, CostCurve(costs.target), **options)
+    options.setdefault("ngram", engine.drafting.ngram)
+    return Policy(tuple(engine.drafters), [CostCurve(curve) for curve in costs.curves], **options)

@@ -82,7 +82,7 @@ def measure(
     sizes = [n for n in N_ROWS if n <= n_max]
     limit = limit or Limit()
     known = known or Costs({})
-    n_drafters = 0 if engine.drafter is None else len(engine.drafter.parts)
+    n_drafters = len(engine.drafters)
     try:
         verify(1)
         limit.leave(seconds)
@@ -111,20 +111,19 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
     In a step the target's pass has driven the head out of the processor's caches. All sizes are measured without one,
     and what it adds to a chain is added to all: the head is read once, however many rows there are.
     """
-    whole, tap = engine.drafter, engine.memory.tap
-    if whole is None or (tap is None and whole.n_embd_feat):
+    drafter, tap = engine.drafters[i_drafter], engine.memory.tap
+    if tap is None and drafter.n_embd_feat:
         return DraftCosts({}, {})
     limit = limit or Limit()
-    drafter = whole.parts[i_drafter]
     if drafter.is_parallel:
-        return _measure_parallel(engine, whole, drafter, seconds, limit)
+        return _measure_parallel(engine, drafter, seconds, limit)
     verify, n_max = _pass(engine)
     token, n_top = 1 % engine.vocab.n_tokens, max(_N_NODES)
 
     def wait(n: int) -> int:
-        whole.reset(0)
+        drafter.reset(0)
         n -= drafter.n_waiting(0)  # a small model has the row of the last token besides
-        whole.process(tap, [token] * n, 0, rows=[0] * n)  # what the row holds does not matter
+        drafter.process(tap, [token] * n, 0, rows=[0] * n)  # what the row holds does not matter
         return drafter.n_waiting(0)
 
     def catch_up(n: int) -> float:
@@ -181,15 +180,15 @@ def _in_steps(run: Callable[[], float], end: float, t_row: float, limit: Limit) 
     return times
 
 
-def _measure_parallel(engine: Engine, whole: Drafter, drafter: Drafter, seconds: float, limit: Limit) -> DraftCosts:
+def _measure_parallel(engine: Engine, drafter: Drafter, seconds: float, limit: Limit) -> DraftCosts:
     """The same for what drafts all tokens in one graph: the second curve is that graph's over n more rows."""
     verify, n_max = _pass(engine)
     token = 1 % engine.vocab.n_tokens
     n_usual = min(4, drafter.n_unroll)
 
     def draft(n_waiting: int, n_steps: int) -> float:
-        whole.reset(0)
-        whole.process(engine.memory.tap, [token] * n_waiting, 0, rows=[0] * n_waiting)
+        drafter.reset(0)
+        drafter.process(engine.memory.tap, [token] * n_waiting, 0, rows=[0] * n_waiting)
         start = perf_counter()
         drafter.begin([0], [token], 1, n_steps)
         return perf_counter() - start

@@ -126,14 +126,15 @@ class Server:
         """The default drafting, or the reason for none. For the engine's thread."""
         engine = self.engine
         settings: DraftSettings = engine.draft
-        planner = engine.proposers.planner if settings.mode == "auto" else None
+        policy = engine.drafting.policy
+        is_planned = settings.mode == "auto" and policy.is_measured
         reason = ""
-        can_draft = engine.drafter is not None or (engine.proposers.ngram is not None and bool(settings.sources))
+        can_draft = bool(engine.drafters) or (engine.drafting.ngram is not None and bool(settings.sources))
         if not can_draft:
             reason = self.options.why_no_draft
         elif settings.mode == "off":
             reason = "it was switched off"
-        elif settings.mode == "auto" and planner is None:
+        elif settings.mode == "auto" and not is_planned:
             reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
         return {
             "enabled": can_draft and settings.mode != "off",
@@ -144,7 +145,7 @@ class Server:
             "n_max": settings.n_max,
             "n_min": settings.n_min,
             "p_min": settings.p_min,
-            "planner": None if planner is None else planner.stats(),
+            "policy": policy.stats() if is_planned else None,
         }
 
     async def run_in_executor(self, function: Any, *args: Any) -> Any:

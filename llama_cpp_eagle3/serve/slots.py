@@ -48,7 +48,7 @@ def _state(server: Server) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {
             "id": slot.seq_id,
             "n_ctx": engine.n_ctx,
-            "speculative": engine.drafter is not None,
+            "speculative": bool(engine.drafters),
             "is_processing": user is not None,
             "n_prompt_tokens_cached": len(slot.cached),
             "n_states": engine.slots.cache.n_states(slot),

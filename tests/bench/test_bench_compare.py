@@ -165,7 +165,7 @@ def test_text_of_other_sides_is_compared(tiny_pair: tuple[str, str], monkeypatch
 
     def wrong(llm, prompt, n_predict, **options):  # type: ignore[no-untyped-def]
         run, tokens = run_own(llm, prompt, n_predict, **options)
-        return run, tokens if llm.drafter is None else [*tokens[:-1], tokens[-1] + 1]
+        return run, tokens if not llm.drafters else [*tokens[:-1], tokens[-1] + 1]
 
     monkeypatch.setattr("llama_cpp_eagle3.bench.measure.run_own", wrong)
     assert measure(config(tiny_pair, ["plain", "chain 2"], n_runs=1)).n_different == 2
@@ -335,8 +335,7 @@ def test_weights_read(tmp_path: Path) -> None:
     # the target's embedding is its output too; the head's d2t is not read
     assert 0 < Path(target).stat().st_size - weights.weights_read(target) < 200_000
     with closing(Eagle3Llama(target, draft_model_path=head, n_ctx=64, verbose=False)) as llm:
-        assert llm.drafter is not None
-        assert 0 < Path(head).stat().st_size - llm.drafter.n_bytes_read < 300_000
+        assert 0 < Path(head).stat().st_size - llm.drafters[0].n_bytes_read < 300_000
     target, _ = map(str, random_model.random_pair(tmp_path, "tiny-gpt-oss", "Q8_0", "Q8_0"))
     shape = random_model.SHAPES["tiny-gpt-oss"]
     n_experts = shape.n_layer * 3 * shape.n_ff * shape.n_embd * 4

@@ -12,7 +12,6 @@ from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench.inflate import inflate, layer_places, quantize_target
 from llama_cpp_eagle3.bench.random_model import Shape
 from llama_cpp_eagle3.convert import quantize
-from llama_cpp_eagle3.engine import FixedProposer, Proposer
 from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
 from loading import bundled_pair, is_tie, load, load_plain, take
 from tiny import write_head, write_target
@@ -34,16 +33,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 def watch(llm: Eagle3Llama) -> list[list[int]]:
     """What is drafted from now on."""
     found: list[list[int]] = []
-    assert llm.drafter is not None
-    fixed = FixedProposer(llm.drafter, llm.target.n_leaves_max)
+    policy = llm.policy
 
-    class Watched(Proposer):
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(policy, name)
+
         def propose(self, *args: Any) -> Any:
-            drafts = fixed.propose(*args)
+            drafts = policy.propose(*args)
             found.extend(list(draft.tokens) for draft in drafts)
             return drafts
 
-    llm.engine.proposers.override = Watched()
+    llm.engine.drafting.policy = Watched()  # type: ignore[assignment]
     return found
 
 

@@ -12,6 +12,7 @@ from block_checkpoints import N_LAYER_TGT, deepspec, gemma, neighbours, speculat
 from checkpoints import write_safetensors, write_torch_file
 from dflash import SHAPES, Pair, Shape, random_tensors, shape_of
 from dflash_reference import Block
+from drafting import draft_chain
 from gguf_raw import parse
 from llama_cpp_eagle3 import ModelFileError
 from llama_cpp_eagle3.cli import main
@@ -45,7 +46,7 @@ def check(path: Path, shape: Shape, target: Target, **other: np.ndarray) -> None
         rows = pair.evaluate(text[:-1])
         pair.drafter.process_rows(rows, text[:-1], 0)
         want = block.logits(rows, text[-1], shape.n_first + n)
-        assert pair.drafter.propose(text[-1], n) == want[shape.n_first :].argmax(-1).tolist()
+        assert draft_chain(pair.drafter, text[-1], n) == want[shape.n_first :].argmax(-1).tolist()
         tolerance = TOLERANCE if shape.act == "silu" else TOLERANCE_GELU
         np.testing.assert_allclose(pair.drafter.block_logits, want, atol=tolerance)
 

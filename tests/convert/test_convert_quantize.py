@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from checkpoints import FAMILIES, write_family
-from drafting import SideBySide, make_drafter, rel_error
+from drafting import SideBySide, draft_chain, make_drafter, rel_error
 from llama_cpp_eagle3 import ModelFileError, _core
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.convert import convert, count_tokens, encoding, inspect, quantize
@@ -55,7 +55,7 @@ def check(path, outtype, head: Head, model_tgt):
     rows = rng.normal(0.0, 2.0, (8, head.n_embd_inp)).astype(np.float32)
     for side in (drafter.process_rows, reference.process):
         side(rows, [1, 2, 3, 4, 5, 6, 7, 8], 0)
-    drafter.propose(9, 1)
+    draft_chain(drafter, 9, 1)
     assert rel_error(drafter.draft_logits, reference.propose(9, 1).logits[0]) < LIMITS[outtype]
 
 
@@ -118,7 +118,7 @@ def test_fork_dialect_stays_what_it_is(tmp_path, target, model_address):
     ]
     for drafter in drafters:
         drafter.process_rows(np.ones((3, head.n_embd_inp), np.float32), [1, 2, 3], 0)
-        drafter.propose(4, 1)
+        draft_chain(drafter, 4, 1)
     assert rel_error(drafters[1].draft_logits, drafters[0].draft_logits) < LIMITS["q8_0"]
 
 
@@ -142,7 +142,7 @@ def test_fewer_tokens_to_draft(variant, tmp_path, target, model_address):
     side = SideBySide(drafter, ReferenceHead(cut))
     side.process(9)
     for id_last in range(8):
-        got, want = drafter.propose(id_last, 3), side.reference.propose(id_last, 3)
+        got, want = draft_chain(drafter, id_last, 3), side.reference.propose(id_last, 3)
         assert got == want.ids
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from checkpoints import FAMILIES, Family, layer_config, speculators_config, top_config, write_family
+from drafting import draft_chain
 from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError, _core
 from llama_cpp_eagle3.convert import convert, inspect
 from llama_cpp_eagle3.convert.boundaries import IDS_KEY, Ids, choose
@@ -134,7 +135,7 @@ def test_max_position_embeddings_does_not_clamp(make, model_address, target):
     result, _ = make(plain(max_position_embeddings=16))
     drafter = _core.Eagle3Drafter(str(result.path), model_address(target.path), 64, n_gpu_layers=0)
     drafter.process_rows(np.ones((40, 3 * 64), dtype=np.float32), [1] * 40, 0)
-    assert len(drafter.propose(1, 3)) == 3
+    assert len(draft_chain(drafter, 1, 3)) == 3
 
 
 def test_class_defaults_of_a_diff_config(make):

@@ -11,6 +11,7 @@ import pytest
 from arch_keys import N_LAYER, arch_of, keys_of
 from assistant_reference import Assistant
 from assistants import ROW, ByHand, Pair, write_assistant
+from drafting import draft_chain, draft_chains
 from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import GumbelNoise, find_kv_difference, read_assistant
 from lowlevel import LowLevel
@@ -67,7 +68,7 @@ def check_next(pair: Pair, hand: ByHand, text: list[int], id_last: int, seq_id: 
     assert apart < 1e-2
     want, logits = hand.chain(text, id_last, n)
     for i in range(1, n + 1):
-        assert pair.drafter.propose(id_last, i, seq_id=seq_id) == want[:i]
+        assert draft_chain(pair.drafter, id_last, i, seq_id=seq_id) == want[:i]
         np.testing.assert_allclose(pair.drafter.draft_logits, logits[i - 1], atol=TOLERANCE + GROWTH * apart)
 
 
@@ -83,7 +84,7 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
         feed(pair, text)
         want = Assistant(*paths).chain(inputs, pair.last_rows[0], 7, 4)
         for n, logits in enumerate(want, 1):
-            assert pair.drafter.propose(7, n) == [int(x.argmax()) for x in want[:n]]
+            assert draft_chain(pair.drafter, 7, n) == [int(x.argmax()) for x in want[:n]]
             np.testing.assert_allclose(pair.drafter.draft_logits, logits, atol=TOLERANCE)
 
 
@@ -96,9 +97,9 @@ def test_sequences_of_other_lengths(pair: Pair, hand: ByHand) -> None:
         check_next(pair, hand, text, 7 + i, i)
     want = [hand.chain(t, 9, n)[0] for t, n in zip(all_texts, (4, 1, 3), strict=True)]
     order = [2, 0, 1]
-    found = pair.drafter.propose_batch(order, [9, 9, 9], [[4, 1, 3][i] for i in order])
+    found = draft_chains(pair.drafter, order, [9, 9, 9], [[4, 1, 3][i] for i in order])
     assert found == [want[i] for i in order]
-    assert pair.drafter.propose_batch([1, 0], [9, 9], [0, 2]) == [[], want[0][:2]]
+    assert draft_chains(pair.drafter, [1, 0], [9, 9], [0, 2]) == [[], want[0][:2]]
 
 
 def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
@@ -133,11 +134,11 @@ def test_going_back(pair: Pair, hand: ByHand) -> None:
     """There is no row to draft behind until the next token is evaluated, and nothing is asked for again."""
     old, new = texts(2, 40, seed=7)
     feed(pair, old)
-    pair.drafter.propose(1, 3)
+    draft_chain(pair.drafter, 1, 3)
     for n in (39, 30, 12):
         assert pair.drafter.truncate(n) == n
         pair.target.truncate(n, 0)
-        assert pair.drafter.propose(1, 3) == []
+        assert draft_chain(pair.drafter, 1, 3) == []
         pair.target.decode(new[n:], n)
         rows = pair.tap.rows[:, 0].copy()
         pair.drafter.process_rows(rows, new[n:], n)
@@ -152,7 +153,7 @@ def test_nothing_is_drafted_where_the_targets_cells_are_others(pair: Pair, hand:
     (text,) = texts(1, 40, seed=8)
     feed(pair, text)
     pair.target.truncate(30, 0)
-    assert pair.drafter.propose(1, 3) == []
+    assert draft_chain(pair.drafter, 1, 3) == []
     pair.target.decode(text[30:], 30)
     check_next(pair, hand, text, 1)
 
@@ -167,7 +168,7 @@ def test_copies_and_states(pair: Pair, hand: ByHand) -> None:
     assert pair.drafter.copy(0, 1, 40) == 40
     check_next(pair, hand, text, 2, 1)
     assert pair.drafter.copy(0, 1, 25) == 25
-    assert pair.drafter.propose(2, 3, seq_id=1) == []
+    assert draft_chain(pair.drafter, 2, 3, seq_id=1) == []
     pair.evaluate(text, 2)
     pair.drafter.state_set(state, 2)
     check_next(pair, hand, text, 2, 2)
@@ -188,7 +189,7 @@ def test_copies_and_states(pair: Pair, hand: ByHand) -> None:
 def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
     (text,) = texts(1, 30, seed=4)
     feed(pair, text)
-    plain, n_other = pair.drafter.propose(6, 3), 0
+    plain, n_other = draft_chain(pair.drafter, 6, 3), 0
     for seed in range(6):
         noise = GumbelNoise(seed, temperature=1.5)
         pair.drafter.set_noise(noise, 0)
@@ -196,7 +197,7 @@ def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
         for ahead in range(3):
             x = hand.path(text, drafted)
             drafted.append(max(np.argsort(-x)[:16].tolist(), key=lambda t: x[t] / 1.5 + noise(t, ahead)))
-        found = pair.drafter.propose(6, 3)
+        found = draft_chain(pair.drafter, 6, 3)
         assert found == drafted[1:]
         n_other += found != plain
     assert n_other > 3
@@ -208,11 +209,11 @@ def test_the_end_of_the_context(paths: tuple[Path, Path]) -> None:
     with Pair(*paths) as pair:
         (text,) = texts(1, 256)
         feed(pair, text[:255])
-        assert len(pair.drafter.propose(text[255], 5)) == 1
+        assert len(draft_chain(pair.drafter, text[255], 5)) == 1
         pair.drafter.begin([0], [1], 4)
         pair.drafter.expand(range(len(pair.drafter.nodes)), 2)
         feed(pair, text)
-        assert pair.drafter.propose(1, 5) == []
+        assert draft_chain(pair.drafter, 1, 5) == []
 
 
 def test_wrong_arguments_are_refused(pair: Pair) -> None:
@@ -220,9 +221,9 @@ def test_wrong_arguments_are_refused(pair: Pair) -> None:
     feed(pair, text)
     drafter = pair.drafter
     for call in (
-        lambda: drafter.propose(10**6, 2),
-        lambda: drafter.propose(1, 2, seq_id=3),
-        lambda: drafter.propose_batch([0, 0], [1, 1], [1, 1]),
+        lambda: draft_chain(drafter, 10**6, 2),
+        lambda: draft_chain(drafter, 1, 2, seq_id=3),
+        lambda: draft_chains(drafter, [0, 0], [1, 1], [1, 1]),
         lambda: drafter.copy(0, 0, 3),
         lambda: drafter.copy(0, 1, 31),
         lambda: drafter.restart(-1),
@@ -235,7 +236,7 @@ def test_wrong_arguments_are_refused(pair: Pair) -> None:
         drafter.process_rows(np.zeros((1, 64), np.float32), [1], 5)
     drafter.close()
     with pytest.raises(Eagle3Error, match="closed"):
-        drafter.propose(1, 2)
+        draft_chain(drafter, 1, 2)
 
 
 def test_headers(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from damaged_states import check_damaged_states
 from dflash import SHAPES, ByHand, Pair, random_tensors, shape_of, write_dflash
 from dflash_reference import Block
+from drafting import draft_chain, draft_chains
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error
 from llama_cpp_eagle3._core import GumbelNoise
 from mtp import softmax
@@ -65,7 +66,7 @@ def check_next(pair: Pair, hand: ByHand, rows: np.ndarray, id_last: int, seq_id:
     """What is drafted behind these rows is what llama.cpp gives by hand, in blocks of any length."""
     for n in (1, 4, 7):
         want = hand.block(rows, id_last, hand.shape.n_first + n, pos_first)
-        assert pair.drafter.propose(id_last, n, seq_id=seq_id) == want[hand.shape.n_first :].argmax(-1).tolist()
+        assert draft_chain(pair.drafter, id_last, n, seq_id=seq_id) == want[hand.shape.n_first :].argmax(-1).tolist()
         np.testing.assert_allclose(pair.drafter.block_logits, want, atol=TOLERANCE)
 
 
@@ -83,7 +84,7 @@ def test_logits_are_those_of_float64(folder: Path, tiny_target: Target, name: st
         rows = feed(pair, text[:-1], sizes=(1, 20, 3))
         for n in (1, shape.block_size // 2, shape.block_size - shape.n_first):
             want = block.logits(rows, text[-1], shape.n_first + n)
-            drafted = pair.drafter.propose(text[-1], n)
+            drafted = draft_chain(pair.drafter, text[-1], n)
             assert drafted == by_hand.drafted(rows, text[-1], n)
             if shape.selector:
                 assert drafted == block.drafted(n)
@@ -166,10 +167,10 @@ def test_sequences_draft_together(folder: Path, tiny_target: Target, name: str, 
         rows = [feed(pair, t[:-1], i, sizes=(i + 1,)) for i, t in enumerate(all_texts)]
         order, n_max = [2, 0, 1], [5, 1, 3]  # the blocks are as long as the longest
         want = [hand.drafted(rows[i], all_texts[i][-1], 5)[:n] for i, n in zip(order, n_max, strict=True)]
-        assert pair.drafter.propose_batch(order, [all_texts[i][-1] for i in order], n_max) == want
+        assert draft_chains(pair.drafter, order, [all_texts[i][-1] for i in order], n_max) == want
         want = [hand.drafted(rows[i], all_texts[i][-1], 2) for i in (2, 0)]
-        assert pair.drafter.propose_batch([2, 0], [all_texts[2][-1], all_texts[0][-1]], [2, 2]) == want
-        assert pair.drafter.propose_batch([1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[1]]
+        assert draft_chains(pair.drafter, [2, 0], [all_texts[2][-1], all_texts[0][-1]], [2, 2]) == want
+        assert draft_chains(pair.drafter, [1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[1]]
         hand.close()
 
 
@@ -181,7 +182,7 @@ def test_more_blocks_than_a_pass_has_room_for(folder: Path, tiny_target: Target)
         hand = ByHand(path, shape, pair.ctx)
         all_texts = texts(n_seq, 12)
         rows = [feed(pair, t[:-1], i) for i, t in enumerate(all_texts)]
-        found = pair.drafter.propose_batch(list(range(n_seq)), [t[-1] for t in all_texts], [15] * n_seq)
+        found = draft_chains(pair.drafter, list(range(n_seq)), [t[-1] for t in all_texts], [15] * n_seq)
         assert found == [hand.drafted(r, t[-1], 15) for r, t in zip(rows, all_texts, strict=True)]
         hand.close()
 
@@ -224,7 +225,7 @@ def test_p_min_ends_a_chain(pair: Pair, hand: ByHand) -> None:
     for p_min in sorted(shares):
         for edge in (p_min - 1e-3, p_min + 1e-3):
             n = next((i for i, share in enumerate(shares) if share < edge), 7)
-            assert pair.drafter.propose(text[-1], 7, edge) == logits.argmax(-1).tolist()[:n]
+            assert draft_chain(pair.drafter, text[-1], 7, edge) == logits.argmax(-1).tolist()[:n]
 
 
 @pytest.mark.parametrize("name", ["dspark", "dflash2"])
@@ -247,7 +248,7 @@ def test_p_min_ends_a_chain_where_the_drafter_is_not_sure(folder: Path, tiny_tar
         for p_min in sorted(shares):
             for edge in (p_min - 1e-3, p_min + 1e-3):
                 n = next((i for i, share in enumerate(shares) if share < edge), 6)
-                assert pair.drafter.propose(text[-1], 6, edge) == chain[:n]
+                assert draft_chain(pair.drafter, text[-1], 6, edge) == chain[:n]
         hand.close()
 
 
@@ -259,7 +260,7 @@ def test_dice_choose_among_candidates(folder: Path, tiny_target: Target) -> None
     with Pair(tiny_target, path) as pair:
         hand = ByHand(path, shape, pair.ctx)
         rows = feed(pair, text[:-1])
-        plain = pair.drafter.propose(text[-1], 4)
+        plain = draft_chain(pair.drafter, text[-1], 4)
         hand.drafted(rows, text[-1], 4)
         others = 0
         for seed in range(6):
@@ -271,7 +272,7 @@ def test_dice_choose_among_candidates(folder: Path, tiny_target: Target) -> None
                 draws = [x / 1.5 + noise(t, ahead) for t, x in zip(ids, scores, strict=True)]
                 best = int(np.argmax(draws))
                 want.append(ids[best])
-            assert pair.drafter.propose(text[-1], 4) == want
+            assert draft_chain(pair.drafter, text[-1], 4) == want
             others += want != plain
         assert others > 3
         hand.close()
@@ -295,7 +296,7 @@ def test_going_back(pair: Pair, hand: ByHand) -> None:
     """To another text: among rows that wait, and among those that were taken in. Nothing comes twice."""
     old, new = texts(2, 40, seed=7)
     feed(pair, old[:-1], sizes=(20, 10))
-    pair.drafter.propose(old[-1], 3)
+    draft_chain(pair.drafter, old[-1], 3)
     for n in (38, 30, 12):
         text = [*old[:n], *new[n:]]
         rows = pair.evaluate(text)
@@ -304,18 +305,18 @@ def test_going_back(pair: Pair, hand: ByHand) -> None:
         check_next(pair, hand, rows[:-1], text[-1])
         old = text
     assert pair.drafter.truncate(0) == 0
-    assert pair.drafter.propose(1, 3) == []
+    assert draft_chain(pair.drafter, 1, 3) == []
 
 
 def test_going_on_without_what_lies_before(pair: Pair, hand: ByHand) -> None:
     (text,) = texts(1, 40, seed=8)
     rows = pair.evaluate(text)
     pair.drafter.restart(10)
-    assert pair.drafter.propose(text[10], 3) == []
+    assert draft_chain(pair.drafter, text[10], 3) == []
     pair.drafter.process_rows(rows[10:-1], text[10:-1], 10)
     check_next(pair, hand, rows[10:-1], text[-1], pos_first=10)
     assert pair.drafter.truncate(5) == 5
-    assert pair.drafter.propose(text[5], 3) == []
+    assert draft_chain(pair.drafter, text[5], 3) == []
 
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
@@ -327,7 +328,7 @@ def test_copies(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -
         hand = ByHand(path, shape, pair.ctx)
         source, other = texts(2, 40, seed=9)
         rows = feed(pair, source[:-1])
-        pair.drafter.propose(source[-1], 3)
+        draft_chain(pair.drafter, source[-1], 3)
         for n in (39, 25):
             text = [*source[:n], *other[n:]]
             assert pair.drafter.copy(0, 1, n) == n
@@ -348,7 +349,7 @@ def test_states(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -
         (text,) = texts(1, 40, seed=10)
         rows = feed(pair, text[:-1], sizes=(30, 3))
         states = [pair.drafter.state_get()]
-        pair.drafter.propose(text[-1], 3)
+        draft_chain(pair.drafter, text[-1], 3)
         states.append(pair.drafter.state_get())
         check_next(pair, hand, rows, text[-1])
         first, second = pair.drafter, pair.make_drafter()
@@ -369,13 +370,13 @@ def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
     both = texts(2, 20, seed=4)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
     ids_last = [t[-1] for t in both]
-    plain = pair.drafter.propose_batch([0, 1], ids_last, [3, 3])
+    plain = draft_chains(pair.drafter, [0, 1], ids_last, [3, 3])
     logits = hand.block(rows[0], ids_last[0], 4)[1:]
     n_other = 0
     for seed in range(6):
         noise = GumbelNoise(seed, temperature=1.5)
         pair.drafter.set_noise(noise, 0)
-        found = pair.drafter.propose_batch([0, 1], ids_last, [3, 3])
+        found = draft_chains(pair.drafter, [0, 1], ids_last, [3, 3])
         assert found[1] == plain[1]
         want = []
         for ahead, x in enumerate(logits):
@@ -387,7 +388,7 @@ def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
         assert first == [found[0][0], plain[1][0]]
     assert n_other > 3
     pair.drafter.set_noise(None, 0)
-    assert pair.drafter.propose_batch([0, 1], ids_last, [3, 3]) == plain
+    assert draft_chains(pair.drafter, [0, 1], ids_last, [3, 3]) == plain
 
 
 def test_the_end_of_the_context(folder: Path, tiny_target: Target) -> None:
@@ -395,9 +396,9 @@ def test_the_end_of_the_context(folder: Path, tiny_target: Target) -> None:
         (text,) = texts(1, 256)
         rows = pair.evaluate(text)
         pair.drafter.process_rows(rows[:254], text[:254], 0)
-        assert len(pair.drafter.propose(text[254], 7)) == 3
+        assert len(draft_chain(pair.drafter, text[254], 7)) == 3
         pair.drafter.process_rows(rows[254:], text[254:], 254)
-        assert len(pair.drafter.propose(1, 7)) == 1
+        assert len(draft_chain(pair.drafter, 1, 7)) == 1
         with pytest.raises(ContextFullError, match="has 256 slots, position 256"):
             pair.drafter.process_rows(rows[:1], text[:1], 256)
 
@@ -406,7 +407,7 @@ def test_a_longer_draft_than_a_block(pair: Pair) -> None:
     """Is as long as a block: a request may ask for more than the file was trained for."""
     (text,) = texts(1, 10)
     feed(pair, text)
-    assert len(pair.drafter.propose(1, 100)) == pair.file.n_draft_max == 7
+    assert len(draft_chain(pair.drafter, 1, 100)) == pair.file.n_draft_max == 7
 
 
 def test_wrong_arguments_are_refused(pair: Pair) -> None:
@@ -414,10 +415,10 @@ def test_wrong_arguments_are_refused(pair: Pair) -> None:
     feed(pair, text)
     drafter = pair.drafter
     for call in (
-        lambda: drafter.propose(10**6, 2),
-        lambda: drafter.propose(-1, 2),
-        lambda: drafter.propose(1, 2, seq_id=3),
-        lambda: drafter.propose_batch([0, 0], [1, 1], [1, 1]),
+        lambda: draft_chain(drafter, 10**6, 2),
+        lambda: draft_chain(drafter, -1, 2),
+        lambda: draft_chain(drafter, 1, 2, seq_id=3),
+        lambda: draft_chains(drafter, [0, 0], [1, 1], [1, 1]),
         lambda: drafter.begin([0], [1], 0),
         lambda: drafter.begin([0], [1], 1, 8),
         lambda: drafter.copy(0, 0, 3),
@@ -435,4 +436,4 @@ def test_wrong_arguments_are_refused(pair: Pair) -> None:
         drafter.process_rows(np.zeros((1, 128), np.float32), [1], 5)
     drafter.close()
     with pytest.raises(Eagle3Error, match="closed"):
-        drafter.propose(1, 2)
+        draft_chain(drafter, 1, 2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import placement
-from drafting import N_STEPS, SideBySide, compare, make_drafter, rel_error
+from drafting import N_STEPS, SideBySide, compare, draft_chain, make_drafter, rel_error
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.errors import BusyError, ContextFullError, Eagle3Error, IncompatibleDraftError
 from reference import ReferenceHead
@@ -156,7 +156,7 @@ def test_reset_forgets_everything(side):
     side.drafter.reset()
     side.reference.truncate(0)
     assert side.drafter.n_past() == 0
-    assert side.drafter.propose(3, 4) == []
+    assert draft_chain(side.drafter, 3, 4) == []
     side.process(12)
     side.propose(3)
     assert side.worst.agrees(TOLERANCE)
@@ -263,7 +263,7 @@ def test_tokens_must_be_of_the_vocabulary(side, rng, tiny_head, token):
     with pytest.raises(ValueError, match=f"{token}.*319"):
         side.drafter.process_rows(rows_of(tiny_head, 2, rng), [1, token], 5)
     with pytest.raises(ValueError, match=f"{token}.*319"):
-        side.drafter.propose(token, 3)
+        draft_chain(side.drafter, token, 3)
     assert side.drafter.n_past() == 5
     side.propose(3)
     assert side.worst.agrees(TOLERANCE)
@@ -272,10 +272,10 @@ def test_tokens_must_be_of_the_vocabulary(side, rng, tiny_head, token):
 def test_rows_may_have_an_axis_for_boundaries_and_any_layout(side, tiny_head, rng):
     rows = rows_of(tiny_head, 6, rng)
     side.drafter.process_rows(rows.reshape(6, 3, 64), list(range(6)), 0)
-    want = side.drafter.propose(7, 4)
+    want = draft_chain(side.drafter, 7, 4)
     side.drafter.reset()
     side.drafter.process_rows(np.asfortranarray(rows.astype(np.float64)), list(range(6)), 0)
-    assert side.drafter.propose(7, 4) == want
+    assert draft_chain(side.drafter, 7, 4) == want
 
 
 def test_no_rows_is_no_news(side):
@@ -287,11 +287,11 @@ def test_no_rows_is_no_news(side):
 @pytest.mark.parametrize("n_max", [0, -1, -(2**31)])
 def test_nothing_asked_nothing_drafted(side, n_max):
     side.process(5)
-    assert side.drafter.propose(3, n_max) == []
+    assert draft_chain(side.drafter, 3, n_max) == []
 
 
 def test_nothing_to_draft_from(side):
-    assert side.drafter.propose(3, 4) == []
+    assert draft_chain(side.drafter, 3, 4) == []
 
 
 def test_p_min_is_the_chance_among_the_ten_best(side):
@@ -303,8 +303,8 @@ def test_p_min_is_the_chance_among_the_ten_best(side):
             if min(abs(p - p_min) for p in want.probs) < 1e-4:
                 continue
             n = next((i for i, p in enumerate(want.probs) if p < p_min), 8)
-            assert side.drafter.propose(id_last, 8, p_min) == want.ids[:n]
-            assert side.drafter.propose(id_last, 8, p_min=p_min) == want.ids[:n]
+            assert draft_chain(side.drafter, id_last, 8, p_min) == want.ids[:n]
+            assert draft_chain(side.drafter, id_last, 8, p_min=p_min) == want.ids[:n]
             n_short += 0 < n < 8
     assert n_short > 5  # the test has seen chains end in the middle
 
@@ -315,7 +315,7 @@ def test_full_context(tiny_target, tiny_head, model_address):
     side.process(n_ctx - 3)
     while True:
         want = side.reference.propose(7, 8).ids
-        got = side.drafter.propose(7, 8)
+        got = draft_chain(side.drafter, 7, 8)
         assert got == want[: len(got)]
         # the slot of the last row and those after it, each gives one token
         assert len(got) == min(8, n_ctx - side.n_past + 1)
@@ -336,7 +336,7 @@ def test_full_context(tiny_target, tiny_head, model_address):
 def test_rows_that_are_not_numbers_do_no_lasting_harm(side, tiny_head, n_bad):
     side.process(20)
     side.drafter.process_rows(np.full((n_bad, 192), np.nan, np.float32), [1] * n_bad, 20)
-    assert len(side.drafter.propose(3, 4)) <= 4
+    assert len(draft_chain(side.drafter, 3, 4)) <= 4
     side.truncate(19)
     side.process(9)
     side.propose(3)
@@ -356,12 +356,12 @@ def test_no_slot_holds_what_is_no_number(tiny_target, tiny_head, model_address, 
         drafter.process_rows(rows, list(range(1, 21)), 0)
         if between is not None:
             drafter.process_rows(between, [1] * n_bad, 20)
-            drafter.propose(3, N_STEPS)
+            draft_chain(drafter, 3, N_STEPS)
             states.append(drafter.state_get())
             assert drafter.truncate(20) == 19  # the last row's token may be another one now
             drafter.process_rows(rows[19:], [20], 19)
         drafter.process_rows(more, [5, 6, 7, 8, 9], 20)
-        drafts.append(drafter.propose(3, N_STEPS))
+        drafts.append(draft_chain(drafter, 3, N_STEPS))
         logits.append(drafter.draft_logits)
     assert states[0] == states[1]  # as of rows of zeros: nothing else was written
     assert drafts[0] == drafts[1] == drafts[2]
@@ -396,10 +396,10 @@ def test_shared_tables_are_not_copied(tiny_target, model_address, tmp_path):
 
 def test_drafting_is_deterministic(side):
     side.process(50)
-    want = side.drafter.propose(3, N_STEPS)
+    want = draft_chain(side.drafter, 3, N_STEPS)
     logits = side.drafter.draft_logits
     for _ in range(3):
-        assert side.drafter.propose(3, N_STEPS) == want
+        assert draft_chain(side.drafter, 3, N_STEPS) == want
         assert rel_error(side.drafter.draft_logits, logits) < 1e-5
 
 
@@ -415,7 +415,7 @@ def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
     drafter = make_drafter(head, model_address(tiny_target.path), 4096)
     rows, tokens = rows_of(head, 4000, rng), [1] * 4000
     calls = [
-        lambda: drafter.propose(1, 2),
+        lambda: draft_chain(drafter, 1, 2),
         lambda: drafter.process_rows(rows[:1], [1], drafter.n_past()),
         lambda: drafter.truncate(5),
         lambda: drafter.copy(0, 0, 5),
@@ -436,4 +436,4 @@ def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
             call()
         worker.join()
         assert drafter.n_past() == len(tokens)
-    assert len(drafter.propose(1, 2)) == 2
+    assert len(draft_chain(drafter, 1, 2)) == 2

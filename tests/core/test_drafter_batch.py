@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drafting import SideBySide, make_drafter
+from drafting import SideBySide, draft_chain, draft_chains, make_drafter
 from head_variants import VARIANTS
 from llama_cpp_eagle3.errors import ContextFullError, Eagle3Error
 from lowlevel import LowLevel
@@ -31,7 +31,7 @@ def sides(tiny_target, tiny_head, model_address):
 def check(sides, which, n_max):
     """Draft for some of the sequences at once and compare with the reference."""
     ids_last = [side.token() for side in which]
-    got = sides[0].drafter.propose_batch([side.seq_id for side in which], ids_last, n_max)
+    got = draft_chains(sides[0].drafter, [side.seq_id for side in which], ids_last, n_max)
     for side, id_last, n, ids in zip(which, ids_last, n_max, got, strict=True):
         assert ids == (side.reference.propose(id_last, n).ids if side.n_past else [])
     return ids_last
@@ -91,7 +91,7 @@ def test_chains_that_end_at_different_depths(sides):
         for p_min in (0.3, 0.6):
             if any(abs(p - p_min) < 1e-4 for draft in want for p in draft.probs):
                 continue
-            got = sides[0].drafter.propose_batch(list(range(N_SEQ)), ids_last, [6, 1, 6, 4, 6], p_min)
+            got = draft_chains(sides[0].drafter, list(range(N_SEQ)), ids_last, [6, 1, 6, 4, 6], p_min)
             for ids, draft, n_max in zip(got, want, [6, 1, 6, 4, 6], strict=True):
                 n = next((i for i, p in enumerate(draft.probs) if p < p_min), 6)
                 assert ids == draft.ids[: min(n, n_max)]
@@ -118,7 +118,7 @@ def test_sequences_do_not_touch_each_other(sides):
     check(sides, sides[::-1], [4] * N_SEQ)
     drafter.reset()
     assert [drafter.n_past(i) for i in range(N_SEQ)] == [0] * N_SEQ
-    assert drafter.propose_batch([0, 1], [1, 2], [3, 3]) == [[], []]
+    assert draft_chains(drafter, [0, 1], [1, 2], [3, 3]) == [[], []]
 
 
 def test_each_sequence_has_the_whole_context(tiny_target, tiny_head, model_address):
@@ -127,10 +127,10 @@ def test_each_sequence_has_the_whole_context(tiny_target, tiny_head, model_addre
     sides[0].process(63)
     sides[1].process(20)
     want = [side.reference.propose(7, 8).ids for side in sides]
-    assert drafter.propose_batch([0, 1], [7, 7], [8, 8]) == [want[0][:2], want[1]]
+    assert draft_chains(drafter, [0, 1], [7, 7], [8, 8]) == [want[0][:2], want[1]]
     with pytest.raises(ContextFullError):
         sides[0].process(2)
-    assert drafter.propose_batch([1], [7], [8]) == want[1:]
+    assert draft_chains(drafter, [1], [7], [8]) == want[1:]
 
 
 def test_rows_of_a_batch_are_picked_by_index(tiny_target, tiny_head):
@@ -146,14 +146,14 @@ def test_rows_of_a_batch_are_picked_by_index(tiny_target, tiny_head):
             reference = ReferenceHead(tiny_head)
             reference.process(rows[index], [tokens[i] for i in index], 0)
             wants.append(reference.propose(20 + s, 4).ids)
-        assert drafter.propose_batch([1, 0], [21, 20], [4, 4]) == wants[::-1]
+        assert draft_chains(drafter, [1, 0], [21, 20], [4, 4]) == wants[::-1]
 
 
 def test_restart_goes_on_behind_what_was_not_seen(sides):
     for side in sides[:3]:
         side.process(40)
         side.restart(25 + 30 * side.seq_id)
-    assert sides[0].drafter.propose_batch([0, 1], [1, 2], [3, 3]) == [[], []]
+    assert draft_chains(sides[0].drafter, [0, 1], [1, 2], [3, 3]) == [[], []]
     for _ in range(3):
         for side in sides[:3]:
             side.process(3)
@@ -190,7 +190,7 @@ def test_bad_arguments_change_nothing(sides):
         ([0, 1], [1, 320], [3, 3]),
     ):
         with pytest.raises(ValueError):
-            drafter.propose_batch(seq_ids, ids_last, n_max)
+            draft_chains(drafter, seq_ids, ids_last, n_max)
     for call in (
         lambda: drafter.n_past(5),
         lambda: drafter.reset(-1),
@@ -201,7 +201,7 @@ def test_bad_arguments_change_nothing(sides):
     ):
         with pytest.raises(ValueError, match=r"0\.\.4"):
             call()
-    assert drafter.propose_batch([], [], []) == []
+    assert draft_chains(drafter, [], [], []) == []
     with pytest.raises(Eagle3Error, match=r"5.*7"):
         drafter.process_rows(np.ones((1, 192), np.float32), [1], 7, 2)
     check(sides, sides, [3] * N_SEQ)
@@ -224,10 +224,10 @@ def test_nothing_is_computed_that_was_not_asked_for(tiny_target, tiny_head, mode
         for seq_id in range(n_seq):
             SideBySide(drafter, ReferenceHead(tiny_head), seq_id, seq_id).process(10)
         for n_max in (1, 3):
-            drafter.propose(3, n_max, seq_id=n_seq - 1)
+            draft_chain(drafter, 3, n_max, seq_id=n_seq - 1)
             nodes[n_seq, n_max] = drafter.n_graph_nodes
             seq_ids = list(range(n_seq))
-            drafter.propose_batch(seq_ids, [3] * n_seq, [n_max] * n_seq)
+            draft_chains(drafter, seq_ids, [3] * n_seq, [n_max] * n_seq)
             nodes["batch", n_seq, n_max] = drafter.n_graph_nodes
     step = nodes[1, 3]
     # those of the block, of lm_head, argmax and softmax, a row of the state, two writes of K/V, one of the state;

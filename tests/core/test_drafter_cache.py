@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from drafting import SideBySide, make_drafter, rel_error
+from drafting import SideBySide, draft_chain, draft_chains, make_drafter, rel_error
 from head_variants import VARIANTS
 from llama_cpp_eagle3.errors import Eagle3Error
 from reference import ReferenceHead
@@ -48,7 +48,7 @@ class Texts:
         """Draft with a new drafter that is given everything in one piece, so that it has never moved anything."""
         fresh = make_drafter(self.head, model, self.drafter.n_ctx, n_unroll=self.drafter.n_unroll, **self.options)
         fresh.process_rows(self.rows[seq_id], self.tokens[seq_id], 0)
-        assert self.drafter.propose(id_last, n_steps, seq_id=seq_id) == fresh.propose(id_last, n_steps)
+        assert draft_chain(self.drafter, id_last, n_steps, seq_id=seq_id) == draft_chain(fresh, id_last, n_steps)
         assert rel_error(self.drafter.draft_logits, fresh.draft_logits) < 1e-5
         assert rel_error(self.drafter.hidden_state, fresh.hidden_state) < 1e-5
 
@@ -77,7 +77,7 @@ def test_sequences_grow_side_by_side(name, n_unroll, tiny_target, model, tmp_pat
         which = [s for s in range(n_seq) if rng.random() < 0.9 / (s + 1)] or [0]
         for seq_id in which:
             texts.process(seq_id, int(rng.integers(1, 4)) if rng.random() < 0.7 else int(rng.integers(10, 60)))
-        drafter.propose_batch(which, [3] * len(which), [int(n) for n in rng.integers(0, 5, len(which))])
+        draft_chains(drafter, which, [3] * len(which), [int(n) for n in rng.integers(0, 5, len(which))])
         sizes.add(drafter.n_bytes_cache)
         if i % 10 == 9:
             texts.check(int(rng.choice(which)), model)
@@ -120,7 +120,7 @@ def test_chains_end_with_the_room_behind_a_sequence(n_unroll, tiny_head, model):
     sides[1].process(450)
     ids = [side.reference.propose(7, 300).ids for side in sides]
     n_max = drafter.n_expand + 1
-    assert drafter.propose_batch([1, 0], [7, 7], [300, 300]) == [ids[1][:n_max], ids[0][:n_max]]
+    assert draft_chains(drafter, [1, 0], [7, 7], [300, 300]) == [ids[1][:n_max], ids[0][:n_max]]
     sides[0].propose(8, 3)
     assert sides[0].worst.agrees(1e-4)
 
@@ -134,7 +134,7 @@ def test_size_follows_what_is_held(tiny_head, model, n_slots):
     texts = Texts(drafter, tiny_head, 16)
     for seq_id in range(16):
         texts.process(seq_id, 200)
-        drafter.propose(3, 4, seq_id=seq_id)
+        draft_chain(drafter, 3, 4, seq_id=seq_id)
     assert n_slots(drafter) == 16 * 512
     texts.process(5, 3000)
     assert n_slots(drafter) == 15 * 512 + 4608
@@ -154,7 +154,7 @@ def test_size_follows_what_is_held(tiny_head, model, n_slots):
     for i in range(8):
         one.process_rows(rows, tokens, one.n_past(9), 9)
         assert n_slots(one) <= 1.5 * (4096 * (i + 1) + N_SCRATCH) + N_PAD
-    assert len(one.propose(1, 4, seq_id=9)) == 1
+    assert len(draft_chain(one, 1, 4, seq_id=9)) == 1
     assert n_slots(one) == 32768 + N_PAD
     one.reset(9)
     assert n_slots(one) == N_PAD
@@ -196,7 +196,7 @@ def test_rows_of_a_reset_sequence_are_for_others(tiny_head, model, n_slots):
     assert n_slots(drafter) == size
     for seq_id in (1, 2, 3):
         texts.check(seq_id, model)
-    drafter.propose_batch([1, 2, 3], [3, 3, 3], [4, 4, 4])
+    draft_chains(drafter, [1, 2, 3], [3, 3, 3], [4, 4, 4])
     for seq_id in (1, 2, 3):
         texts.check(seq_id, model)
 
@@ -206,15 +206,15 @@ def test_sequences_of_about_one_length_share_an_attention(tiny_head, model):
     texts = Texts(drafter, tiny_head, 6)
     for seq_id in range(6):
         texts.process(seq_id, 20)
-    drafter.propose(3, 3)
+    draft_chain(drafter, 3, 3)
     n_nodes = drafter.n_graph_nodes
     for _ in range(12):
         for seq_id in (4, 0, 2, 1, 5, 3):
             texts.process(seq_id, 57)
-        drafter.propose_batch([5, 3, 1, 0, 2, 4], [3] * 6, [3] * 6)
+        draft_chains(drafter, [5, 3, 1, 0, 2, 4], [3] * 6, [3] * 6)
         assert drafter.n_graph_nodes == n_nodes
     texts.process(3, 1000)
-    drafter.propose_batch([0, 1, 2, 3, 4, 5], [3] * 6, [3] * 6)
+    draft_chains(drafter, [0, 1, 2, 3, 4, 5], [3] * 6, [3] * 6)
     assert drafter.n_graph_nodes == n_nodes + 2  # its own, and putting both together
     for seq_id in range(6):
         texts.check(seq_id, model)
@@ -230,7 +230,7 @@ def test_what_is_not_a_number_dies_with_its_sequence(name, n_bad, tiny_target, m
 
     def poison(seq_id):
         drafter.process_rows(np.full((n_bad, head.n_embd_inp), np.nan, np.float32), [1] * n_bad, 0, seq_id)
-        drafter.propose(3, 3, seq_id=seq_id)
+        draft_chain(drafter, 3, 3, seq_id=seq_id)
 
     poison(0)
     texts.process(1, 100)
@@ -282,13 +282,13 @@ def test_states_move_between_caches_of_any_size(name, tiny_target, model, tmp_pa
     texts = Texts(large, head, 3)
     for seq_id, n in enumerate((40, 900, 300)):
         texts.process(seq_id, n)
-        large.propose(3, 3, seq_id=seq_id)
+        draft_chain(large, 3, 3, seq_id=seq_id)
     small = make_drafter(head, model, 1000)
     for seq_id in (2, 1, 0, 1):
         state = large.state_get(seq_id)
         small.state_set(state)
         assert small.state_get() == state
-        assert small.propose(7, 4) == large.propose(7, 4, seq_id=seq_id)
+        assert draft_chain(small, 7, 4) == draft_chain(large, 7, 4, seq_id=seq_id)
         assert rel_error(small.draft_logits, large.draft_logits) < 1e-5
     large.state_set(large.state_get(1), 0)
     texts.rows[0], texts.tokens[0] = texts.rows[1], list(texts.tokens[1])

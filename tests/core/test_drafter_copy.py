@@ -2,7 +2,7 @@
 
 import pytest
 
-from drafting import SideBySide, make_drafter
+from drafting import SideBySide, draft_chain, draft_chains, make_drafter
 from head_variants import VARIANTS
 from reference import ReferenceHead
 from tiny import write_head
@@ -112,7 +112,7 @@ def test_a_prefix_for_many(tiny_target, tiny_head, model_address, n_unroll):
             copy(sides[2], side, 270)
         side.process(side.seq_id + 1)
     ids_last = [side.token() for side in sides]
-    got = sides[0].drafter.propose_batch(list(range(6)), ids_last, [4] * 6)
+    got = draft_chains(sides[0].drafter, list(range(6)), ids_last, [4] * 6)
     for side, id_last, ids in zip(sides, ids_last, got, strict=True):
         assert ids == side.reference.propose(id_last, 4).ids
     # and on from a copy, while what it was made of is gone
@@ -129,11 +129,11 @@ def test_copies_of_nothing(tiny_target, tiny_head, model_address):
     src, dst = make_sides(tiny_head, model_address(tiny_target.path))
     dst.process(30)
     assert copy(src, dst, 0) == 0
-    assert dst.drafter.propose(3, 4, seq_id=1) == []
+    assert draft_chain(dst.drafter, 3, 4, seq_id=1) == []
     src.restart(25)
     dst.process(30)
     assert copy(src, dst, 25) == 25
-    assert dst.drafter.propose(3, 4, seq_id=1) == []
+    assert draft_chain(dst.drafter, 3, 4, seq_id=1) == []
     src.process(30)
     copy(src, dst, 10)  # before the restart
     for side in (src, dst):

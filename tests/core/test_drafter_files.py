@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from drafting import compare, make_drafter
+from drafting import compare, draft_chain, make_drafter
 from head_variants import YARN
 from llama_cpp_eagle3 import _core, errors
 from reference import ReferenceHead
@@ -72,7 +72,7 @@ def test_bytes_changed_anywhere_in_the_header(tiny_target, tiny_head, model_addr
             drafter = _core.Eagle3Drafter(str(path), model, 256)
             width = len(drafter.boundaries) * drafter.head.n_embd_tgt
             drafter.process_rows(np.ones((20, width), np.float32), list(range(20)), 0)
-            drafter.propose(1, 3)
+            draft_chain(drafter, 1, 3)
         except errors.Eagle3Error:
             n_found += 1
     assert n_found > 50

@@ -3,7 +3,7 @@
 import pytest
 
 import placement
-from drafting import SideBySide, make_drafter
+from drafting import SideBySide, draft_chain, draft_chains, draft_tree, make_drafter
 from head_variants import VARIANTS
 from llama_cpp_eagle3._core import GumbelNoise
 from reference import ReferenceHead
@@ -40,11 +40,11 @@ def test_all_ways_draft_the_same(name, n_unroll, tiny_target, model_address, tmp
     for seed in range(8):
         drafter.set_noise(GumbelNoise(seed, temperature=1.5), 0)
         drafter.set_noise(GumbelNoise(seed + 100, temperature=0.5, top_k=5, top_p=0.9, min_p=0.1), 2)
-        chains = drafter.propose_batch([2, 0, 1], [5] * 3, [N_STEPS] * 3)
+        chains = draft_chains(drafter, [2, 0, 1], [5] * 3, [N_STEPS] * 3)
         assert [len(tokens) for tokens in chains] == [N_STEPS] * 3
         assert chains[2] == want[1]  # nobody knows its dice
         n_other += (chains[1] != want[0]) + (chains[0] != want[2])
-        assert drafter.propose(5, N_STEPS, seq_id=2) == chains[0]
+        assert draft_chain(drafter, 5, N_STEPS, seq_id=2) == chains[0]
         n_begin = N_STEPS if drafter.is_parallel else drafter.n_unroll
         drafter.begin([2, 0, 1], [5] * 3, 3, n_begin)
         for depth in range(1 if drafter.is_parallel else n_begin, N_STEPS):
@@ -55,12 +55,12 @@ def test_all_ways_draft_the_same(name, n_unroll, tiny_target, model_address, tmp
                     leaves.append(i)  # the first child of each
             drafter.expand(leaves, 3)
         assert [first_path(drafter, i) for i in (2, 0, 1)] == chains
-        tree = drafter.propose_tree(5, N_STEPS, 1, N_STEPS)
+        tree = draft_tree(drafter, 5, N_STEPS, 1, N_STEPS)
         assert tree.tokens == chains[1]
     assert n_other > 4
     drafter.set_noise(None, 0)
     drafter.set_noise(None, 2)
-    assert drafter.propose_batch([0, 1, 2], [5] * 3, [N_STEPS] * 3) == want
+    assert draft_chains(drafter, [0, 1, 2], [5] * 3, [N_STEPS] * 3) == want
 
 
 def test_p_min_is_of_what_the_dice_make(tiny_target, tiny_head, model_address):
@@ -69,8 +69,8 @@ def test_p_min_is_of_what_the_dice_make(tiny_target, tiny_head, model_address):
     lengths = set()
     for seed in range(30):
         drafter.set_noise(GumbelNoise(seed))
-        whole = drafter.propose(5, 6)
-        sure = drafter.propose(5, 6, 0.6)
+        whole = draft_chain(drafter, 5, 6)
+        sure = draft_chain(drafter, 5, 6, 0.6)
         assert whole[: len(sure)] == sure
         lengths.add(len(sure))
     assert min(lengths) == 0
@@ -81,7 +81,7 @@ def test_a_bias_that_forbids_all(tiny_target, tiny_head, model_address):
     drafter = make_drafter(tiny_head, model_address(tiny_target.path))
     SideBySide(drafter, ReferenceHead(tiny_head)).process(10)
     drafter.set_noise(GumbelNoise(1, biases=dict.fromkeys(range(tiny_target.n_vocab), float("-inf"))))
-    assert len(drafter.propose(5, 3)) == 3  # a guess is free to be wrong
+    assert len(draft_chain(drafter, 5, 3)) == 3  # a guess is free to be wrong
     with pytest.raises(ValueError, match="sequence 9"):
         drafter.set_noise(None, 9)
 
@@ -95,7 +95,7 @@ def test_a_device_drafts_what_the_host_does(tiny_target, tiny_head, model_addres
         chains, nodes = [], []
         for seed in range(20):
             drafter.set_noise(GumbelNoise(seed, temperature=1.2, top_k=20, top_p=0.9))
-            chains.append(drafter.propose(5, N_STEPS))
+            chains.append(draft_chain(drafter, 5, N_STEPS))
             drafter.begin([0], [5], 4)
             drafter.expand([0, 1], 4)
             nodes.append(drafter.nodes)

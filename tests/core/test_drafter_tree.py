@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drafting import SideBySide, is_chain, make_drafter
+from drafting import SideBySide, draft_chain, draft_tree, is_chain, make_drafter
 from head_variants import VARIANTS
 from llama_cpp_eagle3.draft import Draft
 from reference import ReferenceHead
@@ -24,7 +24,7 @@ def side(tiny_target, tiny_head, model_address):
 
 def check_tree(side, id_last, depth, top_k, n_tokens):
     """The tree of the drafter is as good as the reference's, and its probabilities are the reference's."""
-    draft = side.drafter.propose_tree(id_last, depth, top_k, n_tokens, seq_id=side.seq_id)
+    draft = draft_tree(side.drafter, id_last, depth, top_k, n_tokens, seq_id=side.seq_id)
     paths = Paths(side.reference, id_last)
     found = paths_of(draft)
     assert len(set(found)) == len(found) == len(draft)
@@ -67,7 +67,7 @@ def test_trees_of_any_head_after_any_step(name, tiny_target, model_address, tmp_
 
 def test_the_trees_of_the_test_are_not_all_chains(side):
     side.process(21)
-    shapes = [paths_of(side.drafter.propose_tree(side.token(), 4, 3, 12)) for _ in range(8)]
+    shapes = [paths_of(draft_tree(side.drafter, side.token(), 4, 3, 12)) for _ in range(8)]
     assert max(max(map(len, found)) for found in shapes) > 2
     assert sum(len({path[0] for path in found}) > 1 for found in shapes) > 4
     assert not any(len(found) == max(map(len, found)) for found in shapes)
@@ -76,7 +76,7 @@ def test_the_trees_of_the_test_are_not_all_chains(side):
 def test_depth_and_number_of_nodes(side):
     side.process(30)
     for depth, top_k, n_tokens, n in [(1, 1, 1, 1), (5, 1, 3, 3), (5, 1, 9, 5), (1, 8, 60, 8), (2, 8, 60, 60)]:
-        draft = side.drafter.propose_tree(3, depth, top_k, n_tokens)
+        draft = draft_tree(side.drafter, 3, depth, top_k, n_tokens)
         assert len(draft) == n
         assert len(draft.tokens) == len(draft.parents) == len(draft.probs)
         assert is_chain(draft) == (top_k == 1)
@@ -84,19 +84,19 @@ def test_depth_and_number_of_nodes(side):
     assert len(check_tree(side, 3, 8, 10, 59)) == 59
     # all of a small draft vocabulary
     n_vocab = side.drafter.n_vocab_dft
-    assert len(side.drafter.propose_tree(3, 2, 100, 10**6)) == n_vocab + n_vocab**2
+    assert len(draft_tree(side.drafter, 3, 2, 100, 10**6)) == n_vocab + n_vocab**2
 
 
 def test_a_chain_is_a_tree_of_width_one(side):
     side.process(30)
     for id_last in range(10):
-        draft = side.drafter.propose_tree(id_last, 5, 1, 5)
-        assert draft.tokens == side.drafter.propose(id_last, 5)
+        draft = draft_tree(side.drafter, id_last, 5, 1, 5)
+        assert draft.tokens == draft_chain(side.drafter, id_last, 5)
         assert is_chain(draft)
 
 
 def test_nothing_to_draft_from(side):
-    assert side.drafter.propose_tree(3, 4, 3, 10) == Draft([], [], [])
+    assert draft_tree(side.drafter, 3, 4, 3, 10) == Draft([], [], [])
     side.drafter.begin([0], [3], 4)
     assert side.drafter.nodes == []
 
@@ -107,7 +107,7 @@ def test_trees_end_with_the_context(n_unroll, tiny_target, tiny_head, model_addr
     side = SideBySide(drafter, ReferenceHead(tiny_head))
     side.process(29)
     for n_past, depth in ((29, 4), (30, 3), (31, 2), (32, 1)):
-        draft = drafter.propose_tree(3, 6, 2, 100)
+        draft = draft_tree(drafter, 3, 6, 2, 100)
         assert max(map(len, paths_of(draft))) == depth
         check_tree(side, 3, depth, 2, 7)
         drafter.begin([0], [3], 2, n_unroll)
@@ -134,7 +134,7 @@ def test_equally_probable_tokens(n_vocab_dft, tiny_target, model_address, tmp_pa
         id_last = side.token()
         draft = check_tree(side, id_last, *shape)
         # the first of them is what a chain drafts
-        assert draft.tokens[0] == side.drafter.propose(id_last, 1)[0]
+        assert draft.tokens[0] == draft_chain(side.drafter, id_last, 1)[0]
 
 
 def test_certain_tokens(tiny_target, model_address, tmp_path):
@@ -143,11 +143,11 @@ def test_certain_tokens(tiny_target, model_address, tmp_path):
     drafter = make_drafter(head, model_address(tiny_target.path))
     side = SideBySide(drafter, ReferenceHead(head))
     side.process(20)
-    draft = drafter.propose_tree(3, 5, 4, 3)
+    draft = draft_tree(drafter, 3, 5, 4, 3)
     assert draft.probs == [1.0] * 3
     assert draft.parents == [-1, 0, 1]
-    assert draft.tokens == drafter.propose(3, 3)
-    assert len(drafter.propose_tree(3, 5, 4, 50)) == 50
+    assert draft.tokens == draft_chain(drafter, 3, 3)
+    assert len(draft_tree(drafter, 3, 5, 4, 50)) == 50
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 8])
@@ -219,11 +219,11 @@ def test_bad_calls_change_nothing(side):
         lambda: drafter.begin([0], [3], 2, drafter.n_unroll + 1),
         lambda: drafter.begin([0], [320], 2),
         lambda: drafter.begin([1], [3], 2),
-        lambda: drafter.propose_tree(3, 0, 1, 1),
-        lambda: drafter.propose_tree(3, 1, 0, 1),
-        lambda: drafter.propose_tree(3, 1, 1, 0),
-        lambda: drafter.propose_tree(3, 20, 10, 60),
-        lambda: drafter.propose_tree(3, 2**31 - 1, 2**31 - 1, 60),
+        lambda: draft_tree(drafter, 3, 0, 1, 1),
+        lambda: draft_tree(drafter, 3, 1, 0, 1),
+        lambda: draft_tree(drafter, 3, 1, 1, 0),
+        lambda: draft_tree(drafter, 3, 20, 10, 60),
+        lambda: draft_tree(drafter, 3, 2**31 - 1, 2**31 - 1, 60),
     ):
         with pytest.raises(ValueError):
             call()
@@ -238,7 +238,7 @@ def test_bad_calls_change_nothing(side):
 def test_rows_that_are_not_numbers_leave_numbers(side):
     side.process(20)
     side.drafter.process_rows(np.full((2, 192), np.nan, np.float32), [1, 1], 20)
-    tree = side.drafter.propose_tree(3, 3, 3, 9)
+    tree = draft_tree(side.drafter, 3, 3, 3, 9)
     assert len(tree) == 9
     assert np.isfinite(tree.probs).all()
     side.truncate(19)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafting import N_STEPS, SideBySide, make_drafter, rel_error
+from drafting import N_STEPS, SideBySide, draft_chain, make_drafter, rel_error
 from llama_cpp_eagle3.convert import quantize
 from reference import ReferenceHead
 from tiny import write_head, write_target
@@ -25,14 +25,14 @@ def check(drafter, reference, tolerance):
     for n_accepted in accepted:
         id_last = side.token()
         want = reference.propose(id_last, 1)
-        ids = drafter.propose(id_last, 1)
+        ids = draft_chain(drafter, id_last, 1)
         logits, best = drafter.draft_logits, int(np.argmax(drafter.draft_logits))
         assert rel_error(logits, want.logits[0]) < tolerance
         assert rel_error(drafter.hidden_state, want.states[0]) < tolerance
         assert want.logits[0].max() - want.logits[0][best] < 2 * tolerance * np.abs(want.logits[0]).max()
         assert ids == [best if reference.head.d2t is None else reference.head.d2t[best]]
         n_same += ids == want.ids
-        assert len(drafter.propose(id_last, N_STEPS)) == N_STEPS
+        assert len(draft_chain(drafter, id_last, N_STEPS)) == N_STEPS
         side.process(n_accepted + 1, first=id_last)
     assert n_same > len(accepted) / 2
 
@@ -62,7 +62,7 @@ def test_conversion_while_loading(outtype, source, n_threads, tiny_target, model
     drafts = []
     for drafter in (found, want):
         drafter.process_rows(rows, list(range(9)), 0)
-        drafts.append((drafter.propose(7, N_STEPS), drafter.draft_logits.tolist()))
+        drafts.append((draft_chain(drafter, 7, N_STEPS), drafter.draft_logits.tolist()))
     assert drafts[0] == drafts[1]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drafting import SideBySide, compare, make_drafter
+from drafting import SideBySide, compare, draft_chain, make_drafter
 from head_variants import VARIANTS
 from reference import ReferenceHead
 from reference_tree import Paths
@@ -32,9 +32,9 @@ def test_any_number_of_steps(n_unroll, tiny_target, tiny_head, model_address):
 def test_fewer_graphs(tiny_target, tiny_head, model_address):
     drafter = make_drafter(tiny_head, model_address(tiny_target.path), n_unroll=4)
     SideBySide(drafter, ReferenceHead(tiny_head)).process(10)
-    drafter.propose(3, 1)
+    draft_chain(drafter, 3, 1)
     n_one = drafter.n_graph_nodes
-    drafter.propose(3, 4)
+    draft_chain(drafter, 3, 4)
     assert drafter.n_graph_nodes > 3 * n_one
     assert drafter.n_steps == 5
 
@@ -63,7 +63,7 @@ def test_p_min_ends_unrolled_chains(tiny_target, tiny_head, model_address):
         SideBySide(drafter, ReferenceHead(tiny_head)).process(30)
     lengths = set()
     for id_last in range(30):
-        want, got = (drafter.propose(id_last, 8, 0.4) for drafter in drafters)
+        want, got = (draft_chain(drafter, id_last, 8, 0.4) for drafter in drafters)
         assert got == want
         lengths.add(len(want))
     assert len(lengths) > 3

@@ -10,6 +10,7 @@ import pytest
 
 from arch_keys import MTP, arch_of
 from damaged_states import check_damaged_states
+from drafting import draft_chain, draft_chains
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error
 from llama_cpp_eagle3._core import GumbelNoise
 from mtp import ByHand, Pair, by_hand, softmax
@@ -56,7 +57,7 @@ def check_next(pair: Pair, hand: ByHand, text: list[int], rows: np.ndarray, seq_
     """What is drafted behind a text is what the block gives by hand, step by step."""
     want, logits = hand.chain(text[:-1], rows[: len(text) - 1], text[-1], n)
     for i in range(1, n + 1):
-        assert pair.drafter.propose(text[-1], i, seq_id=seq_id) == want[:i]
+        assert draft_chain(pair.drafter, text[-1], i, seq_id=seq_id) == want[:i]
         np.testing.assert_allclose(pair.drafter.draft_logits, logits[i - 1], atol=TOLERANCE)
 
 
@@ -67,7 +68,7 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
     with Pair(block_path(folder, row)) as pair:
         rows = feed(pair, text[:-1], sizes=(1, 20, 3))
         logits, states = block.rows(text[1:], rows)
-        assert pair.drafter.propose(text[-1], 1) == [int(logits[-1].argmax())]
+        assert draft_chain(pair.drafter, text[-1], 1) == [int(logits[-1].argmax())]
         scale = np.abs(logits[-1]).max()
         np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * scale)
         np.testing.assert_allclose(pair.drafter.hidden_state, states[-1], atol=TOLERANCE * np.abs(states[-1]).max())
@@ -76,7 +77,7 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
             text = [*text, int(logits[-1].argmax())]
             rows = np.concatenate([rows, states[-1:]])
             logits, states = block.rows(text[1:], rows)
-        pair.drafter.propose(text[-3], 3)
+        draft_chain(pair.drafter, text[-3], 3)
         np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * scale)
 
 
@@ -92,7 +93,7 @@ def test_logits_of_chained_blocks_are_those_of_float64(folder: Path) -> None:
         for n in range(1, 6):
             logits, states = blocks[min(n, 3) - 1].rows(tokens, rows)
             tokens, rows = [*tokens, int(logits[-1].argmax())], np.concatenate([rows, states[-1:]])
-            assert pair.drafter.propose(text[-1], n) == tokens[-n:]
+            assert draft_chain(pair.drafter, text[-1], n) == tokens[-n:]
             np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * np.abs(logits[-1]).max())
 
 
@@ -141,9 +142,9 @@ def test_sequences_draft_together(path_of_blocks: Path, is_pooled: bool, n_ubatc
         rows = [feed(pair, t[:-1], i, sizes=(i + 1,)) for i, t in enumerate(all_texts)]
         want = [hand.chain(t[:-1], r, t[-1], 4)[0][:n] for t, r, n in zip(all_texts, rows, (4, 1, 3), strict=True)]
         order = [2, 0, 1]
-        found = pair.drafter.propose_batch(order, [all_texts[i][-1] for i in order], [[4, 1, 3][i] for i in order])
+        found = draft_chains(pair.drafter, order, [all_texts[i][-1] for i in order], [[4, 1, 3][i] for i in order])
         assert found == [want[i] for i in order]
-        assert pair.drafter.propose_batch([1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[0][:2]]
+        assert draft_chains(pair.drafter, [1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[0][:2]]
         hand.close()
 
 
@@ -191,7 +192,7 @@ def test_p_min_ends_a_chain(pair: Pair) -> None:
     for p_min in sorted(shares):
         for edge in (p_min - 1e-3, p_min + 1e-3):
             n = next((i for i, share in enumerate(shares) if share < edge), 4)
-            assert pair.drafter.propose(text[-1], 4, edge) == chain[:n]
+            assert draft_chain(pair.drafter, text[-1], 4, edge) == chain[:n]
     hand.close()
 
 
@@ -201,7 +202,7 @@ def test_going_back(pair_of_blocks: Pair) -> None:
     hand = by_hand(pair.model)
     old, new = texts(2, 40, seed=7)
     rows = feed(pair, old[:-1])
-    pair.drafter.propose(old[-1], 3)
+    draft_chain(pair.drafter, old[-1], 3)
     for n in (38, 30, 12):
         text = [*old[:n], *new[n:]]
         rows = pair.evaluate(text)
@@ -223,7 +224,7 @@ def test_going_on_without_what_lies_before(pair: Pair) -> None:
     pair.drafter.restart(10)
     pair.drafter.process_rows(rows[10:-1], text[10:-1], 10)
     want = hand.path(text[10:-1], rows[10:-1], [text[-1]], pos_first=10)
-    assert pair.drafter.propose(text[-1], 1) == [int(want.argmax())]
+    assert draft_chain(pair.drafter, text[-1], 1) == [int(want.argmax())]
     np.testing.assert_allclose(pair.drafter.draft_logits, want, atol=TOLERANCE)
     hand.close()
 
@@ -235,7 +236,7 @@ def test_copies(path_of_blocks: Path, is_pooled: bool) -> None:
         hand = by_hand(pair.model)
         source, other = texts(2, 40, seed=9)
         rows = feed(pair, source[:-1])
-        pair.drafter.propose(source[-1], 3)
+        draft_chain(pair.drafter, source[-1], 3)
         for n in (39, 25):
             text = [*source[:n], *other[n:]]
             n_seen = pair.drafter.copy(0, 1, n)
@@ -255,7 +256,7 @@ def test_states(path_of_blocks: Path, is_pooled: bool) -> None:
         (text,) = texts(1, 40, seed=10)
         rows = feed(pair, text[:-1], sizes=(30, 3))
         states = [pair.drafter.state_get()]
-        pair.drafter.propose(text[-1], 3)
+        draft_chain(pair.drafter, text[-1], 3)
         states.append(pair.drafter.state_get())
         first, second = pair.drafter, pair.make_drafter()
         pair.drafter = second
@@ -276,12 +277,12 @@ def test_drafts_that_know_the_dice(pair: Pair) -> None:
     both = texts(2, 20, seed=4)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
     ids_last = [t[-1] for t in both]
-    plain = pair.drafter.propose_batch([0, 1], ids_last, [3, 3])
+    plain = draft_chains(pair.drafter, [0, 1], ids_last, [3, 3])
     n_other = 0
     for seed in range(6):
         noise = GumbelNoise(seed, temperature=1.5)
         pair.drafter.set_noise(noise, 0)
-        found = pair.drafter.propose_batch([0, 1], ids_last, [3, 3])
+        found = draft_chains(pair.drafter, [0, 1], ids_last, [3, 3])
         assert found[1] == plain[1]
         drafted = [ids_last[0]]
         for ahead in range(3):
@@ -294,7 +295,7 @@ def test_drafts_that_know_the_dice(pair: Pair) -> None:
         assert first == [found[0][0], plain[1][0]]
     assert n_other > 3
     pair.drafter.set_noise(None, 0)
-    assert pair.drafter.propose_batch([0, 1], ids_last, [3, 3]) == plain
+    assert draft_chains(pair.drafter, [0, 1], ids_last, [3, 3]) == plain
     hand.close()
 
 
@@ -303,9 +304,9 @@ def test_the_end_of_the_context(path: Path) -> None:
         (text,) = texts(1, 256)
         rows = pair.evaluate(text)
         pair.drafter.process_rows(rows[:254], text[:254], 0)
-        assert len(pair.drafter.propose(text[254], 10)) == 3
+        assert len(draft_chain(pair.drafter, text[254], 10)) == 3
         pair.drafter.process_rows(rows[254:], text[254:], 254)
-        assert pair.drafter.propose(1, 10) == [pair.drafter.draft_logits.argmax()]
+        assert draft_chain(pair.drafter, 1, 10) == [pair.drafter.draft_logits.argmax()]
         with pytest.raises(ContextFullError, match="has 256 slots, position 256"):
             pair.drafter.process_rows(rows[:1], text[:1], 256)
 
@@ -315,10 +316,10 @@ def test_wrong_arguments_are_refused(pair: Pair) -> None:
     feed(pair, text)
     drafter = pair.drafter
     for call in (
-        lambda: drafter.propose(10**6, 2),
-        lambda: drafter.propose(-1, 2),
-        lambda: drafter.propose(1, 2, seq_id=3),
-        lambda: drafter.propose_batch([0, 0], [1, 1], [1, 1]),
+        lambda: draft_chain(drafter, 10**6, 2),
+        lambda: draft_chain(drafter, -1, 2),
+        lambda: draft_chain(drafter, 1, 2, seq_id=3),
+        lambda: draft_chains(drafter, [0, 0], [1, 1], [1, 1]),
         lambda: drafter.begin([0], [1], 0),
         lambda: drafter.begin([0], [1], 1, 2),
         lambda: drafter.copy(0, 0, 3),
@@ -336,4 +337,4 @@ def test_wrong_arguments_are_refused(pair: Pair) -> None:
         drafter.process_rows(np.zeros((1, 64), np.float32), [1], 5)
     drafter.close()
     with pytest.raises(Eagle3Error, match="closed"):
-        drafter.propose(1, 2)
+        draft_chain(drafter, 1, 2)

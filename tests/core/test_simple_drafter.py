@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from damaged_states import check_damaged_states
+from drafting import draft_chain, draft_chains
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error
 from llama_cpp_eagle3._core import GumbelNoise, SimpleDrafter
 from mtp import softmax
@@ -69,7 +70,7 @@ def check_next(drafter: SimpleDrafter, hand: ByHand, text: list[int], seq_id: in
     """What is drafted behind a text, of which the drafter lacks the last token, is its greedy continuation."""
     want, logits = hand.chain(text, n)
     for i in range(1, n + 1):
-        assert drafter.propose(text[-1], i, seq_id=seq_id) == want[:i]
+        assert draft_chain(drafter, text[-1], i, seq_id=seq_id) == want[:i]
         np.testing.assert_allclose(drafter.draft_logits, logits[i - 1], atol=TOLERANCE)
 
 
@@ -91,7 +92,7 @@ def test_what_was_accepted_is_evaluated_once(path: Path, hand: ByHand) -> None:
     feed(drafter, text[:-1], sizes=(5, 5, 5))
     assert drafter.n_steps == 0
     assert drafter.n_waiting(0) == 20
-    drafted = drafter.propose(text[-1], 3)
+    drafted = draft_chain(drafter, text[-1], 3)
     n_before = drafter.n_steps
     drafter.process(None, [text[-1], *drafted], 19)
     assert drafter.n_waiting(0) == 4  # the last token of the text was there already; id_last is the fourth
@@ -111,9 +112,9 @@ def test_sequences_draft_together(path: Path, hand: ByHand, is_pooled: bool, n_u
     n_max = (4, 1, 3)
     want = [hand.chain(t, n)[0] for t, n in zip(all_texts, n_max, strict=True)]
     order = [2, 0, 1]
-    found = drafter.propose_batch(order, [all_texts[i][-1] for i in order], [n_max[i] for i in order])
+    found = draft_chains(drafter, order, [all_texts[i][-1] for i in order], [n_max[i] for i in order])
     assert found == [want[i] for i in order]
-    assert drafter.propose_batch([1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[0][:2]]
+    assert draft_chains(drafter, [1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[0][:2]]
     drafter.close()
 
 
@@ -147,7 +148,7 @@ def test_going_back(drafter: SimpleDrafter, hand: ByHand) -> None:
     """To another text, or to the same one: no token is asked for again."""
     old, new = texts(2, 40, seed=7)
     feed(drafter, old[:-1])
-    drafter.propose(old[-1], 3)
+    draft_chain(drafter, old[-1], 3)
     for n in (38, 30, 12):
         text = [*old[:n], *new[n:]]
         assert drafter.truncate(n) == n
@@ -166,7 +167,7 @@ def test_going_on_without_what_lies_before(drafter: SimpleDrafter, hand: ByHand)
     drafter.restart(10)
     drafter.process(None, text[10:-1], 10)
     want = hand.logits(text[10:], 10)[-1]
-    assert drafter.propose(text[-1], 1) == [int(want.argmax())]
+    assert draft_chain(drafter, text[-1], 1) == [int(want.argmax())]
     np.testing.assert_allclose(drafter.draft_logits, want, atol=TOLERANCE)
 
 
@@ -176,7 +177,7 @@ def test_copies(path: Path, hand: ByHand, is_pooled: bool) -> None:
     drafter = make_drafter(path, n_seq_max=2, is_pooled=is_pooled)
     source, other = texts(2, 40, seed=9)
     feed(drafter, source[:-1])
-    drafter.propose(source[-1], 3)
+    draft_chain(drafter, source[-1], 3)
     for n in (39, 25):
         text = [*source[:n], *other[n:]]
         assert drafter.copy(0, 1, n) == n
@@ -194,7 +195,7 @@ def test_states(path: Path, hand: ByHand, is_pooled: bool) -> None:
     (text,) = texts(1, 40, seed=10)
     feed(drafter, text[:-1], sizes=(30, 3))
     states = [drafter.state_get()]
-    drafter.propose(text[-1], 3)
+    draft_chain(drafter, text[-1], 3)
     states.append(drafter.state_get())
     other = make_drafter(path, n_seq_max=2, is_pooled=is_pooled)
     for seq_id, state in enumerate(states):
@@ -217,12 +218,12 @@ def test_drafts_that_know_the_dice(drafter: SimpleDrafter, hand: ByHand) -> None
     for i, t in enumerate(both):
         feed(drafter, t[:-1], i)
     ids_last = [t[-1] for t in both]
-    plain = drafter.propose_batch([0, 1], ids_last, [3, 3])
+    plain = draft_chains(drafter, [0, 1], ids_last, [3, 3])
     n_other = 0
     for seed in range(6):
         noise = GumbelNoise(seed, temperature=1.5)
         drafter.set_noise(noise, 0)
-        found = drafter.propose_batch([0, 1], ids_last, [3, 3])
+        found = draft_chains(drafter, [0, 1], ids_last, [3, 3])
         assert found[1] == plain[1]
         drafted: list[int] = []
         for ahead in range(3):
@@ -232,16 +233,16 @@ def test_drafts_that_know_the_dice(drafter: SimpleDrafter, hand: ByHand) -> None
         n_other += found[0] != plain[0]
     assert n_other > 2
     drafter.set_noise(None, 0)
-    assert drafter.propose_batch([0, 1], ids_last, [3, 3]) == plain
+    assert draft_chains(drafter, [0, 1], ids_last, [3, 3]) == plain
 
 
 def test_the_end_of_the_context(path: Path) -> None:
     drafter = make_drafter(path, n_ctx=256)
     (text,) = texts(1, 256)
     drafter.process(None, text[:253], 0)
-    assert len(drafter.propose(text[253], 10)) == 3
+    assert len(draft_chain(drafter, text[253], 10)) == 3
     drafter.process(None, text[253:], 253)
-    assert drafter.propose(1, 10) == []
+    assert draft_chain(drafter, 1, 10) == []
     with pytest.raises(ContextFullError, match="has 256 slots, position 256"):
         drafter.process(None, text[:1], 256)
     drafter.close()
@@ -253,13 +254,13 @@ def test_a_smaller_vocabulary(path: Path, hand: ByHand) -> None:
     text = [t % 100 for t in text]
     fewer = make_drafter(path, n_vocab=100)
     feed(fewer, text[:-1])
-    drafted = fewer.propose(text[-1], 4)
+    drafted = draft_chain(fewer, text[-1], 4)
     assert drafted[0] == int(hand.logits(text)[-1][:100].argmax())
     assert max(drafted) < 100
     fewer.close()
     more = make_drafter(path, n_vocab=hand.n_vocab + 50)
     feed(more, [*text[:-1], hand.n_vocab + 49])
-    assert len(more.propose(hand.n_vocab, 2)) == 2
+    assert len(draft_chain(more, hand.n_vocab, 2)) == 2
     more.close()
 
 
@@ -267,10 +268,10 @@ def test_wrong_arguments_are_refused(drafter: SimpleDrafter) -> None:
     (text,) = texts(1, 10)
     feed(drafter, text)
     for call in (
-        lambda: drafter.propose(10**6, 2),
-        lambda: drafter.propose(-1, 2),
-        lambda: drafter.propose(1, 2, seq_id=3),
-        lambda: drafter.propose_batch([0, 0], [1, 1], [1, 1]),
+        lambda: draft_chain(drafter, 10**6, 2),
+        lambda: draft_chain(drafter, -1, 2),
+        lambda: draft_chain(drafter, 1, 2, seq_id=3),
+        lambda: draft_chains(drafter, [0, 0], [1, 1], [1, 1]),
         lambda: drafter.begin([0], [1], 1, 2),
         lambda: drafter.copy(0, 0, 3),
         lambda: drafter.copy(0, 1, 11),
@@ -282,4 +283,4 @@ def test_wrong_arguments_are_refused(drafter: SimpleDrafter) -> None:
         drafter.process(None, [1], 5)
     drafter.close()
     with pytest.raises(Eagle3Error, match="closed"):
-        drafter.propose(1, 2)
+        draft_chain(drafter, 1, 2)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from arch_keys import OTHERS, ROWS, TARGETS, Arch
+from drafting import draft_chain, draft_tree
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3._core import read_target
 from llama_cpp_eagle3.draft import Draft
@@ -81,7 +82,7 @@ class Case:
 
         def draft(id_last: int, n_room: int) -> Draft:
             n_max = min(llm.draft_n_max, n_room)
-            llm.drafter.propose(id_last, n_max)
+            draft_chain(llm.drafters[0], id_last, n_max)
             right = context[llm.n_tokens + 1 :][:n_max]
             return Draft.chain([t if self.rng.random() < rate else (t + 1) % 256 for t in right])
 
@@ -91,7 +92,7 @@ class Case:
         """The same with two tokens behind each right one: a wrong one first, then mostly the next right one."""
 
         def draft(id_last: int, n_room: int) -> Draft:
-            llm.drafter.propose_tree(id_last, 2, 2, min(4, n_room))
+            draft_tree(llm.drafters[0], id_last, 2, 2, min(4, n_room))
             tokens, parents, last = [], [], -1
             for t in context[llm.n_tokens + 1 :][: min(TREE["draft_tree_depth"], n_room // 2)]:
                 tokens += [(t + 1) % 256, t if self.rng.random() < rate else (t + 2) % 256]
@@ -183,10 +184,10 @@ def test_lossless(case: Case) -> None:
         n_drafted, n_accepted = llm.stats.drafted, llm.stats.accepted
         assert not is_tie(case.plain, prompt, expected[:N_TOKENS], take(llm, prompt, N_TOKENS))
         assert llm.stats.drafted > n_drafted
-        llm.engine.proposers.override = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.6))
+        llm.engine.drafting.override = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.6))
         assert not is_tie(case.plain, prompt, expected[:N_TOKENS], take(llm, prompt, N_TOKENS))
         assert llm.stats.accepted > n_accepted
-        llm.engine.proposers.override = None
+        llm.engine.drafting.override = None
     found(case).lossless = True
 
 
@@ -215,10 +216,10 @@ def check_no_trace(case: Case, llm: Eagle3Llama, draft: Callable[..., Any]) -> N
     """After steps with rejections, the logits of 64 tokens are those of a context that has seen nothing else."""
     prompt = case.tokens(30)
     expected = take(case.plain, prompt, N_TOKENS + N_MAX + 1)
-    llm.engine.proposers.override = Drafts(draft(llm, [*prompt, *expected], rate=0.5))
+    llm.engine.drafting.override = Drafts(draft(llm, [*prompt, *expected], rate=0.5))
     n_rejected = llm.stats.drafted - llm.stats.accepted
     text = take(llm, prompt, N_TOKENS)
-    llm.engine.proposers.override = None
+    llm.engine.drafting.override = None
     assert not is_tie(case.plain, prompt, expected[:N_TOKENS], text)
     assert llm.stats.drafted - llm.stats.accepted >= n_rejected + 3
 
@@ -281,7 +282,7 @@ def test_llama4_from_one_chunk_into_the_next(tmp_path: Path) -> None:
     options = {"n_ctx": 8448, "n_batch": 512}
     with closing(load_plain(case.path, **options)) as plain, closing(case.load(draft_n_max=N_MAX, **options)) as llm:
         expected = take(plain, prompt, N_TOKENS + N_MAX + 1)
-        llm.engine.proposers.override = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.7))
+        llm.engine.drafting.override = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.7))
         text = take(llm, prompt, N_TOKENS)
         assert not is_tie(plain, prompt, expected[:N_TOKENS], text)
         assert 0 < llm.stats.accepted < llm.stats.drafted

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 
 import dice
+from drafting import draft_chain, draft_tree
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import GumbelNoise, philox4x32
 from llama_cpp_eagle3.engine import SAMPLERS, SamplerChain, Sampling
@@ -341,29 +342,29 @@ def tiny_pair(tiny_target: Any, tiny_head: Any) -> tuple[Any, Any]:
 def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
     """The token with the greatest log q / T + noise, of the head's own logits in numpy."""
     with closing(load(*tiny_pair)) as llm:
-        drafter = llm.drafter
+        drafter = llm.drafters[0]
         assert drafter is not None
         changed = 0
         d2t = tiny_pair[1].d2t
         for i, prompt in enumerate(prompts(12, seed=4)):
             llm.reset()
             llm.eval([*prompt])
-            greedy = drafter.propose(65, 1)
+            greedy = draft_chain(drafter, 65, 1)
             noise = GumbelNoise(i, temperature=2.0, biases={int(d2t[i]): 1.0})
             noise.position = 100 * i
             drafter.set_noise(noise)
             for n_ahead in range(3):
-                found = drafter.propose(65, 1 + n_ahead)
+                found = draft_chain(drafter, 65, 1 + n_ahead)
                 logits = drafter.draft_logits.astype(np.float64)
                 best = np.argsort(-logits)[:16]
                 scores = {int(d2t[k]): (logits[k] + (k == i)) / 2.0 + noise(int(d2t[k]), n_ahead) for k in best}
                 assert found[-1] == max(scores, key=scores.__getitem__)
             changed += found[:1] != greedy
-            children = drafter.propose_tree(65, 1, 4, 4)
+            children = draft_tree(drafter, 65, 1, 4, 4)
             assert children.tokens[0] == found[0]
             assert list(children.probs) == sorted(children.probs, reverse=True)
             drafter.set_noise(None)
-            assert drafter.propose(65, 1) == greedy
+            assert draft_chain(drafter, 65, 1) == greedy
         assert changed > 3
 
 
@@ -372,14 +373,14 @@ def test_top_n_sigma_cuts_drafts(tiny_pair: Any) -> None:
     options = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_n_sigma": 0.3}
     n_cut = 0
     with closing(load(*tiny_pair)) as llm:
-        drafter, d2t = llm.drafter, tiny_pair[1].d2t
+        drafter, d2t = llm.drafters[0], tiny_pair[1].d2t
         assert drafter is not None
         llm.eval(prompts(1, seed=4)[0])
         for seed in range(40):
             noise = SamplerChain(Sampling(seed=seed, **options), llm.engine.vocab, N_CTX).noise
             assert noise is not None
             drafter.set_noise(noise)
-            found = drafter.propose(65, 1)
+            found = draft_chain(drafter, 65, 1)
             logits = drafter.draft_logits.astype(np.float64)
             best = np.argsort(-logits)[:16]
             uncut = np.array([logits[k] / 2.0 + noise(int(d2t[k])) for k in best])

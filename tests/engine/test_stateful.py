@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from faults import Fault, Interrupt, armed
 from invariants import check_draft_cache, check_empty, check_engine
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error
-from llama_cpp_eagle3._core import CostCurve, Planner
+from llama_cpp_eagle3._core import CostCurve, Policy
 from llama_cpp_eagle3.engine import DraftSettings, Rng
 from llama_cpp_eagle3.engine.detokenizer import N_COMPLETE
 from loading import load
@@ -136,9 +136,9 @@ class Machine(RuleBasedStateMachine):
 
     def _plan(self) -> None:
         n_leaves = self.engine.target.n_leaves_max
-        self.engine.proposers.planner = Planner(
-            [(ClockedDrafter(part), CostCurve({1: 1.0}), CostCurve({1: 1.0})) for part in self.llm.drafter.parts],
-            CostCurve({1: 1e5, 16: 1.001e5}),
+        self.engine.drafting.policy = Policy(
+            [ClockedDrafter(drafter) for drafter in self.llm.drafters],
+            [CostCurve({1: 1e5, 16: 1.001e5}), *(CostCurve({1: 1.0}) for _ in range(2 * len(self.llm.drafters)))],
             n_max=8,
             n_nodes_max=min(16, self.engine.n_batch - 1),
             top_k=3 if n_leaves > 1 else 1,
@@ -365,7 +365,7 @@ class Machine(RuleBasedStateMachine):
         self._look_at_own()
         tokens, state = self.states[i % len(self.states)]
         draft_state = state.draft_state
-        if as_plain and self.llm.drafter is not None:
+        if as_plain and self.llm.drafters:
             state.draft_state = b""
             self.head_may_be_behind = True
         ok, _ = self._attempt(fault, lambda: self.llm.load_state(state), own=(self.own, tokens))
@@ -500,7 +500,7 @@ class Machine(RuleBasedStateMachine):
             assert r.text == str(s.detokenizer)
 
     def _check_drafts(self) -> None:
-        if self.llm.drafter is None or self.head_may_be_behind or self.engine.stepper.opened is not None:
+        if not self.llm.drafters or self.head_may_be_behind or self.engine.stepper.opened is not None:
             return
         for slot in self.engine.slots:
             user = slot.user

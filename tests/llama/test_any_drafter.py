@@ -157,7 +157,7 @@ def test_states_and_going_back(pair: Pair) -> None:
         llm.reset()
         llm.eval(prompt)
         other.load_state(llm.save_state())
-        assert other.drafter.n_past(0) == len(prompt)
+        assert other.drafters[0].n_past(0) == len(prompt)
         stream = other.generate(prompt, temp=0.0, reset=True)
         assert [next(stream) for _ in range(N_TOKENS)] == text
         stream.close()

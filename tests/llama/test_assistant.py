@@ -35,7 +35,7 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> tuple[Path, Path]:
 def test_what_drafts(pair: tuple[Path, Path]) -> None:
     target, assistant = pair
     with load(target, assistant, **CHAIN) as llm:
-        assert isinstance(llm.drafter, AssistantDrafter)
+        assert isinstance(llm.drafters[0], AssistantDrafter)
         assert f"Gemma 4 assistant '{assistant}': 3 layers of width 32" in llm.loaded.description
 
 

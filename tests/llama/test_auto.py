@@ -41,7 +41,7 @@ def test_lossless(pair: Any) -> None:
         expected = [take(plain, text, 80) for text in texts]
         found = [take(llm, text, 80) for text in texts]
         assert sum(is_tie(plain, *texts) for texts in zip(texts, expected, found, strict=True)) <= 1
-        stats = llm.planner.stats()
+        stats = llm.policy.stats()
         assert stats["steps"] >= llm.stats.steps - len(texts)  # those that the consumer left are not counted
         # and after each other, in other modes
         for mode in ("chain", "auto", "tree", "auto"):
@@ -70,7 +70,7 @@ def test_auto_is_the_default(tiny_target: Any, tiny_head: Any) -> None:
     ):
         with closing(Eagle3Llama(tiny_target.path, **options, **given)) as llm:
             assert llm.draft == mode
-            assert llm.planner is None
+            assert not llm.policy.is_measured
 
 
 def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeyp
         with closing(llm.generate([4], temp=0.0, reset=False)) as stream:
             next(stream)
             next(stream)
-        assert llm.planner is None
+        assert not llm.policy.is_measured
         assert llm.last_stats.drafts == 1
         llm.reset()
         take(llm, [1, 2, 3], 10)
@@ -92,7 +92,7 @@ def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeyp
     with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
         llm.eval([1, 2, 3])
         take(llm, [1, 2, 3, 4], 10)  # from the file, on any context
-        assert llm.planner is not None
+        assert llm.policy.is_measured
         assert file.stat().st_mtime_ns == before
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dflash import SHAPES, Able, Shape, random_tensors, shape_of, write_able, write_dflash
+from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError, _core
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.convert import inspect
@@ -83,7 +84,7 @@ def test_options(folder: Path) -> None:
     (prompt,) = prompts(1)
     with load(pair.target, pair.drafter, **CHAIN) as llm:
         text = take(llm, prompt, N_TOKENS)
-        assert llm.drafter.device == "CPU"
+        assert llm.drafters[0].device == "CPU"
     more = {"draft_n_threads": 1, "draft_device": "CPU", "draft_type_k": "q8_0", "draft_type_v": "q8_0"}
     with load(pair.target, pair.drafter, **CHAIN, **more) as llm:
         assert take(llm, prompt, N_TOKENS) == text
@@ -100,10 +101,10 @@ def test_cpu_kernels(folder: Path, tiny_target: Target) -> None:
     drafts = []
     for mode in ("on", "off"):
         with load(tiny_target, path, cpu_kernels=mode, **CHAIN) as llm:
-            n_used = sum(llm.drafter.cpu_kernels.values())
+            n_used = sum(llm.drafters[0].cpu_kernels.values())
             assert (n_used > 0) == (mode == "on" and bool(_core.cpu_kernel_names()))
             llm.eval(text)
-            drafts.append(llm.drafter.propose(5, 6))
+            drafts.append(draft_chain(llm.drafters[0], 5, 6))
     assert drafts[0] == drafts[1]
 
 

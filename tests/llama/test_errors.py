@@ -296,7 +296,7 @@ def test_criteria_that_raise(tiny_target: Any, tiny_head: Any, n: int) -> None:
         with pytest.raises(ZeroDivisionError):
             take(llm, [1, 2, 3], 20, stopping_criteria=llama_cpp.StoppingCriteriaList([stop]))
         assert llm.engine.stepper.opened is None
-        assert llm.drafter.n_past() == llm.n_tokens == 3 + n - 1
+        assert llm.drafters[0].n_past() == llm.n_tokens == 3 + n - 1
 
 
 def test_bad_tokens(tiny_target: Any, tiny_head: Any) -> None:

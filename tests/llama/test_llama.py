@@ -30,8 +30,7 @@ def both(perfect_pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
     target, head = perfect_pair
     plain, llm = load_plain(target, logits_all=True), load(target, head, logits_all=True, rng="llama")
     yield plain, llm
-    assert llm.drafter is not None
-    assert llm.drafter.n_past() == llm.n_tokens or llm.n_tokens == 0
+    assert llm.drafters[0].n_past() == llm.n_tokens or llm.n_tokens == 0
     plain.close()
     llm.close()
 
@@ -221,7 +220,7 @@ def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: fl
     n_stopped = 0
     for prompt in prompts(30, seed=2):
         context = [*prompt, *take(plain, prompt, 100)]
-        llm.engine.proposers.override = Drafts(lambda _, __, c=context: Draft.chain(c[llm.n_tokens + 1 :][:6]))
+        llm.engine.drafting.override = Drafts(lambda _, __, c=context: Draft.chain(c[llm.n_tokens + 1 :][:6]))
         options = {"max_tokens": 60, "temperature": 0.0}
         expected, found = plain.create_completion(prompt, **options), llm.create_completion(prompt, **options)
         same(answer(expected), answer(found))
@@ -229,7 +228,7 @@ def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: fl
         assert plain.n_tokens == llm.n_tokens
     assert n_stopped > 3
     assert llm.stats.draft_acceptance_rate > 0.8
-    llm.engine.proposers.override = None
+    llm.engine.drafting.override = None
     plain.close()
     llm.close()
 

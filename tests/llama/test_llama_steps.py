@@ -12,8 +12,9 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from drafting import draft_chain
+from faults import watched
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama, _core
-from llama_cpp_eagle3.engine import FixedProposer
 from loading import load, load_plain, path_of, prompts, take
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
@@ -46,15 +47,14 @@ def check(llm: Eagle3Llama) -> None:
     assert llm.engine.stepper.opened is None
     memory = llama_cpp.llama_get_memory(llm.ctx)
     assert llama_cpp.llama_memory_seq_pos_max(memory, 0) == llm.n_tokens - 1
-    assert llm.drafter is not None
-    assert llm.drafter.n_past() == llm.n_tokens
+    assert llm.drafters[0].n_past() == llm.n_tokens
     if llm.n_tokens == 0 or llm.n_tokens > 500:
         return
     fresh = load(llm.model_path, llm.draft_model_path)
     fresh.eval(llm._input_ids.tolist())
-    for drafter in (fresh.drafter, llm.drafter):
-        drafter.propose(7, 3)
-    np.testing.assert_allclose(llm.drafter.draft_logits, fresh.drafter.draft_logits, atol=2e-4)
+    for drafter in (fresh.drafters[0], llm.drafters[0]):
+        draft_chain(drafter, 7, 3)
+    np.testing.assert_allclose(llm.drafters[0].draft_logits, fresh.drafters[0].draft_logits, atol=2e-4)
     fresh.close()
 
 
@@ -289,8 +289,8 @@ class Interrupting:
         "target.truncate",
         "target.argmax",
         "target.accept_batch",
-        "drafter.process_batch",
-        "drafter.propose",
+        "drafters.process_batch",
+        "policy.propose",
     ],
 )
 def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n: int, after: bool) -> None:
@@ -300,12 +300,13 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
     expected = take(plain, prompt, 30)
     with closing(load(*pair, n_batch=16, n_ubatch=16)) as llm:
         engine = llm.engine
-        target, drafter = engine.target, engine.memory.drafter
+        target, drafters, policy = engine.target, engine.drafters, engine.drafting.policy
         if owner == "target":
             engine.memory.target = Interrupting(target, name, n, after)
+        elif owner == "drafters":
+            engine.memory.drafters = watched(drafters, llm.tap, lambda d: Interrupting(d, name, n, after))
         else:
-            engine.memory.drafter = Interrupting(drafter, name, n, after)
-            engine.proposers.override = FixedProposer(engine.memory.drafter, target.n_leaves_max)
+            engine.drafting.policy = Interrupting(policy, name, n, after)
         tokens: list[int] = []
         interrupted = False
         try:
@@ -314,8 +315,7 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
                     tokens.append(token)
         except KeyboardInterrupt:
             interrupted = True
-        engine.memory.target = target
-        engine.memory.drafter, engine.proposers.override = drafter, None
+        engine.memory.target, engine.memory.drafters, engine.drafting.policy = target, drafters, policy
         assert interrupted or name == "truncate"  # only used to go back, or to start over
         assert tokens == expected[: len(tokens)]
         context = llm._input_ids.tolist()
@@ -417,7 +417,7 @@ def test_features(tiny_target: Any, tiny_head: Any) -> None:
 
 def test_draft_target_layers_override_the_head_s(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head, draft_target_layers=[0, 2, 4])) as llm:
-        assert llm.drafter.boundaries == [0, 2, 4]
+        assert llm.drafters[0].boundaries == [0, 2, 4]
         take(llm, [1, 2, 3], 9)
         check_rows = llm.features
         assert check_rows.boundaries == (0, 2, 4)

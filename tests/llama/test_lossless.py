@@ -12,6 +12,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from drafting import draft_chain
 from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft import Draft
@@ -145,17 +146,17 @@ def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, ra
 
         def draft(id_last: int, n_room: int, context: list[int] = context) -> Draft:
             n_max = min(llm.draft_n_max, n_room)
-            llm.drafter.propose(id_last, n_max)  # its state must survive any outcome
+            draft_chain(llm.drafters[0], id_last, n_max)  # its state must survive any outcome
             right = context[llm.n_tokens + 1 :][:n_max]
             return Draft.chain([t if rng.random() < rate else (t + 1) % 320 for t in right])
 
-        llm.engine.proposers.override = Drafts(draft)
+        llm.engine.drafting.override = Drafts(draft)
         found = take(llm, prompt, N_TOKENS)
         assert not is_tie(plain, prompt, expected[:N_TOKENS], found)
-        assert llm.drafter.n_past() == llm.n_tokens
+        assert llm.drafters[0].n_past() == llm.n_tokens
     mean = sum(rate**i for i in range(1, 6)) / 5  # a draft counts up to its first error
     assert llm.stats.draft_acceptance_rate == pytest.approx(mean, abs=0.05)
-    llm.engine.proposers.override = None
+    llm.engine.drafting.override = None
     llm.close()
     plain.close()
 
@@ -199,7 +200,7 @@ def test_counts_match_the_softmax(tiny_target: Any, tiny_head: Any) -> None:
     prompt, first = prompts(1, seed=11)[0], 65
     plain, llm = load_plain(tiny_target), load(tiny_target, tiny_head, rng="llama")
     llm.eval([*prompt])
-    drafted = llm.drafter.propose(first, 1)
+    drafted = draft_chain(llm.drafters[0], first, 1)
     forced = [first, *drafted]  # what is drafted comes out, so that the third token is drawn from a drafted row
     plain.eval([*prompt, *forced])
     logits = llama_cpp.llama_get_logits_ith(plain.ctx, -1)

@@ -10,6 +10,7 @@ import pytest
 
 from adapters import Shape, check_adapter, write_lora
 from arch_keys import arch_of, keys_of
+from drafting import draft_chain
 from gguf_raw import parse, serialize
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
@@ -67,7 +68,7 @@ def test_what_is_not_wanted_is_not_loaded(folder: Path) -> None:
     path = write_able(folder, "mimo2-mtp")
     for options in ({"draft_sources": ()}, {"draft_sources": ("ngram",), "draft": "auto"}, {"embedding": True}):
         with Eagle3Llama(str(path), **OPTIONS | options) as llm:
-            assert llm.drafter is None
+            assert not llm.drafters
             assert llm.tap is None
 
 
@@ -75,7 +76,7 @@ def test_a_file_without_a_block(folder: Path) -> None:
     path = write_random_arch(folder, "mimo2")
     assert not has_block(str(path))
     with load(path) as llm:
-        assert llm.drafter is None
+        assert not llm.drafters
     with pytest.raises(IncompatibleDraftError, match=r"no block for multi-token prediction \(key mimo2.nextn"):
         load(path, draft_sources=["mtp"])
 
@@ -86,7 +87,7 @@ def test_a_block_that_llama_cpp_cannot_run(folder: Path) -> None:
     keys = keys_of("glm4moe-mtp") | {"rope.dimension_sections": [4, 4, 4, 4]}
     path = write_arch(folder / "sections.gguf", "glm4moe", keys, tensors)
     with load(path, **CHAIN) as llm:
-        assert llm.drafter is None
+        assert not llm.drafters
         assert llm.draft_sources == ("ngram",)
         (prompt,) = prompts(1)
         assert take(llm, prompt, 10) == take(load_plain(path), prompt, 10)
@@ -131,8 +132,8 @@ def test_a_block_in_a_file_of_its_own(folder: Path, row: str, options: dict) -> 
             return
         assert apart.stats.by_source == own.stats.by_source
         assert apart.stats.of("mtp").accepted > 0
-        apart.drafter.state_set(own.drafter.state_get())
-        assert apart.drafter.propose(1, 3) == own.drafter.propose(1, 3)
+        apart.drafters[0].state_set(own.drafters[0].state_get())
+        assert draft_chain(apart.drafters[0], 1, 3) == draft_chain(own.drafters[0], 1, 3)
 
 
 def test_a_block_of_another_target(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

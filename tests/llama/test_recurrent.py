@@ -10,6 +10,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.draft import Draft
 from llama_cpp_eagle3.loading import N_SNAPSHOTS
@@ -39,7 +40,7 @@ def some_right(llm: Eagle3Llama, context: list[int], rng: np.random.Generator) -
 
     def draft(id_last: int, n_room: int) -> Draft:
         n_max = min(llm.draft_n_max, n_room)
-        llm.drafter.propose(id_last, n_max)
+        draft_chain(llm.drafters[0], id_last, n_max)
         right = context[llm.n_tokens + 1 :][:n_max]
         return Draft.chain([t if rng.random() < 0.7 else (t + 1) % N_VOCAB for t in right])
 
@@ -76,10 +77,10 @@ def test_lossless(models: Any) -> None:
         expected = take(plain, prompt, 70)
         n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
         assert llm.last_stats.drafted > 100 or llm.target.rollback_kind == "checkpoint"
-        llm.engine.proposers.override = Drafts(some_right(llm, [*prompt, *expected], rng))
+        llm.engine.drafting.override = Drafts(some_right(llm, [*prompt, *expected], rng))
         n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
         assert 0.2 < llm.last_stats.draft_acceptance_rate < 0.8
-        llm.engine.proposers.override = None
+        llm.engine.drafting.override = None
     assert n_ties <= 2
 
 
@@ -103,7 +104,7 @@ def test_longer_than_at_load(models: Any) -> None:
     """The length is not bound to what was loaded."""
     plain, llm = models
     expected = take(plain, [1, 2, 3], 40)
-    llm.engine.proposers.override = Drafts(some_right(llm, [1, 2, 3, *expected], np.random.default_rng(2)))
+    llm.engine.drafting.override = Drafts(some_right(llm, [1, 2, 3, *expected], np.random.default_rng(2)))
     llm.draft_n_max = 12
     assert take(llm, [1, 2, 3], 30) == expected[:30]
     assert len(llm.last_stats.accepted_per_position) == 12
@@ -127,17 +128,17 @@ def test_states(models: Any, n_open: int) -> None:
     plain, llm = models
     prompt = prompts(1, N_VOCAB, seed=4)[0]
     expected = take(plain, prompt, 40)
-    llm.engine.proposers.override = Drafts(some_right(llm, [*prompt, *expected], np.random.default_rng(n_open)))
+    llm.engine.drafting.override = Drafts(some_right(llm, [*prompt, *expected], np.random.default_rng(n_open)))
     stream = llm.generate(prompt, temp=0.0)
     tokens = [next(stream) for _ in range(n_open + 10)]
     assert tokens == expected[: n_open + 10]
     state = llm.save_state()
     assert [next(stream) for _ in range(5)] == expected[n_open + 10 : n_open + 15]
     stream.close()
-    llm.engine.proposers.override = None
+    llm.engine.drafting.override = None
     take(llm, [3, 2, 1], 10)
     llm.load_state(state)
-    assert llm.drafter.n_past() == llm.n_tokens == state.n_tokens
+    assert llm.drafters[0].n_past() == llm.n_tokens == state.n_tokens
     # the last token was sampled but not evaluated: the prompt goes on where the state ends
     assert take(llm, [*prompt, *tokens], 10) == expected[n_open + 10 : n_open + 20]
     assert llm.last_stats.prompt_tokens <= 2

@@ -46,9 +46,9 @@ def test_text_and_states(kind: str, tiny_target: Target, tmp_path: Path) -> None
         text = take(llm, prompt, N_TOKENS)
         assert text == take(plain, prompt, N_TOKENS)
         assert llm.last_stats.drafted > 0
-        state = llm.drafter.state_get(0)
-        other.drafter.state_set(state, 0)
-        assert other.drafter.n_past(0) == llm.drafter.n_past(0)
+        state = llm.drafters[0].state_get(0)
+        other.drafters[0].state_set(state, 0)
+        assert other.drafters[0].n_past(0) == llm.drafters[0].n_past(0)
     plain.close()
 
 
@@ -59,4 +59,4 @@ def test_a_state_of_another_model(tmp_path: Path) -> None:
     with load(target, small, draft="chain") as llm, load(target, other, draft="chain") as second:
         take(llm, [1, 2, 3], 4)
         with pytest.raises(IncompatibleDraftError, match="belongs to another small model"):
-            second.drafter.state_set(llm.drafter.state_get(0), 0)
+            second.drafters[0].state_set(llm.drafters[0].state_get(0), 0)

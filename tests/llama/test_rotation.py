@@ -10,6 +10,7 @@ import pytest
 
 import assistants
 from dflash import SHAPES, write_dflash
+from drafting import draft_chain
 from loading import load, take
 from mtp import write_able
 from tiny import write_head, write_target
@@ -30,12 +31,12 @@ def test_a_head_keeps_its_own(kind: str, tmp_path: Path, caplog: pytest.LogCaptu
         with load(target.path, draft, **CHAIN, **options) as llm:
             texts.append(take(llm, [1, 2, 3], 24))
             llm.reset()
-            drafter = llm.drafter
+            drafter = llm.drafters[0]
             assert drafter is not None
             drafter.truncate(0)
             rows = np.random.default_rng(0).normal(size=(20, drafter.n_embd_feat)).astype(np.float32)
             drafter.process_rows(rows, list(range(20)), 0)
-            drafts.append(drafter.propose(7, 4))
+            drafts.append(draft_chain(drafter, 7, 4))
     assert texts[0] != texts[1]
     assert drafts[0] == drafts[1]
     title = "head" if kind == "eagle3" else "block drafter"

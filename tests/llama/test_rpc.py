@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from drafting import draft_chain
 from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Error, RpcError, _core, rpc
 from llama_cpp_eagle3.cli import main
@@ -67,7 +68,7 @@ def test_target_on_a_server_and_draft_here(
     found.close()
     with closing(load(tiny_target, tiny_head, rpc_servers=servers)) as llm:
         assert llm.model_params.n_gpu_layers > 1000
-        assert llm.drafter.device == "CPU"
+        assert llm.drafters[0].device == "CPU"
         assert take(llm, PROMPT, 40) == expected
     assert not rpc._sockets_to(rpc_server.endpoint)
 
@@ -83,10 +84,10 @@ def test_draft_on_a_server(
         "device name": servers.devices[0].name,
     }[where]
     with closing(load(tiny_target, tiny_head, rpc_servers=[rpc_server.endpoint], draft_device=name)) as llm:
-        assert llm.drafter.device == servers.devices[0].name
+        assert llm.drafters[0].device == servers.devices[0].name
         assert take(llm, PROMPT, 40) == expected
     with closing(load(tiny_target, tiny_head, rpc_servers=rpc_server.endpoint, draft_device="CPU")) as llm:
-        assert llm.drafter.device == "CPU"
+        assert llm.drafters[0].device == "CPU"
     servers.close()
 
 
@@ -98,7 +99,7 @@ def test_tables_are_shared_where_both_can_read_them(tmp_path: Any, rpc_server: R
     shared = {}
     for name, device in (("here", None), ("there", rpc_server.endpoint)):
         with closing(load(target, head, rpc_servers=rpc_server.endpoint, draft_device=device)) as llm:
-            shared[name] = llm.drafter.n_bytes_shared
+            shared[name] = llm.drafters[0].n_bytes_shared
     assert shared == {"here": n_table, "there": 2 * n_table}
 
 
@@ -130,7 +131,7 @@ def test_devices_that_act_as_one(tmp_path: Path, n_devices: int) -> None:
             texts = []
             for mode in modes:
                 llm = load(*files, rpc_servers=server.endpoint, split_mode=mode, flash_attn=True)
-                assert llm.drafter.device == "CPU"
+                assert llm.drafters[0].device == "CPU"
                 texts.append(take(llm, [1, 2, 3], 20))
                 llm.close()
             assert texts[0] == texts[1]
@@ -154,7 +155,7 @@ def test_pickle(tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expecte
     with closing(load(tiny_target, tiny_head, **options)) as llm:
         twin = pickle.loads(pickle.dumps(llm))
     with closing(twin):
-        assert twin.drafter.device.startswith("RPC")
+        assert twin.drafters[0].device.startswith("RPC")
         assert take(twin, PROMPT, 40) == expected
 
 
@@ -235,9 +236,9 @@ def test_a_chain_is_one_graph(tiny_target: Any, tiny_head: Any, rpc_server: RpcS
     options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint, "draft_n_max": 4}
     with closing(load(tiny_target, tiny_head, **options)) as llm:
         llm.eval(PROMPT)
-        llm.drafter.propose(5, 4)
+        draft_chain(llm.drafters[0], 5, 4)
         counter.n.clear()
-        assert len(llm.drafter.propose(5, 4)) == 4
+        assert len(draft_chain(llm.drafters[0], 5, 4)) == 4
         assert counter.n["compute"] + counter.n["recompute"] == 1
         assert counter.n["get"] <= 12  # of each step the token, the candidates and their probabilities
 
@@ -283,14 +284,14 @@ def test_graphs_of_a_draft_come_and_go(tiny_target: Any, tiny_head: Any) -> None
             llm.eval([1, 2, 3])
             for n_rows in range(1, 16):
                 for n_past in (3, 300, 700):
-                    llm.drafter.truncate(0)
+                    llm.drafters[0].truncate(0)
                     rows = llm.tap.rows[-1:].repeat(n_past + n_rows, 0)
                     tokens = [7] * (n_past + n_rows)
                     llm.target.decode([5], 3)
-                    llm.drafter.process_rows(rows[:n_past], tokens[:n_past], 0)
+                    llm.drafters[0].process_rows(rows[:n_past], tokens[:n_past], 0)
                     llm.target.decode([5], 3)
-                    llm.drafter.process_rows(rows[n_past:], tokens[n_past:], n_past)
-                    llm.drafter.propose(9, 1)
+                    llm.drafters[0].process_rows(rows[n_past:], tokens[n_past:], n_past)
+                    draft_chain(llm.drafters[0], 9, 1)
                     llm.target.decode([5], 3)
             llm.close()
         print("done")
@@ -433,7 +434,7 @@ def test_server_dies_between_passes(tiny_target: Any, tiny_head: Any, expected: 
         ):
             expect("was lost", call)
         expect("close the models that used it first", lambda: load(target, **options))
-        drafter = llm.drafter  # a closed one holds nothing
+        drafter = llm.drafters[0]  # a closed one holds nothing
         llm.close()
         other.close()
         expect("cannot be reached", lambda: load(target, **options))

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from drafting import draft_chain
 from joint import write_both
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, Stats
-from llama_cpp_eagle3._core import JointDrafter
+from llama_cpp_eagle3._core import Policy
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.engine import Drafters
 from llama_cpp_eagle3.planning import load_costs
 from loading import cheap_rows, is_tie, load, load_plain, prompts, take
 from random_arch import write_random_arch
@@ -36,13 +37,9 @@ def files(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
 
 def asked(llm: Eagle3Llama) -> list[int]:
     """How often each drafter was asked."""
-    assert llm.planner is not None
-    found: list[int] = llm.planner.stats()["asked"]
+    assert llm.policy.is_measured
+    found: list[int] = llm.policy.stats()["asked"]
     return found
-
-
-def rows_of(llm: Eagle3Llama, n: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(0.0, 1.0, (n, llm.drafter.n_embd_feat)).astype(np.float32)
 
 
 @pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
@@ -51,7 +48,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(files: tuple[str, str], sources:
     plain = load_plain(files[0])
     with load(*files, draft_sources=sources, **options) as llm:
         assert llm.draft_sources == sources
-        assert isinstance(llm.drafter, JointDrafter)
+        assert len(llm.drafters) == 2
         assert "head '" in llm.loaded.description
         assert "the target's own block for multi-token prediction" in llm.loaded.description
         if llm.draft == "auto":
@@ -109,69 +106,72 @@ def test_going_back_copies_and_cancelled_texts(files: tuple[str, str], options: 
         together = llm.generate_batch([base, [*base[:50], 4]], max_tokens=12, temperature=0.0)
         for output, prompt in zip(together, (base, [*base[:50], 4]), strict=True):
             is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
-        parts = llm.drafter.parts
-        assert parts[0].n_past(0) == parts[1].n_past(0)
+        assert llm.drafters[0].n_past(0) == llm.drafters[1].n_past(0)
 
 
 def test_each_drafts_as_if_it_were_alone(files: tuple[str, str]) -> None:
-    """Bit by bit, behind rows that were given to both, taken back, copied, saved and loaded."""
+    """Bit by bit, after rows that the tap gave for both, taken back, copied, saved and loaded."""
     options = {"draft_type_k": 0, "draft_type_v": 0, "n_parallel": 2, "kv_unified": True}
+    text = prompts(1, length=(40, 41), seed=2)[0]
     with (
         load(*files, draft_sources=("eagle3", "mtp"), **options, **CHAIN) as llm,
         load(*files, draft_sources=("eagle3",), **options, **CHAIN) as head,
         load(files[0], draft_sources=("mtp",), **options, **CHAIN) as block,
     ):
-        joint, n_embd = llm.drafter, llm.n_embd()
-        assert joint.boundaries == [*head.drafter.boundaries, *block.drafter.boundaries]
-        rows = rows_of(llm, 40)
-        parts = {head.drafter: rows[:, : 3 * n_embd], block.drafter: rows[:, 3 * n_embd :]}
-        text = prompts(1, length=(40, 41), seed=2)[0]
-
-        def same(seq_id: int, n: int) -> None:
-            assert joint.n_past(seq_id) == n
-            for part, alone in zip(joint.parts, parts, strict=True):
-                assert part.n_past(seq_id) == alone.n_past(seq_id) == n
-                assert part.propose(7, 4, seq_id=seq_id) == alone.propose(7, 4, seq_id=seq_id)
+        both, loaded = llm.drafters, (llm, head, block)
+        alone = [head.drafters, block.drafters]
+        assert llm.tap.boundaries == [*head.tap.boundaries, *block.tap.boundaries]
 
         def give(first: int, end: int, seq_id: int = 0) -> None:
-            joint.process_rows(rows[first:end], text[first:end], first, seq_id)
-            for alone, own in parts.items():
-                alone.process_rows(np.ascontiguousarray(own[first:end]), text[first:end], first, seq_id)
+            for x in loaded:
+                x.target.decode(text[first:end], first, seq_id=seq_id)
+                rows = (seq_id, first, text[first:end], list(range(end - first)), 0)
+                x.drafters.process([rows])
+
+        def same(seq_id: int, n: int) -> None:
+            assert both.n_past(seq_id) == n
+            for part, own in zip(both, alone, strict=True):
+                assert part.n_past(seq_id) == own.n_past(seq_id) == n
+                assert draft_chain(part, 7, 4, seq_id=seq_id) == draft_chain(own[0], 7, 4, seq_id=seq_id)
 
         give(0, 30)
         same(0, 30)
-        assert joint.propose(7, 4) == joint.parts[0].propose(7, 4)
-        n = joint.truncate(20, 0)
-        assert [alone.truncate(20, 0) for alone in parts] == [n, n]
+        n = both.truncate(20, 0)
+        assert [own.truncate(20, 0) for own in alone] == [n, n]
+        for x in loaded:
+            x.target.truncate(n, 0)
         give(n, 33)
         same(0, 33)
-        n = joint.copy(0, 1, 25)
-        assert [alone.copy(0, 1, 25) for alone in parts] == [n, n]
+        n = both.copy(0, 1, 25, False)
+        assert [own.copy(0, 1, 25, False) for own in alone] == [n, n]
+        for x in loaded:
+            assert x.target.copy(0, 1, n) == n
         give(n, 40, 1)
         same(1, 40)
-        state = joint.state_get(1)
-        joint.reset(0)
-        joint.state_set(state, 0)
-        for part, alone in zip(joint.parts, parts, strict=True):
-            assert part.propose(7, 4) == alone.propose(7, 4, seq_id=1)
+        state = both.state_get(1)
+        both.restart(0, 0)
+        both.state_set(state, 0)
+        for part, own in zip(both, alone, strict=True):
+            assert draft_chain(part, 7, 4) == draft_chain(own[0], 7, 4, seq_id=1)
         for bad in (b"", state[:-1], state + b"x", state[:100], b"\xff" * 64):
             with pytest.raises(ValueError, match="saved state of the draft is damaged"):
-                joint.state_set(bad, 0)
+                both.state_set(bad, 0)
         broken = bytearray(state)
         broken[8:16] = bytes(8)  # the first one's own
         with pytest.raises((ValueError, IncompatibleDraftError)):
-            joint.state_set(bytes(broken), 0)
-        assert joint.n_past(0) == joint.parts[0].n_past(0) == joint.parts[1].n_past(0) == 0
+            both.state_set(bytes(broken), 0)
+        assert both.n_past(0) == both[0].n_past(0) == both[1].n_past(0) == 0
 
 
 def test_rows_of_one_may_wait(files: tuple[str, str]) -> None:
+    text = prompts(1, length=(40, 41))[0]
     with load(*files, draft_sources=("eagle3", "mtp"), **CHAIN) as llm:
-        rows, text = rows_of(llm, 40), prompts(1, length=(40, 41))[0]
+        llm.target.decode(text, 0)
         for bits in (0, 1, 2, 3, -1):
-            llm.drafter.reset()
-            llm.drafter.process_rows(rows, text, 0, can_defer=bits)
+            llm.drafters.restart(0, 0)
+            llm.drafters.process([(0, 0, text, list(range(40)), bits)])
             expected = [40 if bits >> i & 1 else 1 for i in (0, 1)]
-            assert [part.n_waiting() for part in llm.drafter.parts] == expected
+            assert [part.n_waiting() for part in llm.drafters] == expected
 
 
 def test_states(files: tuple[str, str]) -> None:
@@ -186,7 +186,7 @@ def test_states(files: tuple[str, str]) -> None:
         llm.eval(prompt)
         state = llm.save_state()
         other.load_state(state)
-        assert [part.n_past(0) for part in other.drafter.parts] == [len(prompt)] * 2
+        assert [part.n_past(0) for part in other.drafters] == [len(prompt)] * 2
         stream = other.generate(prompt, temp=0.0, reset=True)
         assert [next(stream) for _ in range(N_TOKENS)] == text
         stream.close()
@@ -219,11 +219,11 @@ def test_costs_of_both_are_measured_and_kept(folder: Path, monkeypatch: pytest.M
             costs = load_costs(llm.loaded.costs_key())
             if costs is not None:
                 break
-            llm.engine.proposers.planner = None
+            llm.engine.drafting.policy = Policy(tuple(llm.drafters))
         assert costs is not None
         assert len(costs.drafts) == 2
         assert all(1 in draft.begin and 1 in draft.step for draft in costs.drafts)
-        assert len(llm.planner.costs) == 5
+        assert len(llm.policy.costs) == 5
     with load(*files, draft="auto", draft_sources=("mtp", "eagle3")) as llm:
         assert load_costs(llm.loaded.costs_key()) is None  # their order counts
     with load(*files, draft="auto") as llm:
@@ -236,20 +236,19 @@ def test_a_head_in_another_type(folder: Path) -> None:
     with load(*files, draft_sources=("mtp", "eagle3"), **CHAIN) as llm:
         (prompt,) = prompts(1)
         text = take(llm, prompt, 20)
-        before = llm.drafter
+        before = tuple(llm.drafters)
         llm.loaded.convert_draft(2)
-        assert llm.drafter is llm.engine.drafter is not before
-        assert llm.drafter.parts[0] is before.parts[0]
-        assert llm.drafter.parts[1] is not before.parts[1]
+        assert llm.drafters[0] is before[0]
+        assert llm.drafters[1] is not before[1]
         assert take(llm, prompt, 20) == text
         with pytest.raises(Exception, match="the drafter is closed"):
-            before.n_past()
+            before[1].n_past()
 
 
 def test_the_file_alone_is_the_default(files: tuple[str, str]) -> None:
     with load(*files) as llm:
         assert llm.draft_sources == ("eagle3", "ngram")
-        assert llm.drafter.parts == (llm.drafter,)
+        assert len(llm.drafters) == 1
 
 
 def test_what_does_not_draft_together(folder: Path) -> None:
@@ -261,14 +260,14 @@ def test_what_does_not_draft_together(folder: Path) -> None:
     without = write_random_arch(folder, "mimo2")
     with pytest.raises(IncompatibleDraftError, match=r"no block for multi-token prediction \(key mimo2.nextn"):
         load(without, files[1], draft_sources=BOTH)
-    with load(files[0]) as llm, pytest.raises(ValueError, match="expected drafters, found none"):
-        JointDrafter([], llm.n_embd())
-    with load(files[0]) as llm:
-        with pytest.raises(IncompatibleDraftError, match="cannot draft beside others: it reads rows of"):
-            JointDrafter([llm.drafter], 3)
-        joint = JointDrafter([llm.drafter], llm.n_embd())
-        joint.close()
-        assert llm.drafter.n_past() == 0  # it stays
+    with load(files[0]) as llm, load(files[0], n_ctx=256) as shorter:
+        both = [llm.drafters[0], shorter.drafters[0]]
+        with pytest.raises(ValueError, match=r"expected drafters of one size, found .*\[\(1, 256\), \(1, 512\)\]"):
+            Drafters(both)
+    with load(files[0]) as llm, load(*files) as head:
+        head.eval([1, 2, 3])
+        with pytest.raises(IncompatibleDraftError, match=r"it reads rows of .* at 1 boundaries, the tap has 0 of them"):
+            llm.drafters[0].process(head.tap, [1, 2, 3], 0)
 
 
 def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

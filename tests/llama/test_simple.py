@@ -16,7 +16,7 @@ from llama_cpp_eagle3._core import SimpleDrafter
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.drafters import simple
 from llama_cpp_eagle3.drafters.context import N_SCRATCH, make_context
-from llama_cpp_eagle3.planning import Costs, DraftCosts, make_planner
+from llama_cpp_eagle3.planning import Costs, DraftCosts, make_policy
 from loading import load, load_plain, prompts, take
 from random_arch import random_tensors, write_arch, write_random_arch
 from small import write_small_pair
@@ -41,7 +41,7 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> list[str]:
 def test_what_drafts(pair: list[str]) -> None:
     target, small = pair
     with load(target, small, **CHAIN) as llm:
-        assert isinstance(llm.drafter, SimpleDrafter)
+        assert isinstance(llm.drafters[0], SimpleDrafter)
         assert llm.tap is None
         assert f"the small model '{small}'" in llm.loaded.description
 
@@ -50,7 +50,7 @@ def test_costs_are_measured(folder: Path) -> None:
     target, small = write_small_pair(folder)
     with load(target, small, draft="auto") as llm:
         llm.calibrate(0.3)
-        target_costs, begin, step = (curve.measured for curve in llm.planner.costs)
+        target_costs, begin, step = (curve.measured for curve in llm.policy.costs)
         assert {1, 2} <= target_costs.keys()
         assert {1, 2} <= begin.keys()
         assert 1 in step
@@ -150,7 +150,7 @@ def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
     flat = dict.fromkeys((1, 8, 32), 1000.0)
     with load(target, small, draft="auto", draft_sources=["simple"]) as llm:
         for cost, drafts in ((1000.0, False), (10.0, True)):
-            llm.engine.proposers.planner = make_planner(llm.engine, Costs(flat, (DraftCosts({1: cost}, {1: cost}),)))
+            llm.engine.drafting.policy = make_policy(llm.engine, Costs(flat, (DraftCosts({1: cost}, {1: cost}),)))
             text = take(llm, prompt, 100)
             assert (llm.last_stats.of("simple").drafted > 0) == drafts
     assert text == take(load_plain(target), prompt, 100)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3State, IncompatibleDraftError
 from loading import load, load_plain, prompts, take
 from tiny import write_head, write_target
@@ -30,7 +31,7 @@ def test_round_trip(tiny_target: Any, tiny_head: Any) -> None:
 
         other.load_state(state)
         assert other.n_tokens == state.n_tokens
-        assert other.drafter.n_past() == state.n_tokens
+        assert other.drafters[0].n_past() == state.n_tokens
         assert take(other, [*PROMPT, *tokens], 20) == expected
         assert [other.last_stats.drafted, other.last_stats.accepted] == drafts
         assert other.last_stats.prompt_tokens <= 2
@@ -40,12 +41,12 @@ def test_the_draft_goes_on_as_if_nothing_had_been(tiny_target: Any, tiny_head: A
     with closing(load(tiny_target, tiny_head)) as llm:
         take(llm, PROMPT, 10)
         state = llm.save_state()
-        expected = llm.drafter.propose(7, 5)
-        logits = np.array(llm.drafter.draft_logits)
+        expected = draft_chain(llm.drafters[0], 7, 5)
+        logits = np.array(llm.drafters[0].draft_logits)
         take(llm, [9, 9, 9], 10)
         llm.load_state(state)
-        assert llm.drafter.propose(7, 5) == expected
-        np.testing.assert_array_equal(llm.drafter.draft_logits, logits)
+        assert draft_chain(llm.drafters[0], 7, 5) == expected
+        np.testing.assert_array_equal(llm.drafters[0].draft_logits, logits)
 
 
 def test_states_of_another_pair_are_refused(tiny_target: Any, tiny_head: Any, tmp_path: Any) -> None:

@@ -49,7 +49,7 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         expected = take(llm, [1, 2, 3], 60)
         context = [1, 2, 3, *expected]
         # the first two of four are right
-        llm.engine.proposers.override = Drafts(
+        llm.engine.drafting.override = Drafts(
             lambda _, __: Draft.chain([t + (i > 1) for i, t in enumerate(context[llm.n_tokens + 1 :][:4])])
         )
         take(llm, [1, 2, 3], 31)
@@ -58,7 +58,7 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         assert stats.accepted_per_position == [10, 10, 0, 0]
         assert stats.acceptance_rate_per_position == [1.0, 1.0, 0.0, 0.0]
         assert stats.mean_acceptance_length == 3.0
-        llm.engine.proposers.override = None
+        llm.engine.drafting.override = None
 
 
 def test_since_creation_and_last(tiny_target: Any, tiny_head: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drafting import draft_chain
 from drafting import make_drafter as make_eagle3
 from gguf_raw import BOOL, STR, U32, RawFile, parse, serialize
 from llama_cpp_eagle3 import IncompatibleDraftError
@@ -126,14 +127,14 @@ def test_left_out_tokens_are_not_drafted(tmp_path: Path) -> None:
     """Neither by chains nor by trees, of a small model and of a head."""
     drafter = make_simple(write_small_pair(tmp_path)[1])
     drafter.process(None, [1, 2, 3], 0)
-    first = drafter.propose(4, 1)[0]
+    first = draft_chain(drafter, 4, 1)[0]
     drafter.begin([0], [4], 4, 1)
     nodes = [node[1] for node in drafter.nodes]
     assert nodes[0] == first
     drafter.leave_out([9999, first])
     drafter.begin([0], [4], 4, 1)
     assert [node[1] for node in drafter.nodes] == nodes[1:]
-    assert drafter.propose(4, 3) == []
+    assert draft_chain(drafter, 4, 3) == []
 
 
 @pytest.mark.parametrize("n_vocab_dft", [None, 96])
@@ -146,9 +147,9 @@ def test_left_out_tokens_of_a_head(
     drafter = make_eagle3(head, model_address(target.path), n_unroll=n_unroll)
     rows = np.random.default_rng(0).normal(size=(4, 3 * target.n_embd)).astype(np.float32)
     drafter.process_rows(rows, [1, 2, 3, 4], 0)
-    chain = drafter.propose(5, 4)
+    chain = draft_chain(drafter, 5, 4)
     drafter.leave_out([chain[2]])
-    again = drafter.propose(5, 4)
+    again = draft_chain(drafter, 5, 4)
     assert chain[2] not in again
     assert again == chain[: 2 if chain[2] not in chain[:2] else chain.index(chain[2])]
     drafter.begin([0], [5], 3, n_unroll)

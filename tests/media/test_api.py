@@ -80,7 +80,7 @@ def test_handlers_of_llama_cpp_feed_the_draft(vlm, head, kind):
         assert llm.last_stats.drafts > 0
         n_media = sum(n for _, n, _ in llm.target.spans())
         assert n_media == (20 if vlm.name == "qwen25vl" else 16)
-        assert llm.drafter.n_past() == llm.n_tokens
+        assert llm.drafters[0].n_past() == llm.n_tokens
         assert llm.detokenize([t for t in llm.input_ids[: llm.n_tokens].tolist() if t < 0]) == b""
         if kind is MTMDChatHandler:
             with load(vlm, head, mmproj_path=vlm.mmproj) as own:

@@ -56,7 +56,7 @@ def test_what_the_head_gains(llm, rng, filled):
         llm.eval(prompt.tokens[: media.first])
         llm.eval_media(media)
         if not filled:
-            llm.drafter.restart(llm.n_tokens)
+            llm.drafters[0].restart(llm.n_tokens)
         text = b""
         for token in llm.generate(prompt.tokens, temp=0):
             if token in llm.engine.vocab.eog:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from checkpoints import FAMILIES, write_family
-from drafting import make_drafter, rel_error
+from drafting import draft_chain, make_drafter, rel_error
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
 from llama_cpp_eagle3.convert import convert
 from reference import ReferenceHead
@@ -76,16 +76,16 @@ def test_draft_behind_an_image(tmp_path, target, model_address, rng, variant, n_
     feed(N_BEFORE + N_ROWS, n)
     reference.process(rows, tokens, 0)
     want = reference.propose(9, 4)
-    assert drafter.propose(9, 4) == want.ids
+    assert draft_chain(drafter, 9, 4) == want.ids
     assert rel_error(drafter.draft_logits, want.logits[-1]) < 1e-4
 
     state = drafter.state_get()
     drafter.state_set(state, 1)
-    assert drafter.propose(9, 4, seq_id=1) == want.ids
+    assert draft_chain(drafter, 9, 4, seq_id=1) == want.ids
     assert drafter.copy(0, 1, n - 1) == n - 1 or drafter.n_past(1) <= n - 1
     at = drafter.n_past(1)
     drafter.process_rows(rows[at:], tokens[at:], at, seq_id=1)
-    assert drafter.propose(9, 4, seq_id=1) == want.ids
+    assert draft_chain(drafter, 9, 4, seq_id=1) == want.ids
 
     # without the image's positions it is another head
     reference.positions = None
@@ -95,7 +95,7 @@ def test_draft_behind_an_image(tmp_path, target, model_address, rng, variant, n_
     at = drafter.n_past()
     feed(at, n)
     want = reference.propose(9, 4)
-    assert drafter.propose(9, 4) == want.ids
+    assert draft_chain(drafter, 9, 4) == want.ids
     assert rel_error(drafter.draft_logits, want.logits[-1]) < 1e-4
 
 
@@ -121,8 +121,8 @@ def test_behind_a_real_image(tmp_path):
         after = np.tile(media.first + media.n_pos + np.arange(40), (4, 1))
         reference.positions = np.concatenate([before, image, after], axis=1)
         want = reference.propose(5, 3)
-        assert llm.drafter.propose(5, 3) == want.ids
-        assert rel_error(llm.drafter.draft_logits, want.logits[-1]) < 1e-2
+        assert draft_chain(llm.drafters[0], 5, 3) == want.ids
+        assert rel_error(llm.drafters[0].draft_logits, want.logits[-1]) < 1e-2
 
 
 @pytest.mark.parametrize("scaling", [None, YARN, LINEAR, LLAMA3])
@@ -147,7 +147,7 @@ def test_converted(tmp_path, target, model_address, rng, scaling):
     drafter.add_image(N_BEFORE, *places())
     drafter.process_rows(rows[N_BEFORE:], tokens[N_BEFORE:], N_BEFORE)
     want = reference.propose(9, 3)
-    assert drafter.propose(9, 3) == want.ids
+    assert draft_chain(drafter, 9, 3) == want.ids
     assert rel_error(drafter.draft_logits, want.logits[-1]) < 1e-4
     if scaling is not None:
         unscaled = ReferenceHead(converted, rope_scaling=None)

@@ -18,7 +18,7 @@ from llama_cpp_eagle3._core import CostCurve
 from llama_cpp_eagle3.planning import Costs, DraftCosts, load_costs, timing
 from llama_cpp_eagle3.planning.cache import load_part, save_costs
 from loading import load, take
-from planner_sim import TARGETS, Head, Machine, make_planner, run_auto, us
+from planner_sim import TARGETS, Head, Machine, make_policy, run_auto, us
 from planner_sim import Costs as RealCosts
 
 GOOD = Costs({1: 1000.0, 2: 1100.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 100.0, 16: 200.0}, {1: 100.0, 8: 150.0}),))
@@ -96,7 +96,7 @@ def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
         assert load_costs(llm.loaded.costs_key()) is None
         assert 4 not in load_part(llm.loaded.costs_key()).target
         assert "the machine was busy meanwhile (4 rows of the target took" in caplog.text
-        assert llm.planner.costs[0].measured[4] == 2200.0
+        assert llm.policy.costs[0].measured[4] == 2200.0
     # what was kept by an older version is not believed
     with auto() as llm:
         key = llm.loaded.costs_key()
@@ -125,7 +125,7 @@ def test_trials_bring_drafting_back() -> None:
     real = RealCosts(us(TARGETS["Q4_0"]), noise=0.1)
     told = {n: (1.0 if n == 1 else 1000.0) * t for n, t in us(TARGETS["Q4_0"]).items()}
     machine = Machine(real, Head.constant(0.9))
-    planner = make_planner(machine, told, n_max=8)
+    planner = make_policy(machine, told, n_max=8)
     assert not planner.can_pay()
     run_auto(machine, planner, 300)
     stats = planner.stats()
@@ -135,7 +135,7 @@ def test_trials_bring_drafting_back() -> None:
     # and cost next to nothing where they find nothing
     real = RealCosts({n: 1e4 * n * 1.1 for n in range(2, 33)} | {1: 1e4})
     machine = Machine(real, Head.constant(0.9))
-    planner = make_planner(machine, real.target, n_max=8)
+    planner = make_policy(machine, real.target, n_max=8)
     speed = run_auto(machine, planner, 20000)
     assert speed > 0.98 * 1e2  # rows that wait for the head to take them in are a percent of it
     assert planner.stats()["trials"] > 10
@@ -149,16 +149,16 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
         key = llm.loaded.costs_key()
         save_costs(key, told)
         llm.calibrate()
-        assert not llm.planner.can_pay()
-        llm.planner.costs[0].observe(4, 2000.0)  # as a trial would find it
-        assert llm.planner.costs[0].at(8) <= 4000.0  # two such passes
-        assert llm.planner.can_pay()
+        assert not llm.policy.can_pay()
+        llm.policy.costs[0].observe(4, 2000.0)  # as a trial would find it
+        assert llm.policy.costs[0].at(8) <= 4000.0  # two such passes
+        assert llm.policy.can_pay()
     costs = load_costs(key)
     assert costs == Costs({**told.target, 4: pytest.approx(2000.0), 8: pytest.approx(4000.0)}, told.drafts)
     with auto() as llm:
         llm.calibrate()
-        assert llm.planner.can_pay()
-        llm.planner.costs[0].observe(4, 1800.0)  # not worth keeping
+        assert llm.policy.can_pay()
+        llm.policy.costs[0].observe(4, 1800.0)  # not worth keeping
     assert load_costs(key) == costs
 
 
@@ -212,7 +212,7 @@ def test_one_key_for_the_command_and_the_class(perfect_pair: Any, monkeypatch: p
     with closing(Eagle3Llama(target.path, head.path, verbose=False)) as llm:
         assert load_costs(llm.loaded.costs_key()) == GOOD
         llm.calibrate()
-        assert asdict(GOOD)["target"] == llm.planner.costs[0].measured
+        assert asdict(GOOD)["target"] == llm.policy.costs[0].measured
     monkeypatch.setattr("llama_cpp_eagle3.cli.calibrate.measure_types", lambda *_: BUSY)
     assert main(["calibrate", target.path, "-md", head.path]) == 1
 
@@ -221,6 +221,6 @@ def test_probabilities_do_not_matter_for_trials(rng: np.random.Generator) -> Non
     """Trials verify three tokens, no more, whatever the head believes."""
     real = RealCosts({n: 1e4 * n * 1.1 for n in range(2, 33)} | {1: 1e4})
     for p in (0.0, 0.5, 0.99):
-        planner = make_planner(Machine(real, Head.constant(p)), real.target, n_max=8)
+        planner = make_policy(Machine(real, Head.constant(p)), real.target, n_max=8)
         run_auto(Machine(real, Head.constant(p)), planner, 200)
         assert set(planner.stats()["draft_tokens"]) <= {0, 3}

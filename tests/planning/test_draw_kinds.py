@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from drafting import plan, plan_all
 from llama_cpp_eagle3._core import DrawKind
-from planner_sim import TRUTH, Costs, Head, Machine, make_planner
+from planner_sim import TRUTH, Costs, Head, Machine, make_policy
 
 LAWS = {
     DrawKind.GREEDY: lambda p: 1.0 - (1.0 - p) ** 2.5,
@@ -38,7 +39,7 @@ class Mixed(Machine):
 def test_each_kind_has_its_own_acceptance(n_seqs: int, rng: np.random.Generator) -> None:
     """Texts of random kinds; what is expected of the next one is right before anything of it was seen."""
     machine = Mixed(n_seqs)
-    planner = make_planner(machine, n_max=4, n_seq_max=n_seqs, n_nodes_max=4 * n_seqs)
+    planner = make_policy(machine, n_max=4, n_seq_max=n_seqs, n_nodes_max=4 * n_seqs)
     ids = list(range(n_seqs))
     found: dict[DrawKind, list[list[float]]] = {kind: [] for kind in LAWS}
     for i_step in range(4000):
@@ -46,12 +47,12 @@ def test_each_kind_has_its_own_acceptance(n_seqs: int, rng: np.random.Generator)
             if (i_step + 5 * s) % 20 == 0:
                 planner.reset(s)
                 machine.kinds[s] = list(LAWS)[rng.integers(len(LAWS))]
-        drafts = planner.propose_batch(ids, [TRUTH] * n_seqs, [100] * n_seqs, draws=machine.kinds)
+        drafts = plan_all(planner, ids, [TRUTH] * n_seqs, [100] * n_seqs, draw=machine.kinds)
         for s in ids:
             if i_step > 2000 and (i_step + 5 * s) % 20 == 0:
                 found[machine.kinds[s]].append([planner.acceptance(p, seq_id=s) for p in PROBS])
         emitted, n_rows, t_verify, t_other = machine.verify([(draft.tokens, draft.parents) for draft in drafts])
-        planner.observe_batch(ids, [[TRUTH] * n for n in emitted], n_rows, t_verify, t_other)
+        planner.observe(ids, [[TRUTH] * n for n in emitted], n_rows, t_verify, t_other)
     for kind, law in LAWS.items():
         assert len(found[kind]) > 10
         np.testing.assert_allclose(np.mean(found[kind], axis=0), [law(p) for p in PROBS], atol=0.08, err_msg=str(kind))
@@ -60,17 +61,15 @@ def test_each_kind_has_its_own_acceptance(n_seqs: int, rng: np.random.Generator)
 
 def test_a_text_whose_kind_is_not_given_stays_what_it_was() -> None:
     machine = Mixed(1)
-    planner = make_planner(machine, n_max=4)
+    planner = make_policy(machine, n_max=4)
     for kind in (DrawKind.GREEDY, DrawKind.UNKNOWN):
         machine.kinds = [kind]
-        planner.propose_batch([0], [TRUTH], [100], draws=[kind])
+        plan_all(planner, [0], [TRUTH], [100], draw=[kind])
         for _ in range(400):
-            draft = planner.propose(TRUTH, 100)
+            draft = plan(planner, TRUTH, 100)
             (n,), n_rows, t_verify, t_other = machine.verify([(draft.tokens, draft.parents)])
-            planner.observe([TRUTH] * n, n_rows, t_verify, t_other)
+            planner.observe([0], [[TRUTH] * n], n_rows, t_verify, t_other)
         planner.reset()
         assert planner.acceptance(0.5) == pytest.approx(LAWS[kind](0.5), abs=0.1)
-    planner.propose_batch([0], [TRUTH], [100], draws=[DrawKind.GREEDY])
+    plan_all(planner, [0], [TRUTH], [100], draw=[DrawKind.GREEDY])
     assert planner.acceptance(0.5) == pytest.approx(LAWS[DrawKind.GREEDY](0.5), abs=0.1)
-    with pytest.raises(ValueError, match="expected draws for 1 sequences, found 2"):
-        planner.propose_batch([0], [TRUTH], [100], draws=[DrawKind.GREEDY] * 2)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3._core import CostCurve, Planner
+from drafting import plan, plan_all
+from llama_cpp_eagle3._core import CostCurve, Policy
 from planner_sim import (
     TARGETS,
     TRUTH,
@@ -15,7 +16,7 @@ from planner_sim import (
     Head,
     Machine,
     ParallelMachine,
-    make_planner,
+    make_policy,
     run_auto,
     run_batch,
     run_chain,
@@ -96,7 +97,7 @@ def test_never_far_from_the_best_fixed_setting(target: str, name: str) -> None:
     trees = [run_tree(costs, head, *tree, 3000) for tree in TREES]
     for options, best in ((CHAIN, max(chains)), (TREE, max(chains + trees))):
         machine = Machine(costs, head, seed=2)
-        auto = run_auto(machine, make_planner(machine, **options), 5000)
+        auto = run_auto(machine, make_policy(machine, **options), 5000)
         assert auto >= 0.97 * best
         assert auto >= 0.97 * plain
 
@@ -112,7 +113,7 @@ def test_random_curves_and_acceptances(rng: np.random.Generator) -> None:
         t = [target[1]] + [target[n + 1] + begin + (n - 1) * step for n in range(1, 16)]
         best = max(1e6 * head.expected(n) / t[n] for n in range(16))
         machine = Machine(costs, head, seed)
-        planner = make_planner(machine, n_max=15)
+        planner = make_policy(machine, n_max=15)
         run_auto(machine, planner, 1000)
         assert run_auto(machine, planner, 3000) >= 0.97 * best, seed
 
@@ -124,7 +125,7 @@ def test_a_head_that_changes() -> None:
         costs = Costs(us(TARGETS[target]))
         best = max(run_chain(costs, head, n, 8000) for n in range(9))
         machine = Machine(costs, head, seed=2)
-        assert run_auto(machine, make_planner(machine, **CHAIN), 8000) >= 1.02 * best
+        assert run_auto(machine, make_policy(machine, **CHAIN), 8000) >= 1.02 * best
 
 
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
@@ -136,7 +137,7 @@ def test_a_head_that_says_the_same_of_all(target: str) -> None:
     found = []
     for seed in range(8):
         machine = Machine(costs, head, seed)
-        planner = make_planner(machine, **TREE)
+        planner = make_policy(machine, **TREE)
         run_auto(machine, planner, 48, text=10**9)
         found.append(run_auto(machine, planner, 48, text=10**9))
     assert np.mean(found) >= 0.9 * best
@@ -146,7 +147,7 @@ def test_a_head_that_becomes_good_is_found() -> None:
     costs = Costs(us(TARGETS["Q4_0"]))
     head = Head(lambda *_: 0.8, lambda p, _, n: p if n > 6000 else 0.0)
     machine = Machine(costs, head)
-    planner = make_planner(machine, **CHAIN)
+    planner = make_policy(machine, **CHAIN)
     run_auto(machine, planner, 6000, text=10_000)
     stats = planner.stats()
     assert not stats["is_open"]
@@ -170,7 +171,7 @@ def test_a_head_that_becomes_good_is_found() -> None:
 def test_probabilities_above_one_or_none(says: float) -> None:
     """Rounding leaves them above 1, and a broken head gives none at all: the planner learns what they are worth."""
     machine = Machine(Costs(us(TARGETS["Q4_0"])), Head(lambda *_: says, lambda *_: 0.8))
-    planner = make_planner(machine, **CHAIN)
+    planner = make_policy(machine, **CHAIN)
     assert run_auto(machine, planner, 1000) > 1.3 * run_plain(machine.costs, 10)
     assert all(math.isfinite(x) for x in planner.stats().values() if isinstance(x, float))
 
@@ -179,15 +180,15 @@ def test_costs_that_never_pay() -> None:
     """Two rows cost more than two passes, and more rows no less: the head is asked in a few trials alone."""
     target = {n: 1e4 * n * 1.1 for n in range(2, 33)} | {1: 1e4}
     machine = Machine(Costs(target), Head.constant(0.99))
-    planner = make_planner(machine, **CHAIN)
+    planner = make_policy(machine, **CHAIN)
     assert not planner.can_pay()
     run_auto(machine, planner, 500)
     stats = planner.stats()
     assert stats["drafted"] == stats["trials"] == 2  # after 128 steps, and 256 more
     assert set(stats["draft_tokens"]) == {0, 3}
     # but eight rows may be cheap
-    assert make_planner(machine, target | {8: 3e4}, **CHAIN).can_pay()
-    assert not make_planner(machine, target | {8: 3e4}, n_max=6).can_pay()
+    assert make_policy(machine, target | {8: 3e4}, **CHAIN).can_pay()
+    assert not make_policy(machine, target | {8: 3e4}, n_max=6).can_pay()
 
 
 def test_costs_are_learned() -> None:
@@ -196,7 +197,7 @@ def test_costs_are_learned() -> None:
     best = max(run_chain(costs, Head.constant(0.8), n, 3000) for n in range(9))
     machine = Machine(costs, Head.constant(0.8))
     told = {n: 0.5 * t for n, t in (us(TARGETS["Q4_0"]) | {3: 16_000.0}).items()}
-    planner = make_planner(machine, told, **CHAIN)
+    planner = make_policy(machine, told, **CHAIN)
     run_auto(machine, planner, 300)
     assert run_auto(machine, planner, 3000) >= 0.97 * best
 
@@ -210,7 +211,7 @@ def test_calibration_converges(hit, rng: np.random.Generator) -> None:
     head = Head(lambda rng, *_: float(rng.uniform(0.02, 0.98)), lambda p, depth, _: true_rate(p, depth))
     # drafting is nearly free, so that all is seen
     machine = Machine(Costs({1: 1e4, 16: 1.01e4}, {1: 1.0}, {1: 1.0}), head)
-    planner = make_planner(machine, n_max=4)
+    planner = make_policy(machine, n_max=4)
     run_auto(machine, planner, 20_000)
     found = [[planner.acceptance(p, depth) for p in (0.2, 0.5, 0.8, 0.95)] for depth in (1, 2, 3)]
     true = [[true_rate(p, depth) for p in (0.2, 0.5, 0.8, 0.95)] for depth in (1, 2, 3)]
@@ -220,14 +221,14 @@ def test_calibration_converges(hit, rng: np.random.Generator) -> None:
 
 def test_few_judgements_make_no_jumps() -> None:
     machine = Machine(Costs({1: 1e4, 16: 1.01e4}), Head.constant(0.8), n_seqs=2)
-    planner = make_planner(machine, n_max=2, n_seq_max=2)
+    planner = make_policy(machine, n_max=2, n_seq_max=2)
     run_batch(machine, planner, 2, 4000)
     before = [planner.acceptance(0.8, seq_id=s) for s in (0, 1)]
     assert before == pytest.approx([0.8, 0.8], abs=0.06)
     machine.head = Head.constant(0.0, says=0.8)
     for _ in range(10):
-        planner.propose(TRUTH, 10)
-        planner.observe([TRUTH], 1, 1e4)
+        plan(planner, TRUTH, 10)
+        planner.observe([0], [[TRUTH]], 1, 1e4)
     after = [planner.acceptance(0.8, seq_id=s) for s in (0, 1)]
     assert 0.1 < after[0] < before[0] - 0.1
     # the other sequence learns less of it, and a new text goes back to what all have in common
@@ -239,19 +240,19 @@ def test_few_judgements_make_no_jumps() -> None:
 def test_probes_cost_no_rows_and_are_judged_by_the_text() -> None:
     """A chain that is drafted but not verified is compared with what comes out without it, step after step."""
     machine = Machine(Costs(us(TARGETS["Q4_0"])), Head.constant(1.0, says=0.9))
-    planner = make_planner(machine, us(TARGETS["Q4_0"]) | dict.fromkeys((2, 3, 4, 5), 1000000.0), n_max=8)
+    planner = make_policy(machine, us(TARGETS["Q4_0"]) | dict.fromkeys((2, 3, 4, 5), 1000000.0), n_max=8)
     assert planner.can_pay()
     before = [planner.acceptance(0.9, depth) for depth in (1, 2)]
     n_steps = 0
     while planner.stats()["drafted"] == 0 or n_steps < 2:
-        assert len(planner.propose(TRUTH, 3)) == 0  # no room for the rows that are worth it
-        planner.observe([TRUTH], 1, 14_600.0)
+        assert len(plan(planner, TRUTH, 3)) == 0  # no room for the rows that are worth it
+        planner.observe([0], [[TRUTH]], 1, 14_600.0)
         n_steps += 1
     assert planner.acceptance(0.9, 1) > before[0]
     # a token that does not belong to the judged text ends the comparison
     known = planner.acceptance(0.9, 2)
     planner.reset()
-    planner.observe([TRUTH], 1, 14_600.0)
+    planner.observe([0], [[TRUTH]], 1, 14_600.0)
     assert planner.acceptance(0.9, 2) == pytest.approx(known, abs=0.05)
 
 
@@ -259,10 +260,10 @@ def test_probes_cost_no_rows_and_are_judged_by_the_text() -> None:
 @pytest.mark.parametrize("n_room", [0, 1, 5, 1000])
 def test_trees_keep_their_limits(n_leaves: int, n_room: int) -> None:
     machine = Machine(Costs({1: 1e4, 64: 1.2e4}), Head.varied(0.5, 2.0))
-    planner = make_planner(machine, n_max=6, top_k=4, n_leaves_max=n_leaves, n_nodes_max=20)
+    planner = make_policy(machine, n_max=6, top_k=4, n_leaves_max=n_leaves, n_nodes_max=20)
     sizes = set()
     for _ in range(200):
-        draft = planner.propose(TRUTH, n_room)
+        draft = plan(planner, TRUTH, n_room)
         sizes.add(len(draft))
         assert len(draft) <= min(20, n_room)
         depth: list[int] = []
@@ -275,7 +276,7 @@ def test_trees_keep_their_limits(n_leaves: int, n_room: int) -> None:
         siblings = [(p, t) for p, t in zip(draft.parents, draft.tokens, strict=True)]
         assert len(set(siblings)) == len(siblings)
         _, n_rows, t_verify, _ = machine.verify([(draft.tokens, draft.parents)])
-        planner.observe([TRUTH], n_rows, t_verify)
+        planner.observe([0], [[TRUTH]], n_rows, t_verify)
     assert max(sizes) >= min(4, n_room)
 
 
@@ -287,7 +288,7 @@ def test_several_sequences(target: str, n_seqs: int) -> None:
         costs, head = Costs(us(TARGETS[target])), HEADS[name]
         best = max(run_batch(Machine(costs, head, 1, n_seqs), n, n_seqs, 4000) for n in range(4))
         machine = Machine(costs, head, 2, n_seqs)
-        planner = make_planner(machine, n_max=16, n_nodes_max=64, n_seq_max=n_seqs, top_k=4)
+        planner = make_policy(machine, n_max=16, n_nodes_max=64, n_seq_max=n_seqs, top_k=4)
         assert run_batch(machine, planner, n_seqs, 6000) >= 0.97 * best
 
 
@@ -297,7 +298,7 @@ def test_steps_in_one_graph(name: str) -> None:
     costs, head = Costs(us(TARGETS["F16"])), HEADS[name]
     best = max(run_chain(costs, head, n, 3000, n_unroll=128) for n in range(9))
     machine = Machine(costs, head, 2, n_unroll=128)
-    planner = make_planner(machine, **CHAIN)
+    planner = make_policy(machine, **CHAIN)
     assert run_auto(machine, planner, 5000) >= 0.97 * best
     assert run_auto(machine, planner, 1000) >= 0.97 * run_plain(costs, 10)
 
@@ -313,7 +314,7 @@ def test_all_levels_in_one_graph(target: str, name: str) -> None:
         *(run_chain(costs, head, n, 2000, n_unroll=128, kind=ParallelMachine) for n in (1, 2, 3, 4, 5, 7, 8, 11, 15)),
     )
     machine = ParallelMachine(costs, head, n_unroll=128)
-    planner = make_planner(machine, **CHAIN)
+    planner = make_policy(machine, **CHAIN)
     run_auto(machine, planner, 500)
     assert run_auto(machine, planner, 3000) > 0.95 * best
 
@@ -327,7 +328,7 @@ def test_tokens_that_are_evaluated_again(target: str, name: str, n_snapshots: in
     best = max(run_batch(Machine(costs, head, 1, n_snapshots=n_snapshots), n, 1, 4000) for n in range(8))
     machine = Machine(costs, head, 2, n_snapshots=n_snapshots)
     machine.head = Head(head.p, head.hit)  # what is expected of a chain alone says nothing here
-    planner = make_planner(machine, n_snapshots=n_snapshots, **CHAIN)
+    planner = make_policy(machine, n_snapshots=n_snapshots, **CHAIN)
     assert run_auto(machine, planner, 5000) >= 0.97 * best
 
 
@@ -336,7 +337,7 @@ def test_own_time() -> None:
     least = {}
     for name, options in (("chain", CHAIN), ("tree", TREE)):
         machine = Machine(Costs(us(TARGETS["F16"])), HEADS["varied"])
-        planner = make_planner(machine, **options)
+        planner = make_policy(machine, **options)
         times = []
         for _ in range(40):
             before = planner.stats()
@@ -350,7 +351,7 @@ def test_own_time() -> None:
 
 def test_figures() -> None:
     machine = Machine(Costs(us(TARGETS["F16"])), HEADS["varied"])
-    planner = make_planner(machine, **CHAIN)
+    planner = make_policy(machine, **CHAIN)
     log: list[int] = []
     run_auto(machine, planner, 500, log=log)
     stats = planner.stats()
@@ -365,9 +366,9 @@ def test_figures() -> None:
 
 def test_nothing_to_draft_with() -> None:
     curve = CostCurve({1: 1.0})
-    planner = Planner([], curve)
-    assert len(planner.propose(1, 10)) == 0
-    planner.observe([1], 1, 10.0)
+    planner = Policy([], [curve])
+    assert len(plan(planner, 1, 10)) == 0
+    planner.observe([0], [[1]], 1, 10.0)
 
 
 def test_errors() -> None:
@@ -381,29 +382,28 @@ def test_errors() -> None:
         {"n_nodes_max": -1},
     ):
         with pytest.raises(ValueError, match="planner: expected"):
-            make_planner(machine, **options)
-    planner = make_planner(machine, n_seq_max=2)
+            make_policy(machine, **options)
+    planner = make_policy(machine, n_seq_max=2)
     for call in (
-        lambda: planner.propose(1, 10, seq_id=2),
-        lambda: planner.propose(1, 10, seq_id=-1),
-        lambda: planner.propose_batch([], [], []),
-        lambda: planner.propose_batch([0, 0], [1, 1], [5, 5]),
-        lambda: planner.propose_batch([0, 1], [1], [5, 5]),
-        lambda: planner.observe([1], 1, 1.0, seq_id=5),
-        lambda: planner.observe_batch([0, 1], [[1]], 1, 1.0),
+        lambda: plan(planner, 1, 10, seq_id=2),
+        lambda: plan(planner, 1, 10, seq_id=-1),
+        lambda: plan_all(planner, [], [], []),
+        lambda: plan_all(planner, [0, 0], [1, 1], [5, 5]),
+        lambda: planner.observe([5], [[1]], 1, 1.0),
+        lambda: planner.observe([0, 1], [[1]], 1, 1.0),
         lambda: planner.reset(2),
         lambda: planner.acceptance(2.0),
         lambda: planner.acceptance(0.5, 0),
     ):
-        with pytest.raises(ValueError, match="planner: expected"):
+        with pytest.raises(ValueError, match=r"(planner|policy): expected"):
             call()
     # a drafter that fails leaves the planner usable
-    broken = make_planner(machine)
+    broken = make_policy(machine)
     machine.begin, begin = None, machine.begin  # type: ignore[assignment, method-assign]
     with pytest.raises(TypeError):
-        broken.propose(1, 10)
+        plan(broken, 1, 10)
     machine.begin = begin  # type: ignore[method-assign]
-    assert len(broken.propose(1, 10)) > 0
+    assert len(plan(broken, 1, 10)) > 0
 
 
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
@@ -413,7 +413,7 @@ def test_a_random_head_is_found_out_soon(target: str) -> None:
     for n_tokens, most in ((48, 0.04), (1000, 0.015)):
         costs = Costs(us(TARGETS[target]))
         machine = Machine(costs, head)
-        planner = make_planner(machine, n_max=16, top_k=4, n_leaves_max=8, n_nodes_max=31)
+        planner = make_policy(machine, n_max=16, top_k=4, n_leaves_max=8, n_nodes_max=31)
         assert run_auto(machine, planner, n_tokens) >= (1.0 - most) * run_plain(costs, n_tokens)
 
 
@@ -426,7 +426,7 @@ def test_a_head_whose_probabilities_say_nothing(target: str, rate: float, says: 
     found = []
     for seed in range(4):
         machine = Machine(costs, head, seed)
-        planner = make_planner(machine, n_max=16)
+        planner = make_policy(machine, n_max=16)
         run_auto(machine, planner, 24, text=10**9)
         found.append(run_auto(machine, planner, 48, text=10**9))
     assert np.mean(found) >= 0.9 * best

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drafting import draft_chain, plan
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, planning
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.engine import Engine
-from llama_cpp_eagle3.planning import Costs, DraftCosts, cache_dir, load_costs, make_planner, timing
+from llama_cpp_eagle3.planning import Costs, DraftCosts, cache_dir, load_costs, make_policy, timing
 from llama_cpp_eagle3.planning import save_costs as save
 from llama_cpp_eagle3.planning.cache import costs_path
 from loading import load, path_of, prompts, take
@@ -77,15 +78,14 @@ def test_no_trace(tiny_target: Any, tiny_head: Any, options: dict[str, Any]) -> 
     logits, drafts, states = [], [], []
     for is_measured in (False, True):
         with closing(load(tiny_target, tiny_head, **options)) as llm:
-            assert llm.drafter is not None
             if is_measured:
                 measure(llm, 0.1)
-                assert llm.n_tokens == llm.target.n_past() == llm.drafter.n_past() == 0
+                assert llm.n_tokens == llm.target.n_past() == llm.drafters[0].n_past() == 0
                 with pytest.raises(ValueError, match="at least one token"):
                     llm.sample()
             llm.eval(prompt)
             logits.append(llm.target.logits(len(prompt) - 1))
-            drafts.append(llm.drafter.propose(7, 5))
+            drafts.append(draft_chain(llm.drafters[0], 7, 5))
             states.append(llm.save_state().llama_state)
             assert take(llm, prompt, 20)
     np.testing.assert_array_equal(*logits)
@@ -124,7 +124,7 @@ def test_without_a_head(tiny_target: Any) -> None:
                 break
         assert costs.drafts == ()
         assert costs_of(llm) == costs
-        assert len(make_planner(llm.engine, costs).propose(1, 10)) == 0
+        assert len(plan(make_policy(llm.engine, costs), 1, 10)) == 0
 
 
 def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", None)
     llm.eval([1, 2, 3])  # nothing is measured, so it need not be empty
     assert costs_of(llm) == costs
-    planner = make_planner(llm.engine, costs, n_max=4)
-    assert len(planner.propose(4, 10)) <= 4
+    planner = make_policy(llm.engine, costs, n_max=4)
+    assert len(plan(planner, 4, 10)) <= 4
 
 
 @pytest.mark.parametrize("row_seconds", [0.1, 3.0, 8.0, 40.0])
@@ -183,7 +183,7 @@ def test_measuring_ends_at_its_limit(
             assert slept - before + perf_counter() - start < max(21.0, 3 * row_seconds + 2.0)
             assert "about 2 s, up to 20 s if weights are read or shaders compiled" in caplog.text
             costs = load_costs(llm.loaded.costs_key())
-            assert llm.planner is not None
+            assert llm.policy.is_measured
             assert ("measuring further" in caplog.text) == (n_runs > 1)
         if costs is not None:
             break
@@ -230,8 +230,8 @@ def test_shaders_that_are_compiled_meanwhile(
             caplog.clear()
             llm.reset()  # nothing is measured while the context holds tokens
             take(llm, prompt, 10)
-            seen.append(llm.planner)
-            assert llm.planner is not None
+            seen.append(llm.policy)
+            assert llm.policy.is_measured
             assert slept - before < (60.0 if len(seen) == 1 else 30.0)
             assert ("what is missing is guessed" in caplog.text) == (load_costs(llm.loaded.costs_key()) is None)
         assert 2 <= len(seen) <= 6
@@ -239,9 +239,9 @@ def test_shaders_that_are_compiled_meanwhile(
         assert costs is not None
         assert all(t < 4e6 * row_seconds * 2 for t in costs.target.values())
         take(llm, prompt, 10)
-        assert llm.planner is seen[-1]  # it is measured: that one stays
-        assert llm.planner is not seen[0]
-        assert llm.planner.costs[0].measured == costs.target
+        assert llm.policy is seen[-1]  # it is measured: that one stays
+        assert llm.policy is not seen[0]
+        assert llm.policy.costs[0].measured == costs.target
 
 
 def test_guesses_are_not_kept(tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,8 +250,8 @@ def test_guesses_are_not_kept(tiny_target: Any, tiny_head: Any, monkeypatch: pyt
     monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure_types", lambda *_: part)
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
         take(llm, [1, 2, 3], 20)
-        assert llm.planner is not None
-        target, begin, step = llm.planner.costs
+        assert llm.policy.is_measured
+        target, begin, step = llm.policy.costs
         assert target.measured == {1: 1e9, 4: 1.5e9}
         assert begin.measured == step.measured == {1: 1e8}
         assert min(target.corrected.values()) < 1e8  # as the passes were
@@ -369,8 +369,7 @@ class TestHeadInFewerBits:
         seen: list[int] = []
 
         def times(engine: Engine, factor: float) -> DraftCosts:
-            assert engine.drafter is not None
-            seen.append(engine.drafter.n_bytes_own)
+            seen.append(engine.drafters[0].n_bytes_own)
             scale = 1.0 if seen[-1] == max(seen) else 1.0 / factor
             return DraftCosts({1: 400.0 * scale}, {1: 400.0 * scale})
 
@@ -394,10 +393,10 @@ class TestHeadInFewerBits:
         costs = costs_of(llm, 0.1)
         assert costs.draft_type == llm.draft_type == draft_type
         # who drafts is who is loaded, not the one that was there before
-        assert llm.engine.drafter is llm.drafter
+        assert llm.engine.drafters[0] is llm.drafters[0]
         llm.calibrate()
-        assert llm.planner is not None
-        assert llm.engine.drafter is llm.drafter
+        assert llm.policy.is_measured
+        assert llm.engine.drafters[0] is llm.drafters[0]
         assert costs.drafts[0].step[1] == pytest.approx(400.0 if draft_type is None else 400.0 / factor)
 
     def test_the_same_text(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
@@ -406,11 +405,10 @@ class TestHeadInFewerBits:
             plain = take(llm, prompt, 40)
         gain(4.0)
         with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
-            assert llm.drafter is not None
-            n_bytes, as_is = llm.drafter.n_bytes_own, llm.draft_type
+            n_bytes, as_is = llm.drafters[0].n_bytes_own, llm.draft_type
             assert take(llm, prompt, 40) == plain
             assert (as_is, llm.draft_type) == (None, self.Q4_0)
-            assert llm.drafter.n_bytes_own < 0.5 * n_bytes
+            assert llm.drafters[0].n_bytes_own < 0.5 * n_bytes
             assert llm.last_stats.drafted > 0
 
     def test_known_at_the_next_load(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
@@ -435,7 +433,7 @@ class TestHeadInFewerBits:
                 other.calibrate()
             assert len(list(zip(range(5), llm.generate([3], reset=False), strict=False))) == 5
             assert llm.draft_type is None
-            assert llm.planner is None
+            assert not llm.policy.is_measured
             assert llm.last_stats.drafted > 0
 
     @pytest.mark.parametrize("asked", [0, 8, 2], ids=["F32", "Q8_0", "Q4_0"])

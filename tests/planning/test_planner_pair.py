@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from drafting import draft_chain, draft_tree, plan, plan_all
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import CostCurve, Planner
+from llama_cpp_eagle3._core import CostCurve, Policy
 from loading import load, load_plain, prompts, take
 from random_arch import write_random_arch
 from small import make_drafter
@@ -20,10 +21,9 @@ from small import make_drafter
 CHEAP = CostCurve({1: 1.0}), CostCurve({1: 1.0})
 
 
-def run_steps(llm: Eagle3Llama, planner: Planner, prompt: Sequence[int], n_tokens: int) -> tuple[list[int], list[int]]:
+def run_steps(llm: Eagle3Llama, planner: Policy, prompt: Sequence[int], n_tokens: int) -> tuple[list[int], list[int]]:
     """Greedy generation with chains that the planner chooses: the tokens, and how many each step drafted."""
-    target, drafter, tap = llm.target, llm.drafter, llm.tap
-    assert drafter is not None
+    target, drafter, tap = llm.target, llm.drafters[0], llm.tap
     assert tap is not None
     llm.reset()
     llm.eval(prompt)
@@ -32,7 +32,7 @@ def run_steps(llm: Eagle3Llama, planner: Planner, prompt: Sequence[int], n_token
     n_past = len(prompt)
     while len(tokens) < n_tokens:
         id_last = tokens[-1]
-        draft = planner.propose(id_last, n_room=llm.n_ctx() - n_past - 1)
+        draft = plan(planner, id_last, n_room=llm.n_ctx() - n_past - 1)
         rows = [id_last, *draft.tokens]
 
         start = perf_counter_ns()
@@ -46,7 +46,7 @@ def run_steps(llm: Eagle3Llama, planner: Planner, prompt: Sequence[int], n_token
                 break
         target.truncate(n_past + len(said))
         drafter.process(tap, rows[: len(said)], n_past)
-        planner.observe(said, n_rows=len(rows), t_verify_us=t_verify_us)
+        planner.observe([0], [said], n_rows=len(rows), t_verify_us=t_verify_us)
         tokens += said
         drafted.append(len(draft))
         n_past += len(said)
@@ -58,7 +58,7 @@ def test_a_good_head_is_used(perfect_pair: tuple[Any, Any]) -> None:
     (prompt,) = prompts(1)
     with closing(load(target, head)) as llm, closing(load_plain(target)) as plain:
         prompt = [*prompt, *take(plain, prompt, 2 * len(prompt) + 20)]  # a text that the target could have said
-        planner = Planner([(llm.drafter, *CHEAP)], CostCurve({1: 1e5, 4: 1.001e5, 5: 9e5}), n_max=8)
+        planner = Policy([llm.drafters[0]], [CostCurve({1: 1e5, 4: 1.001e5, 5: 9e5}), *CHEAP], n_max=8)
         tokens, drafted = run_steps(llm, planner, prompt, 100)
         assert tokens == take(plain, prompt, 100)
         assert max(drafted) >= 3
@@ -67,8 +67,8 @@ def test_a_good_head_is_used(perfect_pair: tuple[Any, Any]) -> None:
         assert stats["steps"] == len(drafted)
         assert 0 < stats["draft_us"] < 1e6
         # the same tokens as without a planner
-        draft = planner.propose(tokens[-1], 3)
-        assert draft.tokens == llm.drafter.propose(tokens[-1], 8)[: len(draft)]
+        draft = plan(planner, tokens[-1], 3)
+        assert draft.tokens == draft_chain(llm.drafters[0], tokens[-1], 8)[: len(draft)]
         assert all(0 < p <= 1 for p in draft.probs)
 
 
@@ -78,9 +78,9 @@ def test_a_useless_head_is_left_alone(tiny_target: Any, tiny_head: Any) -> None:
         closing(load(tiny_target, tiny_head, n_ctx=1024)) as llm,
         closing(load_plain(tiny_target, n_ctx=1024)) as plain,
     ):
-        planner = Planner(
-            [(llm.drafter, CostCurve({1: 300.0}), CostCurve({1: 200.0}))],
-            CostCurve({1: 1000.0, 8: 2000.0}),
+        planner = Policy(
+            [llm.drafters[0]],
+            [CostCurve({1: 1000.0, 8: 2000.0}), CostCurve({1: 300.0}), CostCurve({1: 200.0})],
             n_max=8,
         )
         tokens, drafted = run_steps(llm, planner, prompt, 600)
@@ -98,7 +98,7 @@ def test_a_probe_reads_few_rows_that_wait(tmp_path: Path) -> None:
     drafter = make_drafter(write_random_arch(tmp_path, "llama"), n_ctx=2048, n_seq_max=n_seqs)
     costs = {n: 1e5 * (1 + max(0, n - n_seqs) / 16) for n in range(1, 25)}
     begin, step_costs = CostCurve({1: 2e3}), CostCurve({1: 1e3})
-    planner = Planner([(drafter, begin, step_costs)], CostCurve(costs), n_max=2, n_nodes_max=16, n_seq_max=n_seqs)
+    planner = Policy([drafter], [CostCurve(costs), begin, step_costs], n_max=2, n_nodes_max=16, n_seq_max=n_seqs)
     n_past, ids_last = [0] * n_seqs, [1] * n_seqs
 
     def show(tokens: list[int], s: int) -> None:
@@ -108,14 +108,14 @@ def test_a_probe_reads_few_rows_that_wait(tmp_path: Path) -> None:
     def step(is_right: bool) -> int:
         """Run a step whose tokens are what was drafted, or not; returns how many rows that waited were read."""
         before, n_drafted = [drafter.n_waiting(s) for s in ids], planner.stats()["drafted"]
-        drafts = planner.propose_batch(ids, ids_last, [100] * n_seqs)
+        drafts = plan_all(planner, ids, ids_last, [100] * n_seqs)
         after = [drafter.n_waiting(s) for s in ids]
         guesses: dict[int, int] = {}
         if planner.stats()["drafted"] > n_drafted:
             guesses = {node[4]: node[1] for node in reversed(drafter.nodes) if node[0] < 0}  # the best one stays
         said = [[guesses.get(s, 7) if is_right else (guesses.get(s, 7) + 1) % 256] for s in ids]
         n_rows = n_seqs + sum(map(len, drafts))
-        planner.observe_batch(ids, said, n_rows, costs[n_rows])
+        planner.observe(ids, said, n_rows, costs[n_rows])
         for s in ids:
             show([ids_last[s]], s)
             ids_last[s] = said[s][0]
@@ -142,18 +142,17 @@ def test_a_probe_reads_few_rows_that_wait(tmp_path: Path) -> None:
 def test_trees_and_several_sequences(tiny_target: Any, tiny_head: Any) -> None:
     (prompt,) = prompts(1)
     with closing(load(tiny_target, tiny_head)) as llm:
-        assert llm.drafter is not None
         llm.eval(prompt)
         flat = CostCurve({1: 1e5, 32: 1.001e5})
-        planner = Planner([(llm.drafter, *CHEAP)], flat, n_max=3, top_k=4, n_nodes_max=12, n_leaves_max=8)
-        draft = planner.propose(7, 100)
+        planner = Policy([llm.drafters[0]], [flat, *CHEAP], n_max=3, top_k=4, n_nodes_max=12, n_leaves_max=8)
+        draft = plan(planner, 7, 100)
         # free rows are filled with the most probable nodes, which EAGLE-2's tree has too
         assert len(draft) >= 4
-        tree = llm.drafter.propose_tree(7, 3, 4, 60)
+        tree = draft_tree(llm.drafters[0], 7, 3, 4, 60)
         paths = {_path(tree, i): p for i, p in enumerate(tree.probs)}
         for i, p in enumerate(draft.probs):
             assert paths[_path(draft, i)] == pytest.approx(p, rel=1e-4)
-        (chain,) = planner.propose_batch([0], [7], [5])
+        (chain,) = plan_all(planner, [0], [7], [5])
         assert len(chain) <= 5
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner_sim import Costs, Head, Machine, make_planner, run_auto, run_plain, us
+from planner_sim import Costs, Head, Machine, make_policy, run_auto, run_plain, us
 
 # Qwen2.5-Coder's 1.5B with the 0.5B, two threads
 TARGET = us({1: 33.0, 2: 37.0, 4: 47.0, 8: 80.0, 16: 150.0})
@@ -29,7 +29,7 @@ def small(head: Head, n_waiting: int, seed: int = 0) -> SmallModel:
 def seconds(head: Head, n_waiting: int, n_tokens: int) -> float:
     """Of an answer with the planner."""
     machine = small(head, n_waiting)
-    run_auto(machine, make_planner(machine, n_max=8), n_tokens, text=10**9)
+    run_auto(machine, make_policy(machine, n_max=8), n_tokens, text=10**9)
     return 1e-6 * machine.t
 
 
@@ -57,28 +57,28 @@ def test_a_useless_one_costs_at_most_its_price(n_tokens: int) -> None:
 
 def test_what_is_read_is_asked_at_once() -> None:
     machine = small(GOOD, 1)
-    planner = make_planner(machine, n_max=8)
+    planner = make_policy(machine, n_max=8)
     run_auto(machine, planner, 4, text=10**9)
     assert planner.stats()["asked"] == [planner.stats()["steps"]]
 
 
 def test_what_is_unread_is_not_asked_at_first() -> None:
     machine = small(GOOD, N_PROMPT)
-    planner = make_planner(machine, n_max=8)
+    planner = make_policy(machine, n_max=8)
     run_auto(machine, planner, 8, text=10**9)
     assert planner.stats()["asked"] == [0]
     assert machine.waiting == [N_PROMPT + 8]
 
 
 def test_a_small_models_prompt_waits_and_a_heads_does_not() -> None:
-    assert make_planner(small(GOOD, 1), n_max=8).may_wait(0, 1) == 1
+    assert make_policy(small(GOOD, 1), n_max=8).may_wait(0, 1) == 1
     head = Machine(Costs(TARGET), GOOD)
-    assert make_planner(head, n_max=8).may_wait(0, 1) == 0
+    assert make_policy(head, n_max=8).may_wait(0, 1) == 0
 
 
 def test_another_text_is_rented_anew() -> None:
     machine = small(GOOD, N_PROMPT)
-    planner = make_planner(machine, n_max=8)
+    planner = make_policy(machine, n_max=8)
     run_auto(machine, planner, 1500, text=10**9)
     asked = planner.stats()["asked"][0]
     assert asked > 0

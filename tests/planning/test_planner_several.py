@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner_sim import TARGETS, TRUTH, Costs, Head, Machine, make_planner, run_auto, us
+from drafting import plan_all
+from planner_sim import TARGETS, TRUTH, Costs, Head, Machine, make_policy, run_auto, us
 
 GOOD, FAIR = Head.varied(0.85), Head.varied(0.6)
 USELESS = {
@@ -27,7 +28,7 @@ def two(first: Head, second: Head, seed: int = 0, **costs: float) -> tuple[Machi
 
 def alone(head: Head, n_tokens: int, **options: int) -> float:
     machine = Machine(Costs(us(TARGETS["Q4_0"])), head)
-    return run_auto(machine, make_planner(machine, **options), n_tokens)
+    return run_auto(machine, make_policy(machine, **options), n_tokens)
 
 
 @pytest.mark.parametrize("options", [CHAIN, TREE], ids=["chain", "tree"])
@@ -36,7 +37,7 @@ def alone(head: Head, n_tokens: int, **options: int) -> float:
 def test_a_useless_one_is_soon_not_asked(name: str, is_first: bool, options: dict[str, int]) -> None:
     good, useless = two(GOOD, USELESS[name])
     order = (useless, good) if is_first else (good, useless)
-    planner = make_planner(good, order=order, **options)
+    planner = make_policy(good, order=order, **options)
     speed = run_auto(good, planner, 5000)
     asked = planner.stats()["asked"][not is_first]
     assert asked < 60
@@ -51,7 +52,7 @@ def test_the_better_one_drafts(is_first: bool) -> None:
     speeds = []
     for seed in range(4):
         good, fair = two(GOOD, FAIR, seed)
-        planner = make_planner(good, order=(good, fair) if is_first else (fair, good), **CHAIN)
+        planner = make_policy(good, order=(good, fair) if is_first else (fair, good), **CHAIN)
         speeds.append(run_auto(good, planner, 4000))
     assert np.mean(speeds) > 0.96 * alone(GOOD, 16000, **CHAIN)
     assert np.mean(speeds) > 1.1 * alone(FAIR, 16000, **CHAIN)
@@ -60,7 +61,7 @@ def test_the_better_one_drafts(is_first: bool) -> None:
 @pytest.mark.parametrize("is_first", [True, False])
 def test_of_equals_the_cheaper_one_drafts(is_first: bool) -> None:
     cheap, dear = two(GOOD, GOOD, price=4.0)
-    planner = make_planner(cheap, order=(cheap, dear) if is_first else (dear, cheap), **CHAIN)
+    planner = make_policy(cheap, order=(cheap, dear) if is_first else (dear, cheap), **CHAIN)
     run_auto(cheap, planner, 5000)
     asked = planner.stats()["asked"]
     assert asked[not is_first] > 8 * asked[is_first]
@@ -71,7 +72,7 @@ def test_one_that_becomes_better_is_found() -> None:
     late = Head(GOOD.p, lambda p, _, n: p if n > 4000 else 0.0)
     early = Head(GOOD.p, lambda p, _, n: p if n <= 4000 else 0.3 * p)
     first, second = two(early, late)
-    planner = make_planner(first, order=(first, second), **CHAIN)
+    planner = make_policy(first, order=(first, second), **CHAIN)
     run_auto(first, planner, 4000)
     before = planner.stats()["asked"]
     assert before[0] > 20 * before[1]
@@ -85,21 +86,19 @@ def test_one_that_becomes_better_is_found() -> None:
 
 def test_sequences_choose_who_may_be_asked() -> None:
     first, second = two(GOOD, GOOD)
-    planner = make_planner(first, order=(first, second), n_seq_max=1, **CHAIN)
+    planner = make_policy(first, order=(first, second), n_seq_max=1, **CHAIN)
     for bits, asked in ((1, [20, 0]), (2, [20, 20]), (0, [20, 20])):
         for _ in range(20):
-            (draft,) = planner.propose_batch([0], [TRUTH], [100], drafters=[bits])
+            (draft,) = plan_all(planner, [0], [TRUTH], [100], drafters=[bits])
             assert all(source in (0, 2 * bits) for source in draft.sources)
             (n,), n_rows, t_verify, t_other = first.verify([(draft.tokens, draft.parents)])
-            planner.observe([TRUTH] * n, n_rows, t_verify, t_other)
+            planner.observe([0], [[TRUTH] * n], n_rows, t_verify, t_other)
         assert planner.stats()["asked"] == asked
-    with pytest.raises(ValueError, match="planner: expected drafters for 1 sequences, found 2"):
-        planner.propose_batch([0], [TRUTH], [100], drafters=[1, 1])
 
 
 def test_rows_of_the_one_that_rests_wait() -> None:
     good, useless = two(GOOD, USELESS["confident"])
-    planner = make_planner(good, order=(good, useless), **CHAIN)
+    planner = make_policy(good, order=(good, useless), **CHAIN)
     assert planner.may_wait(0, 1) == 0
     run_auto(good, planner, 2000)
     found = []
@@ -113,4 +112,4 @@ def test_rows_of_the_one_that_rests_wait() -> None:
 def test_too_many() -> None:
     machine = Machine(Costs(us(TARGETS["Q4_0"])), GOOD)
     with pytest.raises(ValueError, match="planner: expected at most 16 drafters, found 17"):
-        make_planner(machine, order=[machine] * 17)
+        make_policy(machine, order=[machine] * 17)

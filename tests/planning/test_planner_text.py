@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3._core import CostCurve, NgramDrafter, Planner
+from drafting import plan_all
+from llama_cpp_eagle3._core import CostCurve, NgramDrafter, Policy
 from planner_sim import TARGETS, Costs, Node, us
 
 N_PROMPT = 200
@@ -58,7 +59,7 @@ class Said:
             self.nodes.append((parent, truth if is_truth else 100000 + len(self.nodes), p, depth, s))
             self.right.append(is_truth)
 
-    def run(self, planner: Planner, drafter: NgramDrafter | None, n_steps: int = 10**9) -> float:
+    def run(self, planner: Policy, drafter: NgramDrafter | None, n_steps: int = 10**9) -> float:
         """Tokens per second until a text ends."""
         ids, n = list(range(len(self.texts))), 0
         for _ in range(n_steps):
@@ -68,7 +69,7 @@ class Said:
                 for s in ids:
                     drafter.update(list(self.texts[s][: self.at[s]]), N_PROMPT, s)
             ids_last = [text[self.at[s] - 1] for s, text in enumerate(self.texts)]
-            drafts = planner.propose_batch(ids, ids_last, [1000] * len(ids), n_max=[8] * len(ids))
+            drafts = plan_all(planner, ids, ids_last, [1000] * len(ids), n_max=[8] * len(ids))
             n_rows = sum(1 + len(draft) for draft in drafts)
             t_verify = self.costs.of("target", n_rows)
             self.t += t_verify
@@ -84,7 +85,7 @@ class Said:
                 self.waiting[s] += len(tokens)
                 n += len(tokens)
                 said.append(tokens)
-            planner.observe_batch(ids, said, n_rows, t_verify)
+            planner.observe(ids, said, n_rows, t_verify)
         return 1e6 * n / self.t
 
 
@@ -95,9 +96,9 @@ def speed(
     said = Said(costs, texts, accuracy or 0.0)
     drafter = NgramDrafter(len(texts)) if with_text else None
     options = {"top_k": 3, "n_leaves_max": 8} if trees and len(texts) == 1 else {}
-    planner = Planner(
-        [] if accuracy is None else [(said, CostCurve(costs.begin), CostCurve(costs.step))],
-        CostCurve(costs.target),
+    planner = Policy(
+        [] if accuracy is None else [said],
+        [CostCurve(c) for c in (costs.target, *(() if accuracy is None else (costs.begin, costs.step)))],
         n_max=31,
         n_seq_max=len(texts),
         uniform=len(texts) > 1,
@@ -129,7 +130,7 @@ def test_more_rows_than_were_measured() -> None:
     for known in (real, {n: real[n] for n in (1, 4, 8)}):
         drafter, curve = NgramDrafter(1), CostCurve(known)
         said = Said(Costs(real), [text], 0.0)
-        rates.append(said.run(Planner([], curve, n_max=31, ngram=drafter), drafter))
+        rates.append(said.run(Policy([], [curve], n_max=31, ngram=drafter), drafter))
         curves.append(curve)
     assert rates[1] > 0.95 * rates[0]
     assert max(curves[1].corrected) > 8
@@ -170,9 +171,9 @@ def test_the_head_rests_while_the_text_repeats_itself() -> None:
     costs = Costs(us(TARGETS["Q4_0"]))
     piece = np.random.default_rng(1).integers(0, 5000, 200).tolist()
     said, drafter = Said(costs, [piece * 12], 0.7), NgramDrafter()
-    planner = Planner(
-        [(said, CostCurve(costs.begin), CostCurve(costs.step))],
-        CostCurve(costs.target),
+    planner = Policy(
+        [said],
+        [CostCurve(costs.target), CostCurve(costs.begin), CostCurve(costs.step)],
         n_max=31,
         ngram=drafter,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Error
 from llama_cpp_eagle3._core import Drafter
 
@@ -28,6 +29,6 @@ def check_damaged_states(drafter: Drafter, state: bytes, i_fixed: int, n_front: 
         bad_bytes[rng.integers(0, min(len(state), n_front or len(state)))] ^= 1 << int(rng.integers(0, 8))
         try:
             drafter.state_set(bytes(bad_bytes))
-            drafter.propose(1, 2)
+            draft_chain(drafter, 1, 2)
         except (ValueError, Eagle3Error):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 import placement
 from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3._core import DraftRequest, DraftShape, Policy
+from llama_cpp_eagle3.draft import Draft as Drafted
 from reference import Draft, ReferenceHead
 from tiny import Head
 
@@ -16,6 +19,41 @@ N_STEPS = 6
 
 # what the target accepted, step by step: all, none, more than one catch-up graph takes, ...
 ACCEPTED = (3, 0, 6, 1, 0, 2, 20, 4)
+
+
+def draft_chains(
+    drafter: _core.Drafter, seq_ids: Sequence[int], ids_last: Sequence[int], n_max: Sequence[int], p_min: float = 0.0
+) -> list[list[int]]:
+    """Chains of up to n_max tokens for each sequence, together."""
+    requests = [
+        DraftRequest(seq_id, id_last, n, shape=DraftShape(n, p_min=p_min))
+        for seq_id, id_last, n in zip(seq_ids, ids_last, n_max, strict=True)
+    ]
+    return [draft.tokens for draft in Policy([drafter]).propose(requests)] if requests else []
+
+
+def draft_chain(drafter: _core.Drafter, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
+    """A chain for one sequence."""
+    return draft_chains(drafter, [seq_id], [id_last], [n_max], p_min)[0]
+
+
+def draft_tree(drafter: _core.Drafter, id_last: int, depth: int, top_k: int, n_tokens: int, seq_id: int = 0) -> Drafted:
+    """A tree for one sequence."""
+    shape = DraftShape(depth, top_k, n_tokens)
+    return Policy([drafter], n_leaves_max=n_tokens).propose([DraftRequest(seq_id, id_last, n_tokens, shape=shape)])[0]
+
+
+def plan(policy: Policy, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Drafted:
+    """What a policy drafts for one sequence."""
+    return policy.propose([DraftRequest(seq_id, id_last, n_room)], n_rows_extra)[0]
+
+
+def plan_all(
+    policy: Policy, seq_ids: Sequence[int], ids_last: Sequence[int], n_rooms: Sequence[int], **options: Sequence[Any]
+) -> list[Drafted]:
+    """What it drafts for several; options: of each request."""
+    rows = zip(seq_ids, ids_last, n_rooms, *options.values(), strict=True)
+    return policy.propose([DraftRequest(*row[:3], **dict(zip(options, row[3:], strict=True))) for row in rows])
 
 
 def make_drafter(head: Head, model_tgt: int, n_ctx: int = 256, **kwargs: Any) -> _core.Eagle3Drafter:
@@ -90,7 +128,7 @@ class SideBySide:
         """Draft in both and compare each step: a shorter draft ends in the state of its last step."""
         want = self.reference.propose(id_last, n_steps)
         for n in [n_steps, *range(1, n_steps)]:
-            ids = self.drafter.propose(id_last, n, seq_id=self.seq_id)
+            ids = draft_chain(self.drafter, id_last, n, seq_id=self.seq_id)
             self.worst.same_ids &= ids == want.ids[:n]
             self.worst.logits = max(self.worst.logits, rel_error(self.drafter.draft_logits, want.logits[n - 1]))
             self.worst.states = max(self.worst.states, rel_error(self.drafter.hidden_state, want.states[n - 1]))

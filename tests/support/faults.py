@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error
-from llama_cpp_eagle3.engine import Engine
+from llama_cpp_eagle3.engine import Drafters, Engine
 
 
 class Interrupt(KeyboardInterrupt):
@@ -50,7 +50,7 @@ class Fault:
 
 
 class _Watched:
-    """A target or a drafter, whose calls are a fault's."""
+    """A target, a drafter or a policy, whose calls are a fault's."""
 
     def __init__(self, real: Any, fault: Fault):
         self._real, self._fault = real, fault
@@ -62,20 +62,25 @@ class _Watched:
         return lambda *args, **options: self._fault.call(name, value, *args, **options)
 
 
+def watched(drafters: Drafters, tap: Any, watch: Callable[[Any], Any]) -> Drafters:
+    """The same drafters, each of them watched."""
+    result = Drafters([watch(drafter) for drafter in drafters], tap)
+    result.names = drafters.names
+    return result
+
+
 @contextmanager
 def armed(engine: Engine, fault: Fault | None) -> Iterator[None]:
     """Let a fault come up in an engine's calls of target and draft."""
     if fault is None:
         yield
         return
-    memory, fixed = engine.memory, engine.proposers._fixed
-    target, drafter = memory.target, memory.drafter
+    memory, drafting = engine.memory, engine.drafting
+    target, drafters, policy = memory.target, memory.drafters, drafting.policy
     memory.target = _Watched(target, fault)  # type: ignore[assignment]
-    if drafter is not None:
-        memory.drafter = fixed.drafter = _Watched(drafter, fault)  # type: ignore[assignment, attr-defined]
+    memory.drafters = watched(drafters, memory.tap, lambda drafter: _Watched(drafter, fault))
+    drafting.policy = _Watched(policy, fault)  # type: ignore[assignment]
     try:
         yield
     finally:
-        memory.target, memory.drafter = target, drafter
-        if drafter is not None:
-            fixed.drafter = drafter  # type: ignore[attr-defined]
+        memory.target, memory.drafters, drafting.policy = target, drafters, policy

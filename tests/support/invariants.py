@@ -8,6 +8,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, SimpleDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, Slot
@@ -115,7 +116,7 @@ def check_tree(tree: PrefixTree) -> None:
 
 
 def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
-    target, drafter, user = engine.memory.target, engine.memory.drafter, slot.user
+    target, drafters, user = engine.memory.target, engine.memory.drafters, slot.user
     if slot.is_dirty if user is None else user.is_dirty:
         return  # to be cleared, or settled, by the next call
     if user is not None:
@@ -129,7 +130,7 @@ def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     n_target = target.n_past(slot.seq_id)
     assert n_target == n_past, f"the target holds {n_target} in {slot}"
     assert not target.has_draft(slot.seq_id), slot
-    if drafter is not None and not head_may_be_behind:
+    for drafter in () if head_may_be_behind else drafters:
         # ahead where the target had to go back further than the draft
         n_draft = drafter.n_past(slot.seq_id)
         assert n_draft >= n_past, f"the draft holds {n_draft} in {slot}"
@@ -147,12 +148,12 @@ def _check_leaves(llm: Eagle3Llama) -> None:
 
 def check_empty(llm: Eagle3Llama) -> None:
     """Nothing is left of anybody."""
-    memory, target, drafter = llama_cpp.llama_get_memory(llm.ctx), llm.engine.memory.target, llm.drafter
+    memory, target = llama_cpp.llama_get_memory(llm.ctx), llm.engine.memory.target
     for seq_id in range(llama_cpp.llama_n_seq_max(llm.ctx)):
         assert llama_cpp.llama_memory_seq_pos_max(memory, seq_id) == -1, f"sequence {seq_id}"
     for seq_id in range(target.n_seq):
         assert target.n_past(seq_id) == 0
-        assert drafter is None or drafter.n_past(seq_id) == 0
+        assert all(drafter.n_past(seq_id) == 0 for drafter in llm.drafters)
     assert llm.engine.slots.cache.tree.n_bytes == 0
     assert llm.n_tokens == 0
 
@@ -174,21 +175,19 @@ class _DraftState:
 
 def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
     """The draft has seen of a slot what it would have seen of the same tokens in an empty context."""
-    assert llm.drafter is not None
-    assert fresh.drafter is not None
     tokens = list(slot.tokens)
-    n = min(len(tokens), llm.drafter.n_past(slot.seq_id))
+    n = min(len(tokens), llm.drafters[0].n_past(slot.seq_id))
     if n == 0:
         return
     fresh.reset()
     fresh.eval(tokens[:n])
-    if not isinstance(llm.drafter, Eagle3Drafter):
-        for part, other_part in zip(llm.drafter.parts, fresh.drafter.parts, strict=True):
+    if len(llm.drafters) > 1 or not isinstance(llm.drafters[0], Eagle3Drafter):
+        for part, other_part in zip(llm.drafters, fresh.drafters, strict=True):
             _check_next_drafts(part, other_part, slot.seq_id)
         return
     rows = np.asarray(fresh.features).reshape(n, -1)
-    fresh.drafter.propose(0, 1)  # writes all rows that wait
-    mine, other = _DraftState(llm.drafter, slot.seq_id), _DraftState(fresh.drafter, 0)
+    draft_chain(fresh.drafters[0], 0, 1)  # writes all rows that wait
+    mine, other = _DraftState(llm.drafters[0], slot.seq_id), _DraftState(fresh.drafters[0], 0)
     for i in range(min(len(mine.rows), n - mine.first)):
         position = mine.first + i
         assert mine.tokens[i] == tokens[position], f"token {position} of {slot}"
@@ -204,10 +203,10 @@ def _check_next_drafts(drafter: Any, fresh: Any, seq_id: int) -> None:
         return
     if isinstance(drafter, SimpleDrafter) and drafter.n_past(seq_id) == drafter.n_ctx:
         return  # it has no place for one more token
-    drafter.propose(0, 1, seq_id=seq_id)
+    draft_chain(drafter, 0, 1, seq_id=seq_id)
     found = _logits_of(drafter)
     drafter.state_set(state, seq_id)
-    fresh.propose(0, 1)
+    draft_chain(fresh, 0, 1)
     _check_close(found, _logits_of(fresh), f"what is drafted behind sequence {seq_id}")
 
 

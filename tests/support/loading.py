@@ -16,7 +16,7 @@ import placement
 from dice import DiceLlama
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft import Draft
-from llama_cpp_eagle3.planning import Costs, DraftCosts, make_planner
+from llama_cpp_eagle3.planning import Costs, DraftCosts, make_policy
 
 # One thread each: tiny models gain nothing from more, and several test processes may share two cores.
 # A cache in F32: rounding to F16 makes logits of different batch shapes differ in the fourth digit.
@@ -64,11 +64,11 @@ def take(llm: llama_cpp.Llama, prompt: Sequence[int], n: int, **options: Any) ->
 def cheap_rows(llm: Eagle3Llama) -> None:
     """As if rows cost nothing, so that all that is suggested is verified."""
     flat = dict.fromkeys((1, 8, 32, 64), 1e5)
-    drafts = (DraftCosts({1: 1.0}, {1: 1.0}),) * (0 if llm.drafter is None else len(llm.drafter.parts))
+    drafts = (DraftCosts({1: 1.0}, {1: 1.0}),) * len(llm.drafters)
     costs = Costs(flat, drafts, llm.draft_type)
     engine = llm.engine
     n_leaves = engine.target.n_leaves_max
-    engine.proposers.planner = make_planner(
+    engine.drafting.policy = make_policy(
         engine,
         costs,
         n_max=16,
@@ -86,11 +86,8 @@ class Drafts:
     def __init__(self, draft: Callable[[int, int], Draft]):
         self.draft = draft
 
-    def propose(self, sequences: Sequence[Any], n_rooms: Sequence[int], n_rows_extra: int) -> list[Draft]:
+    def __call__(self, sequences: Sequence[Any], n_rooms: Sequence[int]) -> list[Draft]:
         return [self.draft(s.tokens[-1], n_room) for s, n_room in zip(sequences, n_rooms, strict=True)]
-
-    def observe(self, *args: Any) -> None:
-        pass
 
 
 def prompts(n: int, n_vocab: int = 256, length: tuple[int, int] = (3, 40), seed: int = 0) -> list[list[int]]:

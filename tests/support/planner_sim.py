@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from drafting import is_chain
-from llama_cpp_eagle3._core import CostCurve, Planner
-from llama_cpp_eagle3.engine.proposers import N_REPLAY_MAX
+from drafting import is_chain, plan, plan_all
+from llama_cpp_eagle3._core import CostCurve, Policy
+from llama_cpp_eagle3.engine.drafting import N_REPLAY_MAX
 
 TRUTH = 0
 Node = tuple[int, int, float, int, int]
@@ -95,6 +95,7 @@ class Machine:
     """
 
     is_parallel = False
+    n_expand = 128
     n_wait_max = 128
     """Rows that wait; with more the drafter reads them without being asked."""
     read_us = 1000.0 * KV_ONLY
@@ -131,7 +132,8 @@ class Machine:
     def t(self, t: float) -> None:
         self._clock[0] = t
 
-    def time_us(self) -> float:
+    @property
+    def t_draft_us(self) -> float:
         return self.t
 
     def n_waiting(self, seq_id: int) -> int:
@@ -258,15 +260,16 @@ def run_tree(costs: Costs, head: Head, depth: int, top_k: int, n_nodes: int, n_t
     return 1e6 * m.n_tokens[0] / m.t
 
 
-def make_planner(
+def make_policy(
     machine: Machine, target: dict[int, float] | None = None, *, order: Sequence[Machine] = (), **options: int
-) -> Planner:
+) -> Policy:
     """A planner that knows the costs, or is told others for the target. order: of several drafters."""
-    drafters = [(m, CostCurve(m.costs.begin), CostCurve(m.costs.step)) for m in order or (machine,)]
-    return Planner(drafters, CostCurve(target or machine.costs.target), **options)
+    drafters = order or (machine,)
+    curves = [target or machine.costs.target, *(c for m in drafters for c in (m.costs.begin, m.costs.step))]
+    return Policy(drafters, [CostCurve(curve) for curve in curves], **options)
 
 
-def run_auto(machine: Machine, planner: Planner, n_tokens: int, text: int = 128, log: list[int] | None = None) -> float:
+def run_auto(machine: Machine, planner: Policy, n_tokens: int, text: int = 128, log: list[int] | None = None) -> float:
     """Tokens per second of the planner, over texts of so many tokens.
 
     Those of chains are expected tokens instead of what chance gives, where the head says what to expect.
@@ -280,9 +283,9 @@ def run_auto(machine: Machine, planner: Planner, n_tokens: int, text: int = 128,
             planner.reset()
             next_text += text
         (n_replay,) = machine.n_replay
-        draft = planner.propose(TRUTH, 1000 if n_replay <= N_REPLAY_MAX else 0, n_rows_extra=n_replay)
+        draft = plan(planner, TRUTH, 1000 if n_replay <= N_REPLAY_MAX else 0, n_rows_extra=n_replay)
         (n,), n_rows, t_verify, t_other = machine.verify([(draft.tokens, draft.parents)])
-        planner.observe([TRUTH] * n, n_rows, t_verify, t_other)
+        planner.observe([0], [[TRUTH] * n], n_rows, t_verify, t_other)
         if log is not None:
             log.append(len(draft))
         exact = exact and is_chain(draft)
@@ -292,13 +295,13 @@ def run_auto(machine: Machine, planner: Planner, n_tokens: int, text: int = 128,
     return 1e6 * (machine.n_tokens[0] - start) / (machine.t - t_start)
 
 
-def run_batch(machine: Machine, how: Planner | int, n_seqs: int, n_tokens: int) -> float:
+def run_batch(machine: Machine, how: Policy | int, n_seqs: int, n_tokens: int) -> float:
     """Tokens per second of several sequences together, with a planner or with chains of one length."""
     ids, start, t_start = list(range(n_seqs)), sum(machine.n_tokens), machine.t
     while sum(machine.n_tokens) < start + n_tokens:
         trees: list[tuple[list[int], list[int]]] = [([], [])] * n_seqs
-        if isinstance(how, Planner):
-            drafts = how.propose_batch(ids, [TRUTH] * n_seqs, [1000] * n_seqs)
+        if isinstance(how, Policy):
+            drafts = plan_all(how, ids, [TRUTH] * n_seqs, [1000] * n_seqs)
             assert all(is_chain(draft) for draft in drafts)
             trees = [(draft.tokens, draft.parents) for draft in drafts]
         elif how > 0 and max(machine.n_replay) <= N_REPLAY_MAX:
@@ -311,6 +314,6 @@ def run_batch(machine: Machine, how: Planner | int, n_seqs: int, n_tokens: int) 
                 level = list(range(first, len(machine.nodes)))
             trees = [([node[1] for node in machine.nodes if node[4] == s], list(range(-1, how - 1))) for s in ids]
         emitted, n_rows, t_verify, t_other = machine.verify(trees)
-        if isinstance(how, Planner):
-            how.observe_batch(ids, [[TRUTH] * n for n in emitted], n_rows, t_verify, t_other)
+        if isinstance(how, Policy):
+            how.observe(ids, [[TRUTH] * n for n in emitted], n_rows, t_verify, t_other)
     return 1e6 * (sum(machine.n_tokens) - start) / (machine.t - t_start)

@@ -21,6 +21,7 @@ import numpy as np
 from llama_cpp import LlamaState
 from llama_cpp._logger import set_verbose
 
+from drafting import draft_chain, plan
 from llama_cpp_eagle3 import Eagle3Llama
 from loading import load, take
 
@@ -61,8 +62,8 @@ CALLS: dict[str, Callable[[Eagle3Llama], Any]] = {
     "convert_draft": lambda llm: llm.convert_draft(8),
     "engine": lambda llm: llm.engine,
     "target": lambda llm: llm.target,
-    "drafter": lambda llm: llm.drafter,
-    "planner": lambda llm: llm.planner,
+    "drafters": lambda llm: llm.drafters,
+    "policy": lambda llm: llm.policy,
     "enter": lambda llm: llm.__enter__(),
 }
 
@@ -73,14 +74,14 @@ def held(part: Any, use: Callable[[Any], Any]) -> Callable[[], Any]:
 
 # what was taken from it before
 PARTS: dict[str, Callable[[Eagle3Llama], Callable[[], Any]]] = {
-    "drafter.propose": lambda llm: held(llm.drafter, lambda d: d.propose(5, 3)),
+    "drafter.propose": lambda llm: held(llm.drafters[0], lambda d: draft_chain(d, 5, 3)),
     "drafter.process_rows": lambda llm: held(
-        llm.drafter, lambda d: d.process_rows(np.zeros((1, 192), np.float32), [1], 0)
+        llm.drafters[0], lambda d: d.process_rows(np.zeros((1, 192), np.float32), [1], 0)
     ),
-    "drafter.state_get": lambda llm: held(llm.drafter, lambda d: d.state_get()),
-    "drafter.head": lambda llm: held(llm.drafter, lambda d: d.head),
-    "drafter.n_past": lambda llm: held(llm.drafter, lambda d: d.n_past()),
-    "planner.propose": lambda llm: held(llm.planner, lambda p: p.propose(5, 3)),
+    "drafter.state_get": lambda llm: held(llm.drafters[0], lambda d: d.state_get()),
+    "drafter.head": lambda llm: held(llm.drafters[0], lambda d: d.head),
+    "drafter.n_past": lambda llm: held(llm.drafters[0], lambda d: d.n_past()),
+    "policy.propose": lambda llm: held(llm.policy, lambda p: plan(p, 5, 3)),
     "target.decode": lambda llm: held(llm.target, lambda t: t.decode([1], 0)),
     "target.argmax": lambda llm: held(llm.target, lambda t: t.argmax(0)),
     "target.logits": lambda llm: held(llm.target, lambda t: t.logits(0)),
@@ -205,7 +206,7 @@ def bytes_states(target: str, head: str) -> str:
     llm = load(target, head)
     take(llm, PROMPT, 5)
     rng = np.random.default_rng(0)
-    for part in (llm.target, llm.drafter):
+    for part in (llm.target, llm.drafters[0]):
         good = part.state_get(0)
         for data in (b"", b"x", b"x" * 1000, good[:-1], good[: len(good) // 2], good + b"x"):
             assert outcome(lambda part=part, data=data: set_state(part, data)) != "nothing", data
@@ -322,7 +323,7 @@ def exit_atexit(target: str, head: str) -> str:
 def exit_parts(target: str, head: str) -> str:
     """Drafter, planner, tap and target are dropped before the model, in whatever order."""
     llm = auto(target, head)
-    KEPT.extend([llm.drafter, llm.planner, llm.tap, llm.target, llm])
+    KEPT.extend([llm.drafters[0], llm.policy, llm.tap, llm.target, llm])
     return "left"
 
 

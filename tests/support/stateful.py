@@ -143,8 +143,13 @@ class ClockedDrafter:
     """A planner's drafter with such a clock."""
 
     def __init__(self, drafter: Any):
-        self.drafter, self.time_us = drafter, Clock(50)
-        self.n_unroll, self.n_waiting = drafter.n_unroll, drafter.n_waiting
+        self.drafter, self._clock = drafter, Clock(50)
+        self.n_unroll, self.n_expand, self.n_waiting = drafter.n_unroll, drafter.n_expand, drafter.n_waiting
+        self.is_parallel = drafter.is_parallel
+
+    @property
+    def t_draft_us(self) -> int:
+        return self._clock()
 
     def begin(self, *args: Any) -> Any:
         self.drafter.begin(*args)

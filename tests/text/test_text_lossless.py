@@ -68,12 +68,12 @@ def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
 def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: Any) -> None:
     with closing(load(tiny_target, None)) as llm:
         take(llm, looping(1, 3)[0], 20)
-        assert llm.planner is None
-        assert llm.engine.proposers.ngram is None
+        assert not llm.policy.is_measured
+        assert llm.engine.drafting.ngram is None
         assert llm.draft_sources == ()
     with closing(load(tiny_target, None, draft="auto")) as llm:
         take(llm, looping(1, 3)[0], 20)
-        assert llm.planner is not None
+        assert llm.policy.is_measured
         assert llm.draft_sources == ("ngram",)
 
 

@@ -1,0 +1,334 @@
+#include "planner/policy.h"
+
+#include "error.h"
+#include "module.h"
+#include "nogil.h"
+#include "py_draft.h"
+#include "py_drafter.h"
+
+#include <pybind11/stl.h>
+
+#include <list>
+
+namespace eagle3::python {
+
+namespace {
+
+using tokens_t = std::vector<llama_token>;
+
+// A session in Python: a simulated drafter.
+class py_session : public draft_session {
+  public:
+    explicit py_session(py::object session) : session_(std::move(session)) {}
+
+    void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
+               int32_t n_steps) override {
+        nodes_.clear();
+        append(session_.attr("begin")(seq_ids, ids_last, top_k, n_steps));
+    }
+
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k) override {
+        append(session_.attr("expand")(nodes, top_k));
+    }
+
+    const std::vector<draft_node> & nodes() const override { return nodes_; }
+
+    bool    is_parallel() const override { return session_.attr("is_parallel").cast<bool>(); }
+    int32_t n_unroll() const override { return session_.attr("n_unroll").cast<int32_t>(); }
+    int32_t n_expand() const override { return session_.attr("n_expand").cast<int32_t>(); }
+    int32_t n_waiting(llama_seq_id seq_id) const override { return session_.attr("n_waiting")(seq_id).cast<int32_t>(); }
+    double  t_draft_us() const override { return session_.attr("t_draft_us").cast<double>(); }
+
+  private:
+    void append(const py::handle & rows) {
+        for (const auto & [parent, token, p, depth, seq_id] :
+             rows.cast<std::vector<std::tuple<int32_t, llama_token, float, int32_t, llama_seq_id>>>()) {
+            nodes_.push_back({ parent, token, p, depth, seq_id });
+        }
+    }
+
+    py::object              session_;
+    std::vector<draft_node> nodes_;
+};
+
+// The drafters of a policy: as Python has them, and as C++ asks them.
+struct py_drafters {
+    explicit py_drafters(const std::vector<py::object> & objects) : objects(objects) {
+        for (const py::object & object : objects) {
+            if (py::isinstance<py_drafter>(object)) {
+                real.push_back(object.cast<py_drafter *>());
+                sessions.push_back(&real.back()->impl());
+            } else {
+                simulated.emplace_back(object);
+                sessions.push_back(&simulated.back());
+            }
+        }
+    }
+
+    std::vector<priced_drafter> priced(const std::vector<std::shared_ptr<cost_curve>> & costs) const {
+        const size_t n = sessions.size();
+        if (!costs.empty() && costs.size() != 1 + 2 * n) {
+            throw std::invalid_argument(
+                format("policy: expected no costs, or %zu for %zu drafters, found %zu", 1 + 2 * n, n, costs.size()));
+        }
+        std::vector<priced_drafter> result;
+        for (size_t i = 0; i < n; ++i) {
+            const bool is_priced = !costs.empty();
+            result.push_back({ sessions[i], is_priced ? costs[1 + 2 * i] : nullptr, is_priced ? costs[2 + 2 * i] : nullptr });
+        }
+        return result;
+    }
+
+    std::vector<py::object>      objects; // keeps them
+    std::vector<py_drafter *>    real;
+    std::list<py_session>        simulated;
+    std::vector<draft_session *> sessions; // until the drafters are closed
+};
+
+// a policy, and the flag that keeps a second thread out
+class py_policy {
+  public:
+    py_policy(const std::vector<py::object> & drafters, const std::vector<std::shared_ptr<cost_curve>> & costs,
+              std::shared_ptr<ngram_drafter> ngram, const planner_params & params) :
+        drafters_(drafters),
+        impl(drafters_.priced(costs), std::move(ngram), costs.empty() ? nullptr : costs.front(), params) {}
+
+    std::vector<py::object> propose(const std::vector<draft_request> & requests, int32_t n_rows_extra) {
+        const busy_flag::scope          scope(busy);
+        std::list<busy_flag::scope>     scopes;
+        const std::vector<draft_tree> * drafts = nullptr;
+        {
+            std::optional<nogil> release;
+            if (drafters_.simulated.empty()) {
+                release.emplace();
+            }
+            for (py_drafter * drafter : drafters_.real) {
+                scopes.emplace_back(drafter->busy);
+                drafter->impl(); // throws if it is closed
+            }
+            drafts = &impl.propose(requests, n_rows_extra);
+        }
+        std::vector<py::object> result;
+        for (const draft_tree & draft : *drafts) {
+            result.push_back(to_draft(draft));
+        }
+        return result;
+    }
+
+  private:
+    py_drafters drafters_;
+
+  public:
+    policy    impl;
+    busy_flag busy;
+};
+
+std::unique_ptr<py_policy> make_policy(const std::vector<py::object> &                  drafters,
+                                       const std::vector<std::shared_ptr<cost_curve>> & costs, int32_t n_max,
+                                       int32_t top_k, int32_t n_leaves_max, std::optional<int32_t> n_nodes_max,
+                                       int32_t n_seq_max, bool uniform, std::optional<int32_t> n_snapshots,
+                                       std::shared_ptr<ngram_drafter> ngram) {
+    if (ngram != nullptr && ngram->n_seq_max() < n_seq_max) {
+        throw std::invalid_argument(format("policy: expected a NgramDrafter for %d sequences, found one for %d",
+                                           n_seq_max, ngram->n_seq_max()));
+    }
+    planner_params params;
+    params.n_max        = n_max;
+    params.top_k        = top_k;
+    params.n_leaves_max = n_leaves_max;
+    params.n_nodes_max  = n_nodes_max.value_or(n_max);
+    params.n_seq_max    = n_seq_max;
+    params.uniform      = uniform;
+    params.n_snapshots  = n_snapshots;
+    return std::make_unique<py_policy>(drafters, costs, std::move(ngram), params);
+}
+
+void observe(py_policy & self, const std::vector<llama_seq_id> & seq_ids, const std::vector<tokens_t> & tokens,
+             int32_t n_rows, double t_verify_us, double t_other_us) {
+    const busy_flag::scope scope(self.busy);
+    if (seq_ids.size() != tokens.size()) {
+        throw std::invalid_argument(
+            format("policy: expected tokens for %zu sequences, found %zu", seq_ids.size(), tokens.size()));
+    }
+    if (!self.impl.is_measured()) {
+        return;
+    }
+    for (size_t i = 0; i < seq_ids.size(); ++i) {
+        self.impl.plan().judge(seq_ids[i], tokens[i]);
+    }
+    self.impl.plan().finish(n_rows, t_verify_us, t_other_us);
+}
+
+py::dict stats(py_policy & self) {
+    const busy_flag::scope scope(self.busy);
+    const planner &        p = self.impl.plan();
+    py::dict               chosen;
+    for (size_t n = 0; n < p.stats.n_chosen.size(); ++n) {
+        if (p.stats.n_chosen[n] > 0) {
+            chosen[py::int_(n)] = p.stats.n_chosen[n];
+        }
+    }
+    py::dict result;
+    result["steps"]             = p.stats.n_steps;
+    result["drafted"]           = p.stats.n_drafted;
+    result["probes"]            = p.stats.n_probes;
+    result["trials"]            = p.stats.n_trials;
+    result["asked"]             = p.stats.n_asked;
+    result["ngram"]             = p.stats.n_ngram;
+    result["levels"]            = p.stats.n_levels;
+    result["draft_tokens"]      = chosen;
+    result["draft_us"]          = p.stats.t_draft_us;
+    result["planning_us"]       = p.stats.t_plan_us;
+    result["tokens_per_second"] = 1e6 * p.value().price();
+    result["is_open"]           = p.worth_asking(1);
+    return result;
+}
+
+} // namespace
+
+void register_policy(py::module_ & m) {
+    py::class_<cost_curve, std::shared_ptr<cost_curve>>(m, "CostCurve", R"pbdoc(
+        Microseconds of one pass over n rows: a staircase with one value per n.
+
+        Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a drift
+        that all n share, and a correction per n.
+    )pbdoc")
+        .def(py::init<const std::map<int32_t, double> &>(), py::arg("measured"),
+             "measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times that are not "
+             "> 0.")
+        .def("at", &cost_curve::at, py::arg("n"), "Microseconds of n rows, as of now.")
+        .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"), "A pass over n rows took t_us.")
+        .def_property_readonly("measured", &cost_curve::measured, "what it was made from")
+        .def_property_readonly("corrected", &cost_curve::corrected, "the same, less where passes were faster")
+        .def_property_readonly("drift", &cost_curve::drift, "by how much everything is slower now than measured")
+        .def("__repr__",
+             [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
+
+    py::enum_<draw_kind>(m, "DrawKind", "How a text's tokens are sampled, as far as the drafter can compute it.")
+        .value("GREEDY", draw_kind::greedy, "the most probable one")
+        .value("KNOWN", draw_kind::known, "sampled with noise that the drafter computes too")
+        .value("UNKNOWN", draw_kind::unknown, "drawn with noise that it does not know");
+
+    py::class_<draft_shape>(m, "DraftShape", R"pbdoc(
+        A draft of a fixed shape: a tree as in EAGLE-2, of which a chain is the one with top_k 1.
+
+        depth: levels. top_k: nodes of a level that are expanded, and children of each. n_tokens: the most probable
+        nodes, which are kept. n_min: fewer tokens are not verified. p_min: it ends before a token that is less probable.
+    )pbdoc")
+        .def(py::init([](int32_t depth, int32_t top_k, std::optional<int32_t> n_tokens, int32_t n_min, float p_min) {
+                 return draft_shape{ depth, top_k, n_tokens.value_or(depth), n_min, p_min };
+             }),
+             py::arg("depth"), py::arg("top_k") = 1, py::arg("n_tokens") = py::none(), py::arg("n_min") = 0,
+             py::arg("p_min") = 0.0f);
+
+    py::class_<draft_request>(m, "DraftRequest", R"pbdoc(
+        A sequence of a step that is drafted for.
+
+        id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, n_max_ngram:
+        tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. draw: how
+        its tokens are chosen; None: as before. drafters: which may be asked, as bits. shape: what to draft; None: what
+        pays best.
+    )pbdoc")
+        .def(py::init([](llama_seq_id seq_id, llama_token id_last, int32_t n_room, int32_t n_max, int32_t n_max_ngram,
+                         std::optional<draw_kind> draw, int32_t drafters, const std::optional<draft_shape> & shape) {
+                 return draft_request{ seq_id, id_last, n_room, n_max, n_max_ngram, draw, drafters, shape };
+             }),
+             py::arg("seq_id"), py::arg("id_last"), py::arg("n_room"), py::arg("n_max") = INT32_MAX,
+             py::arg("n_max_ngram") = INT32_MAX, py::arg("draw") = py::none(), py::arg("drafters") = -1,
+             py::arg("shape") = py::none());
+
+    py::class_<py_policy>(m, "Policy", R"pbdoc(
+        Chooses what to draft, step by step: a shape that a sequence asks for, else what makes tokens come fastest, which
+        is a tree, a chain or nothing.
+
+        drafters: those that draft with weights; shapes are the first one's. Each is a Drafter or simulates one, with
+        `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`, which return the new nodes as tuples
+        (parent, token, p, depth, seq_id), `n_waiting(seq_id)`, and the attributes `n_unroll`, `n_expand`, `is_parallel`
+        and `t_draft_us`, its clock.
+        costs: CostCurves of the target's pass over n rows, then of each drafter's first graph over n waiting rows and of
+        a level of n nodes; all are refined while running. Without them nothing is known of what pays: the first drafter
+        drafts short chains.
+        n_max: longest path. top_k: candidates after each node, 1 = chains only. n_leaves_max: leaves of a tree, or
+        of all trees of a step, beside the first one of each further sequence.
+        n_nodes_max: drafted tokens of one step, of all sequences together (default: n_max).
+        uniform: chains of sequences that share a pass have one length. n_snapshots: if more tokens of a chain are
+        rejected, the next pass evaluates all accepted ones again; None: never. ngram: a NgramDrafter for the same
+        sequences, which drafts too once there are costs; it must be up to date in each step.
+
+        One thread at a time: a second one gets BusyError.
+    )pbdoc")
+        .def(py::init(&make_policy), py::arg("drafters"), py::arg("costs") = std::vector<std::shared_ptr<cost_curve>>(),
+             py::kw_only(), py::arg("n_max") = 16, py::arg("top_k") = 1, py::arg("n_leaves_max") = 1,
+             py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1, py::arg("uniform") = false,
+             py::arg("n_snapshots") = py::none(), py::arg("ngram").none(true) = py::none())
+        .def_property_readonly(
+            "is_measured", [](const py_policy & self) { return self.impl.is_measured(); },
+            "Whether it knows costs. Without them the figures below raise ValueError.")
+        .def("propose", &py_policy::propose, py::arg("requests"), py::arg("n_rows_extra") = 0, R"pbdoc(
+            Draft for the sequences of a step: a Draft for each request, which may be empty.
+
+            n_rows_extra: rows of the target's next pass besides one per sequence and the drafts, such as tokens that are
+            evaluated again.
+        )pbdoc")
+        .def("observe", &observe, py::arg("seq_ids"), py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
+             py::arg("t_other_us") = 0.0, R"pbdoc(
+            After each step, those without a draft too: what was sampled, and how long its pass took.
+
+            tokens: those that the step gave each sequence, accepted ones and the one after them. n_rows: rows of the
+            pass. t_other_us: all of the step that is neither drafting nor the pass.
+        )pbdoc")
+        .def(
+            "reset",
+            [](py_policy & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                if (self.impl.is_measured()) {
+                    self.impl.plan().reset(seq_id);
+                }
+            },
+            py::arg("seq_id") = 0, "A new text begins in this sequence.")
+        .def(
+            "may_wait",
+            [](py_policy & self, llama_seq_id seq_id, int32_t n_seqs) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.is_measured() ? self.impl.plan().may_wait(seq_id, n_seqs) : 0;
+            },
+            py::arg("seq_id"), py::arg("n_seqs"),
+            "Drafters that need not evaluate a sequence's prompt now, as bits: with n_seqs at once they are not asked.")
+        .def(
+            "acceptance",
+            [](py_policy & self, float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t drafter) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.plan().accepted(p, depth, seq_id, by_ngram, drafter);
+            },
+            py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0, py::arg("by_ngram") = false,
+            py::arg("drafter") = 0,
+            "How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p.")
+        .def(
+            "can_pay",
+            [](py_policy & self, int32_t n_seqs) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.plan().can_pay(n_seqs);
+            },
+            py::arg("n_seqs") = 1,
+            "Whether one that is always right could save time. If not, one is asked in a trial now and then alone.")
+        .def(
+            "draft_us",
+            [](py_policy & self, int32_t n_tokens) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.plan().draft_us(n_tokens);
+            },
+            py::arg("n_tokens"),
+            "Microseconds that drafting a chain of so many tokens takes at least, with one row waiting.")
+        .def_property_readonly(
+            "costs", [](const py_policy & self) { return py::tuple(py::cast(self.impl.plan().costs())); },
+            "The CostCurves that it refines: of the target, then of each drafter's first graph and of its levels.")
+        .def("stats", &stats, R"pbdoc(
+            What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of them
+            although its gate was closed, `trials` although none could pay; `ngram`, steps that verified something of
+            the n-gram drafter's; `levels` that were drafted behind first graphs; `draft_tokens`, {drafted tokens verified: steps};
+            `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate; `is_open`, whether
+            a gate for one sequence is.
+        )pbdoc");
+}
+
+} // namespace eagle3::python
