@@ -45,13 +45,9 @@ _FLOAT = re.compile(
 
 def sources(folder: Path) -> list[Path]:
     """Copy what is compiled, with its constants made variable; returns the .cpp files."""
-    files = [
-        *SOURCES.glob("planner/*"),
-        *SOURCES.glob("ngram/*"),
-        SOURCES / "draft/draft_tree.h",
-        SOURCES / "draft/draft_session.h",
-        SOURCES / "error.h",
-    ]
+    planner = [path for path in SOURCES.glob("planner/*") if path.stem not in ("fixed", "policy")]
+    session = [SOURCES / "draft" / name for name in ("draft_tree.h", "draft_session.h")]
+    files = [*planner, *SOURCES.glob("ngram/*"), *session, SOURCES / "error.h"]
     for path in [*files, *SOURCES.glob("error.cpp")]:
         text = path.read_text(encoding="utf-8")
         if path.parent.name == "planner":
