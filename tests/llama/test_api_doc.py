@@ -27,7 +27,7 @@ def public(cls: type) -> set[str]:
 def test_all_names() -> None:
     ours = [cls for cls in Eagle3Llama.__mro__ if cls.__module__.startswith("llama_cpp_eagle3.")]
     own = set().union(*map(public, ours)) - set(dir(llama_cpp.Llama)) - OF_LLAMA
-    assert {"engine", "planner", "calibrate"} <= own
+    assert {"engine", "policy", "calibrate"} <= own
     assert own - NAMES == set()
     hidden = {name for name in public(Stats) if name.endswith("_ns")}
     assert public(Stats) - NAMES - hidden - {"begin_draft", "judge"} == set()
