@@ -45,12 +45,12 @@ _FLOAT = re.compile(
 
 def sources(folder: Path) -> list[Path]:
     """Copy what is compiled, with its constants made variable; returns the .cpp files."""
-    planner = [path for path in SOURCES.glob("planner/*") if path.stem not in ("fixed", "policy")]
-    session = [SOURCES / "draft" / name for name in ("draft_tree.h", "draft_session.h")]
-    files = [*planner, *SOURCES.glob("ngram/*"), *session, SOURCES / "error.h"]
+    planner = [path for path in SOURCES.glob("policy/*") if path.stem not in ("fixed", "policy")]
+    session = [SOURCES / "drafter" / name for name in ("draft_tree.h", "draft_session.h")]
+    files = [*planner, *SOURCES.glob("drafters/ngram/*"), *session, SOURCES / "error.h"]
     for path in [*files, *SOURCES.glob("error.cpp")]:
         text = path.read_text(encoding="utf-8")
-        if path.parent.name == "planner":
+        if path.parent.name == "policy":
             for name, file, old, new in SWITCHES:
                 if file == path.name:
                     if text.count(old) != 1:

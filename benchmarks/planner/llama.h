@@ -1,4 +1,4 @@
-// The types of llama.cpp's llama.h that csrc/planner and csrc/ngram name, so that the replay needs no llama.cpp.
+// The types of llama.cpp's llama.h that csrc/policy and csrc/drafters/ngram name, so that the replay needs no llama.cpp.
 
 #pragma once
 

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "planner/planner.h"
+#include "policy/planner.h"
 
 #include <algorithm>
 #include <cmath>

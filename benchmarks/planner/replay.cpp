@@ -9,7 +9,7 @@
 
 #include "constants.h"
 #include "machine.h"
-#include "planner/planner.h"
+#include "policy/planner.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,5 +1,5 @@
-#include "assistant/assistant_drafter.h"
-#include "assistant/assistant_file.h"
+#include "drafters/llama_context/assistant_drafter.h"
+#include "drafters/llama_context/assistant_file.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_drafter.h"

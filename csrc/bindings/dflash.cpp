@@ -1,4 +1,4 @@
-#include "dflash/dflash_drafter.h"
+#include "drafters/llama_context/dflash_drafter.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_drafter.h"

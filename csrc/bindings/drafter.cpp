@@ -1,4 +1,4 @@
-#include "draft/drafter.h"
+#include "drafter/drafter.h"
 
 #include "module.h"
 #include "nogil.h"
@@ -41,9 +41,9 @@ class tap_rows {
             }
         }
         if (offsets.size() * n_embd_ != static_cast<size_t>(drafter.n_embd_feat())) {
-            throw incompatible_draft_error(
-                format("'%s': it reads rows of %d values at %zu boundaries, the tap has %zu of them, of %zu values each",
-                       drafter.path().c_str(), drafter.n_embd_feat(), own.size(), offsets.size(), n_embd_));
+            throw incompatible_draft_error(format(
+                "'%s': it reads rows of %d values at %zu boundaries, the tap has %zu of them, of %zu values each",
+                drafter.path().c_str(), drafter.n_embd_feat(), own.size(), offsets.size(), n_embd_));
         }
         rows_ = tap->rows();
         if (own != all) {
@@ -109,7 +109,7 @@ using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t
 
 void process_batch(py_drafter & self, const feature_tap * tap, const std::vector<tap_part> & parts) {
     const busy_flag::scope scope(self.busy);
-    drafter &              drafter  = self.impl();
+    drafter &              drafter = self.impl();
     tap_rows               all_rows(drafter, tap);
     for (const auto & [seq_id, n_past, tokens, rows, can_defer] : parts) {
         check_rows(tap, tokens, rows);
@@ -335,10 +335,8 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly(
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
             "of the matrices that the first graph of a draft reads, lm_head included")
-        .def_property_readonly("t_process_us",
-                               [](const py_drafter & self) { return self.impl().stats.t_process_us; })
-        .def_property_readonly("t_propose_us",
-                               [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
+        .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl().stats.t_process_us; })
+        .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(
             "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "of both, inside ggml")
         .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })

@@ -1,6 +1,6 @@
-#include "draft/eagle3_drafter.h"
+#include "drafters/eagle3/eagle3_drafter.h"
 
-#include "draft/narrow.h"
+#include "drafters/eagle3/narrow.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_device.h"

@@ -1,7 +1,7 @@
-#include "draft/head.h"
+#include "drafters/eagle3/head.h"
 
-#include "draft/device.h"
-#include "draft/weights.h"
+#include "drafters/eagle3/device.h"
+#include "drafters/eagle3/weights.h"
 
 #include "module.h"
 #include "nogil.h"

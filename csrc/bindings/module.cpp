@@ -56,7 +56,7 @@ static void register_errors() {
 PYBIND11_MODULE(_core, m) {
     using namespace eagle3::python;
 
-    m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, drafters, policy.";
+    m.doc()                            = "Compiled part of llama_cpp_eagle3: feature tap, target, drafters, policy.";
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
     m.attr("SOURCES_DIGEST")           = EAGLE3_SOURCES_DIGEST;
 

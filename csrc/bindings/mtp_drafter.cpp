@@ -1,4 +1,4 @@
-#include "mtp/mtp_drafter.h"
+#include "drafters/llama_context/mtp_drafter.h"
 
 #include "module.h"
 #include "nogil.h"

@@ -1,4 +1,4 @@
-#include "ngram/drafter.h"
+#include "drafters/ngram/drafter.h"
 
 #include "module.h"
 

@@ -1,4 +1,4 @@
-#include "planner/policy.h"
+#include "policy/policy.h"
 
 #include "error.h"
 #include "module.h"
@@ -74,7 +74,8 @@ struct py_drafters {
         std::vector<priced_drafter> result;
         for (size_t i = 0; i < n; ++i) {
             const bool is_priced = !costs.empty();
-            result.push_back({ sessions[i], is_priced ? costs[1 + 2 * i] : nullptr, is_priced ? costs[2 + 2 * i] : nullptr });
+            result.push_back(
+                { sessions[i], is_priced ? costs[1 + 2 * i] : nullptr, is_priced ? costs[2 + 2 * i] : nullptr });
         }
         return result;
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "busy_flag.h"
-#include "draft/drafter.h"
+#include "drafter/drafter.h"
 #include "error.h"
 
 #include <memory>

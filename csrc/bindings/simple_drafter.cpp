@@ -1,4 +1,4 @@
-#include "simple/simple_drafter.h"
+#include "drafters/llama_context/simple_drafter.h"
 
 #include "module.h"
 #include "nogil.h"

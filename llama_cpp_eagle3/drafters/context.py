@@ -16,7 +16,7 @@ from ..model_file import file_errors, kv_overrides, mended_keys
 from .kind import LoadedTarget
 
 N_SCRATCH = 32
-"""Cells for drafted tokens of each sequence, as in csrc/context/context_drafter.h."""
+"""Cells for drafted tokens of each sequence, as in csrc/drafters/llama_context/context_drafter.h."""
 _N_MEASURED = 7
 """Branches where there are no trees: passes of several rows are measured with them."""
 _N_BATCH = 512

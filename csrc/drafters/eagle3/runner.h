@@ -1,0 +1,137 @@
+#pragma once
+
+#include "drafter/draft_tree.h"
+#include "drafters/eagle3/graph.h"
+#include "drafters/eagle3/rope_positions.h"
+#include "ggml-alloc.h"
+
+#include <list>
+#include <utility>
+#include <vector>
+
+namespace eagle3 {
+
+// Rows to be put through the head in one graph, those of a sequence together. Cleared and filled again each time.
+struct draft_pass {
+    struct row {
+        llama_seq_id seq_id    = 0;
+        llama_token  token     = 0; // the one after the row
+        int32_t      pos       = 0;
+        int32_t      slot      = 0;
+        // slots that the row sees, if the window lets it: first <= slot < end, and its ancestors. Itself is among them
+        int32_t      first     = 0;
+        int32_t      end       = 0;
+        bool         is_out    = true; // goes all the way; the last rows of their sequence do
+        int32_t      state_in  = 0; // expand: where its hidden row is; several steps of a parallel head: its features
+        int64_t      state_out = 0; // expand: where its output goes
+    };
+
+    graph_kind kind    = graph_kind::expand;
+    int32_t    n_top   = 0; // see draft_shape
+    int32_t    n_steps = 1;
+
+    std::vector<row>     rows;
+    std::vector<int32_t> ancestors;   // slots, of all rows one after the other
+    std::vector<int32_t> n_ancestors; // per row, or empty if no row has any
+
+    // features of the rows, one after the other
+    struct segment {
+        const float * data   = nullptr;
+        int32_t       n_rows = 0;
+    };
+    std::vector<segment> features;
+
+    int32_t state_last = 0; // the row of the state that is behind the last output, for tests and tools
+
+    // append a row that sees the slots of its sequence from `first` on up to itself
+    row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos, int32_t first);
+
+    void clear(graph_kind kind, int32_t n_top = 0, int32_t n_steps = 1);
+};
+
+struct galloc_deleter {
+    void operator()(ggml_gallocr_t galloc) const { ggml_gallocr_free(galloc); }
+};
+using galloc_ptr = std::unique_ptr<ggml_gallocr, galloc_deleter>;
+
+// Builds graphs, keeps them, computes them. All share one compute buffer, since only one runs at a time.
+class draft_runner {
+  public:
+    // positions: of the slots of each sequence, for heads that have four. n_state: recurrent rows to be kept
+    draft_runner(const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
+                 const device & dev, const std::vector<rope_positions> & positions, int32_t n_state);
+
+    // throws if the device cannot run it
+    void compute(const draft_pass & pass);
+
+    // of the last pass, by chain and step: the best token in the draft vocabulary, -1 if there is none
+    int32_t best(int32_t i_out, int32_t i_step) const;
+
+    // of the last pass, with n_top: the best one and the next best ones, with probabilities. Less if the head computed
+    // NaN
+    const std::vector<draft_candidate> & candidates(int32_t i_out, int32_t i_step);
+
+    // build one; throws if the device cannot run it
+    void check(const draft_shape & shape) { get_graph(shape); }
+
+    // for tests and tools: of the last step that the first chain of the last pass took; empty if there was none. Of the
+    // last pass with outputs, the recurrent row behind it
+    std::vector<float> last_logits() const;
+    std::vector<float> last_state() const;
+
+    int32_t n_graph_nodes() const; // of the last pass, without those that compute nothing
+
+    int64_t t_graph_us = 0; // inside ggml
+
+  private:
+    static constexpr size_t n_graphs_max = 64;
+
+    // where a step of a chain is among what was read back, which has the outputs one after the other
+    size_t index(int32_t i_out, int32_t i_step) const {
+        const draft_shape & shape = last_->shape;
+        return model_.hparams.is_parallel() ? static_cast<size_t>(i_out) * shape.n_steps + i_step
+                                            : static_cast<size_t>(i_step) * shape.n_out + i_out;
+    }
+
+    draft_graph & get_graph(const draft_shape & shape);
+    void          alloc(draft_graph & graph);
+    void          find_streams(const draft_pass & pass);
+    void          set(ggml_tensor * tensor, const void * data, size_t n_bytes, size_t offset = 0);
+    void          set_inputs(const draft_graph & graph, const draft_pass & pass);
+    void          read_outputs(const draft_graph & graph);
+
+    const device &                      dev_;
+    const std::vector<rope_positions> & positions_;
+
+    // in the order of the graph's tensor, of rows `step` further
+    void add_positions(std::vector<int32_t> & pos, const draft_pass & pass, const std::vector<int32_t> & rows,
+                       int32_t step) const;
+
+    context_ptr state_ctx_;
+    buffer_ptr  state_buffer_;
+    draft_model model_;
+    galloc_ptr  galloc_;
+
+    std::list<draft_graph> graphs_; // most recently used first
+    draft_graph *          last_          = nullptr;
+    int32_t                state_last_    = 0;
+    int64_t                cache_version_ = 0; // that they are built on
+
+    draft_shape shape_; // scratch of compute
+
+    // scratch of set_inputs; the device may read it until the graph is done
+    std::vector<int32_t>                     out_rows_, n_kv_;
+    std::vector<std::pair<int32_t, int32_t>> n_kv_of_; // scratch: slots of an extent -> those that are seen
+    std::vector<float>                       embd_;
+    std::vector<int32_t>                     pos_, pos_out_, state_in_, step_pos_;
+    std::vector<int64_t>                     row_, state_out_, step_row_;
+    std::vector<ggml_fp16_t>                 mask_, mask_out_, step_mask_;
+
+    // of the last pass, by step and row
+    std::vector<int32_t>         ids_;
+    std::vector<int32_t>         top_;
+    std::vector<float>           top_p_, probs_;
+    std::vector<draft_candidate> found_;
+};
+
+} // namespace eagle3

@@ -1,0 +1,208 @@
+#pragma once
+
+#include "drafter/draft_nodes.h"
+#include "drafter/drafter.h"
+#include "drafter/foresight.h"
+#include "drafter/limits.h"
+#include "drafters/llama_context/draft_context.h"
+
+#include "llama.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace eagle3 {
+
+// A drafter on a context of llama.cpp, which is its cache and its graph: chains and trees. What of a text waits
+// and what a row of a batch is made of is the derived class's.
+//
+// Each sequence has the id of its own in the context, with the cells of what was accepted, and of id_last while it is
+// drafted behind that. Drafted tokens lie behind and are removed before anything else is written.
+//
+// Trees: each node that is expanded is a row of a sequence id, which shares the cells of its path with the others of
+// the tree. The first child of a node goes on with the id of its parent, each further one takes one of the ids that the
+// context has beyond n_seq_max; without one left it is not expanded. A context without such ids, or whose sequences do
+// not share their cells, drafts chains. A recurrent state cannot be taken back: there each sequence drafts a chain in
+// one of the further ids, as a copy of itself. Where drafted tokens leave nothing behind, all nodes are rows of the
+// sequence itself.
+class context_drafter : public drafter {
+  public:
+    const std::string & path() const override { return path_; }
+
+    const kernels::matrices & matrices() const override { return ctx_.matrices(); }
+
+    void use_cpu_kernels(const kernels::row_limits & limits) override { ctx_.use_cpu_kernels(limits); }
+
+    std::map<std::string, int64_t> cpu_kernels() const override { return ctx_.cpu_kernels(); }
+
+    int32_t n_ctx() const override { return limits().n_ctx(); }
+    int32_t n_seq_max() const override { return limits().n_seq_max(); }
+    int32_t n_vocab() const { return limits().n_vocab(); }
+
+    void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
+    void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
+
+    void leave_out(const std::vector<llama_token> & tokens) override { left_out_ = tokens; }
+
+    bool    is_parallel() const override { return false; }
+    int32_t n_unroll() const override { return 1; }
+    int32_t n_expand() const override { return n_scratch; }
+
+    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
+               int32_t n_steps) override;
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k) override;
+
+    const std::vector<draft_node> & nodes() const override { return nodes_.all(); }
+
+    int64_t t_graph_us() const override { return t_graph_us_; }
+
+    // of the last row that was computed for a token behind it, for tests and tools
+    const std::vector<float> & logits() const { return logits_last_; }
+
+    // nodes of a sequence that can be expanded in a draft: cells behind the last valid one
+    static constexpr int32_t n_scratch = 32;
+
+  protected:
+    // what evaluated tokens leave in the context: cells; recurrent states too, which cannot be taken back; or nothing,
+    // where it reads the target's K/V and writes none. All rows of a draft are at one position then
+    enum class memory_kind { cells, states, none };
+
+    // Takes the context over, and a model of its own if that is not null, whatever happens: they are freed with this
+    // object. n_embd: floats that a row has beside its token. n_outputs_max: of the context, rows of a batch with
+    // logits
+    context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
+                    int32_t n_outputs_max, memory_kind memory);
+
+    // for the constructors of derived classes: what they were given, checked against the context
+    static draft_limits checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx, int32_t n_seq_max);
+    void                check_outputs(int32_t n_outputs_max) const;
+
+    // of the derived class
+
+    virtual const draft_limits & limits() const = 0;
+
+    // whether there is something to draft behind, and the position of the row that the first level comes out of
+    virtual bool    can_begin(llama_seq_id seq_id) const = 0;
+    virtual int32_t pos_begin(llama_seq_id seq_id) const = 0;
+
+    virtual int32_t n_cells(llama_seq_id seq_id) const = 0; // valid cells end at this position
+
+    virtual int32_t n_pos_max() const { return n_ctx(); } // it drafts before this position alone
+
+    // Write what waits, but for what begin() has to compute with logits anyway
+    virtual void flush(llama_seq_id seq_id) = 0;
+
+    // a draft begins: the row of id_last will be computed again
+    virtual void    prepare(llama_seq_id seq_id)                                            = 0;
+    // rows that wait, and that of id_last with logits
+    virtual void    add_waiting(llama_seq_id seq_id, llama_token id_last)                   = 0;
+    virtual void    on_caught_up(llama_seq_id seq_id, llama_token id_last)                  = 0;
+    // A row that the node comes out of was computed; keep what add_node() will need of it, and return where
+    virtual int32_t keep_row(const draft_context & ctx, int32_t i_batch)                    = 0;
+    // the row of a node; kept: what keep_row returned
+    virtual void    add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) = 0;
+    virtual void    on_leave() = 0; // rows that were kept are not needed
+
+    // Nothing is known of the cells of a sequence: an error came while they were written
+    virtual void on_failed(llama_seq_id seq_id) = 0;
+
+    // nodes whose rows one batch of a context computed, and where they are in it
+    struct computed_nodes {
+        const draft_context * ctx = nullptr;
+        std::vector<int32_t>  nodes;
+        std::vector<int32_t>  i_batch;
+    };
+
+    // Compute some of these nodes, which are taken out of `nodes`; none: there was no room
+    virtual computed_nodes compute_nodes(std::vector<int32_t> & nodes);
+
+    // a sequence id that has, or gets, the cells of the path before a node; -1 if there is none
+    virtual llama_seq_id find_id(int32_t node);
+
+    // what it can use
+
+    draft_context & context() { return ctx_; }
+
+    const draft_context & context() const { return ctx_; }
+
+    llama_context * ctx() const { return ctx_.get(); }
+
+    int32_t n_vocab_dft() const { return n_vocab_dft_; } // of the context's model
+    int32_t n_batch() const { return n_batch_; }
+    bool    has_states() const { return memory_ == memory_kind::states; }
+
+    // a batch; tokens are as the context has them
+    void clear_batch() { batch_.clear(); }
+
+    void add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out);
+
+    // have it decoded by the context
+    virtual void compute() { compute_in(ctx_); }
+
+    void                compute_in(draft_context & ctx);
+    void                mute_batch(); // no row has logits
+    const draft_batch & batch() const { return batch_; }
+
+    // have rows that wait written, as many as a batch holds at once: write(n) writes the first n of them
+    void write_waiting(int32_t n_rows, const std::function<void(int32_t)> & write);
+
+    // what was drafted is removed
+    void leave();
+
+    // the cells of a sequence end at n_cells(); false: its state cannot be taken back
+    virtual bool trim(llama_seq_id seq_id) { return ctx_.trim(seq_id, n_cells(seq_id)); }
+
+    // of a draft
+
+    int32_t kept_of(int32_t node) const { return places_[node].kept; }
+    int32_t pos_of(llama_seq_id seq_id) const; // of the row that the first level comes out of
+
+  private:
+    // a sequence in a draft
+    struct participant {
+        llama_seq_id seq_id  = 0;
+        llama_token  id_last = 0;
+        int32_t      pos     = 0; // of the row that the first level comes out of
+    };
+
+    struct node_place {
+        int32_t      kept = -1; // see keep_row
+        llama_seq_id id   = -1; // once it is expanded: the sequence id in the context whose cells are its path
+    };
+
+    bool compute_round();
+    void enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    void catch_up(int32_t top_k);
+    void append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch, int32_t top_k);
+    int32_t pos_of(const draft_node & node) const;
+
+    int32_t n_logits() const { return std::min(n_vocab(), n_vocab_dft_); } // of tokens that both have
+
+    draft_context ctx_;
+
+    std::string path_;
+    int32_t     n_embd_;
+    int32_t     n_vocab_dft_;
+    int32_t     n_batch_;
+    int32_t     n_out_max_; // outputs of a batch
+    memory_kind memory_;
+
+    std::map<llama_seq_id, foresight> foresight_;
+    std::vector<llama_token>          left_out_; // see leave_out
+
+    // of a draft
+    std::vector<participant>  participants_;
+    draft_nodes               nodes_;
+    std::vector<node_place>   places_; // of the nodes
+    std::vector<llama_seq_id> ids_used_;
+
+    draft_batch        batch_;
+    std::vector<float> logits_last_;
+    int64_t            t_graph_us_ = 0;
+};
+
+} // namespace eagle3

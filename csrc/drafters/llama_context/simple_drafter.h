@@ -1,0 +1,105 @@
+#pragma once
+
+#include "drafters/llama_context/context_drafter.h"
+
+#include "llama.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace eagle3 {
+
+struct simple_params {
+    int32_t n_vocab_tgt   = 0; // tokens of the target
+    int32_t n_ctx         = 0; // positions of each sequence
+    int32_t n_pos_max     = 0; // of them, those that the model reads; it drafts no others
+    int32_t n_seq_max     = 1; // sequences 0..n_seq_max - 1
+    int32_t n_outputs_max = 1; // of the context: rows of a batch with logits
+};
+
+// Drafts with a small model of the target's vocabulary, which reads tokens alone and nothing of the target. It keeps
+// the tokens of each sequence, so that it evaluates again by itself what its context cannot go back to: no row is ever
+// asked for twice.
+class simple_drafter : public context_drafter {
+  public:
+    // Takes the context and its model over, whatever happens: they are freed with this object. Throws model_file_error.
+    simple_drafter(llama_context * ctx, llama_model * model, const std::string & path, const simple_params & params);
+
+    std::string device() const override { return draft_context::device_of(lm_head_); }
+
+    size_t n_bytes_read() const override { return n_bytes_read_; }
+
+    const std::vector<int32_t> & boundaries() const override { return boundaries_; }
+    int32_t                      n_embd_feat() const override { return 0; }
+
+    int32_t n_past(llama_seq_id seq_id) const override { return text_of(seq_id).n_past(); }
+
+    // and the row of id_last
+    int32_t n_waiting(llama_seq_id seq_id) const override { return text_of(seq_id).n_unwritten() + 1; }
+
+    void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
+                 const int32_t * row_ids, bool may_wait) override;
+
+    // an image is as many tokens as it has rows
+    void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
+
+    int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override;
+    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) override;
+    void    restart(int32_t n_past, llama_seq_id seq_id) override;
+
+    std::vector<uint8_t> state_get(llama_seq_id seq_id) override;
+    void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
+
+  protected:
+    const draft_limits & limits() const override { return limits_; }
+    bool                 can_begin(llama_seq_id seq_id) const override { return n_past(seq_id) < n_pos_max_; }
+    int32_t              pos_begin(llama_seq_id seq_id) const override { return n_past(seq_id); }
+    int32_t              n_cells(llama_seq_id seq_id) const override { return text_of(seq_id).end(); }
+    int32_t              n_pos_max() const override { return n_pos_max_; }
+    void                 flush(llama_seq_id seq_id) override;
+    void                 prepare(llama_seq_id seq_id) override { unseed(seq_id); }
+    void                 add_waiting(llama_seq_id seq_id, llama_token id_last) override;
+    void                 on_caught_up(llama_seq_id seq_id, llama_token id_last) override;
+    int32_t              keep_row(const draft_context &, int32_t) override { return -1; }
+    void                 add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) override;
+    void                 on_leave() override {}
+    void                 on_failed(llama_seq_id seq_id) override;
+
+  private:
+    // tokens wait for a proposal; more than this are written without, unless they may wait
+    static constexpr int32_t n_wait_max = 128;
+
+    // The tokens of a sequence, from pos_start on. The first n_written of them are in the cache; once all are, the
+    // token that something was drafted behind may be there too: it is `seeded`.
+    struct text {
+        int32_t                    pos_start = 0;
+        std::vector<llama_token>   tokens;
+        int32_t                    n_written = 0;
+        std::optional<llama_token> seeded;
+        // Cells of a window that were saved are those which it sees from the last one: fewer than this cannot be kept
+        int32_t                    n_loaded = 0;
+
+        int32_t n_past() const { return pos_start + static_cast<int32_t>(tokens.size()); }
+        int32_t n_unwritten() const { return static_cast<int32_t>(tokens.size()) - n_written; }
+        int32_t end() const { return pos_start + n_written + (seeded ? 1 : 0); } // of its cells
+    };
+
+    const text & text_of(llama_seq_id seq_id) const;
+    text &       text_of(llama_seq_id seq_id);
+    llama_token  own(llama_token token) const { return token < n_vocab_dft() ? token : 0; } // padding of the target's
+    void         write(llama_seq_id seq_id, int32_t n_tokens);
+    void         unseed(llama_seq_id seq_id);
+    void         fit_cells(llama_seq_id seq_id);
+
+    draft_limits         limits_;
+    int32_t              n_pos_max_;
+    std::vector<text>    texts_;
+    std::vector<int32_t> boundaries_;
+    const ggml_tensor *  lm_head_      = nullptr;
+    size_t               n_bytes_read_ = 0;
+    uint64_t             fingerprint_  = 0;
+    bool                 has_windows_;
+};
+
+} // namespace eagle3
