@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_cpp_eagle3.stats import Stats
+from llama_cpp_eagle3.engine.stats import Stats
 
 CELL, N_SIDE = 14, 4
 SPECIAL = ["<s>", "</s>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]

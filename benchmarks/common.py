@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp_eagle3 import Eagle3Llama, models, planning
+from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy
 from llama_cpp_eagle3.bench import machine, peer, random_model
 from llama_cpp_eagle3.bench.runs import N_CTX, load
+from llama_cpp_eagle3.draft import costs
 
 HERE = Path(__file__).parent
 
@@ -82,7 +83,7 @@ def draft_chain(drafter: Drafter, id_last: int, n: int) -> list[int]:
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:
     """Random files in the cache folder."""
-    target, head = random_model.random_pair(planning.cache_dir() / "random", args.shape, args.type, args.head_type)
+    target, head = random_model.random_pair(costs.cache_dir() / "random", args.shape, args.type, args.head_type)
     return str(target), str(head)
 
 

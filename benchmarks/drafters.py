@@ -27,7 +27,7 @@ from time import process_time
 import common
 from toys.files import write_dflash, write_hybrid, write_mimo, write_useless
 
-from llama_cpp_eagle3 import Eagle3Llama, models, planning
+from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.bench.inflate import inflate, inflated_pair, quantize_target
@@ -35,6 +35,7 @@ from llama_cpp_eagle3.bench.load import Load, load_own
 from llama_cpp_eagle3.bench.random_model import SHAPES, Shape
 from llama_cpp_eagle3.bench.runs import Peer, load
 from llama_cpp_eagle3.bench.server import Server
+from llama_cpp_eagle3.draft import costs
 
 N_PROMPT = 32
 SIDES = ["auto", "chain", "llama-server", "useless"]
@@ -62,7 +63,7 @@ class Files:
 def files_of(kind: str, folder: Path) -> Files:
     """The files of a kind, in `folder`; those that are there already are used again."""
     folder.mkdir(parents=True, exist_ok=True)
-    trained = planning.cache_dir() / "toys"
+    trained = costs.cache_dir() / "toys"
     paths = folder / f"pystdlib-1B-{kind}-Q4_0.gguf", folder / f"pystdlib-1B-{kind}-useless-Q4_0.gguf"
     target = folder / "pystdlib-1B-Q4_0.gguf"
     if kind in ("simple", "dflash") and not target.exists():
@@ -172,7 +173,7 @@ def main() -> None:
     p.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="beside plain decoding")
     args = p.parse_args()
     n_seq = args.sequences
-    files = files_of(args.kind, planning.cache_dir() / "inflated")
+    files = files_of(args.kind, costs.cache_dir() / "inflated")
     found: dict[str, list[Load]] = {}
     # copies of one model in one process differ by several percent: with many sequences, by more than what is looked for
     n_loads, n_runs = (args.runs, 1) if n_seq > 1 else (1, args.runs)

@@ -13,9 +13,10 @@ import llama_cpp
 import numpy as np
 from llama_cpp._logger import set_verbose
 
-from llama_cpp_eagle3 import _core, planning
+from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench import random_model
 from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.draft import costs
 
 N_DRAFT = (1, 2, 3, 4, 7, 8, 15)
 N_ACCEPTED = 2
@@ -54,7 +55,7 @@ def main() -> None:
     p.add_argument("--n-past", type=int, default=100, help="length of the text")
     args = p.parse_args()
     set_verbose(False)
-    folder, shape = planning.cache_dir() / "random", random_model.SHAPES[args.shape]
+    folder, shape = costs.cache_dir() / "random", random_model.SHAPES[args.shape]
     folder.mkdir(parents=True, exist_ok=True)
     target = args.model or str(random_model.random_pair(folder, args.shape, "Q4_0", args.types[0])[0])
     params = llama_cpp.llama_model_default_params()

@@ -20,9 +20,10 @@ import llama_cpp
 import numpy as np
 from llama_cpp._logger import set_verbose
 
-from llama_cpp_eagle3 import _core, planning
+from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench import random_model
 from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.draft import costs
 
 SHAPE = replace(random_model.SHAPES["Qwen3.5-4B"], n_layer=8)
 N_PROMPT = 128
@@ -124,7 +125,7 @@ def main() -> None:
 
 def get_target(args: argparse.Namespace) -> Path:
     """The file in the cache folder, written on first use."""
-    path: Path = planning.cache_dir() / "random" / f"random-Qwen3.5-4B-{SHAPE.n_layer}-layers-{args.type}.gguf"
+    path: Path = costs.cache_dir() / "random" / f"random-Qwen3.5-4B-{SHAPE.n_layer}-layers-{args.type}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".tmp")

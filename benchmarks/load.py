@@ -22,7 +22,7 @@ from typing import Any
 
 import common
 
-from llama_cpp_eagle3 import Eagle3Llama, planning
+from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.bench import peer, report
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.inflate import inflated_pair
@@ -31,6 +31,7 @@ from llama_cpp_eagle3.bench.runs import Peer, load
 from llama_cpp_eagle3.bench.server import N_BATCH, Server
 from llama_cpp_eagle3.bench.settings import numbers
 from llama_cpp_eagle3.bench.synthetic import SyntheticAcceptance, rates_of
+from llama_cpp_eagle3.draft import costs
 
 PLAIN, AUTO, SERVER, DRAFTED = "plain", "auto", "llama-server plain", "llama-server draft-eagle3"
 SIDES = (PLAIN, AUTO, SERVER, DRAFTED)
@@ -227,7 +228,7 @@ def main() -> None:
     p.add_argument(
         "--synthetic-acceptance", type=rates_of, metavar="P,...", help="accept by fixed odds, as `bench` does"
     )
-    p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     files = common.pair(args) if args.model else inflated_files(args)
     kept = Kept(args)

@@ -23,11 +23,12 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from llama_cpp_eagle3 import _core, planning
+from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench import machine, random_model
 from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.bench.inflate import quantize_target
 from llama_cpp_eagle3.bench.report import plot_curves
+from llama_cpp_eagle3.draft import costs
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -53,7 +54,7 @@ def decode(
 
 def random_target(shape: str, ftype: str, n_threads: int) -> Path:
     """A file with random weights; types that cannot be dealt out are quantized from F16, as llama.cpp mixes them."""
-    folder = planning.cache_dir() / "random"
+    folder = costs.cache_dir() / "random"
     if ftype in random_model.TYPES:
         return random_model.random_pair(folder, shape, ftype, "Q8_0")[0]
     path = folder / f"{shape}-{ftype}-quantized.gguf"

@@ -25,7 +25,7 @@ from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.bench.report import plot_curves
 from llama_cpp_eagle3.bench.runs import load
 from llama_cpp_eagle3.engine import RNGS
-from llama_cpp_eagle3.stats import Stats
+from llama_cpp_eagle3.engine.stats import Stats
 
 DRAFTS: dict[str, dict[str, Any]] = {
     "plain": {},

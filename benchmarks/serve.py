@@ -27,11 +27,11 @@ from typing import Any
 import common
 import httpx
 
-from llama_cpp_eagle3 import planning
 from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.inflate import inflated_pair
 from llama_cpp_eagle3.bench.settings import numbers
+from llama_cpp_eagle3.draft import costs
 
 OURS, PLAIN = "ours", "llama-server"
 CLOSED, POISSON = "closed loop", "Poisson"
@@ -260,7 +260,7 @@ def main() -> int:
     p.add_argument("--rate", type=float, default=0.7, help="of arrivals, by that of llama-server's closed loop")
     p.add_argument("--head", default="Q8_0", help="type of the head")
     p.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after so many")
-    p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     start = time.monotonic()
     if args.model:

@@ -14,17 +14,17 @@ from contextlib import ExitStack
 import common
 from drafters import N_PROMPT, drafting, files_of, rows_of, take_turns
 
-from llama_cpp_eagle3 import planning
 from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.bench.inflate import inflated_pair
 from llama_cpp_eagle3.bench.runs import load
+from llama_cpp_eagle3.draft import costs
 
 
 def main() -> None:
     p = common.parser(__doc__, runs=3)
     p.set_defaults(n_predict=96, n_prompts=3, threads=1, ctx_size=512)
     args = p.parse_args()
-    folder = planning.cache_dir() / "inflated"
+    folder = costs.cache_dir() / "inflated"
     files = files_of("mtp", folder)
     head, useless_head = (inflated_pair(folder, random_head=random)[1] for random in (False, True))
     both = ("eagle3", "mtp")

@@ -18,7 +18,7 @@ from typing import Any
 
 import common
 
-from llama_cpp_eagle3 import Eagle3Llama, models, planning
+from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench import machine, peer, report
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.inflate import inflated_pair
@@ -26,6 +26,7 @@ from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
 from llama_cpp_eagle3.bench.random_model import Shape, write_target
 from llama_cpp_eagle3.bench.runs import load, run_own, total
 from llama_cpp_eagle3.bench.settings import Setting
+from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine import SamplerChain, Sampling
 
 BEST = "best"
@@ -310,7 +311,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("parts", nargs="*", help=f"of {', '.join([PASSES, *PARTS, ALONE, SAMPLING])} (default: all)")
     p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
-    p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
     p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
     p.add_argument("--again", action="store_true", help="also what is there already")
     p.add_argument("--quick", action="store_true", help="very few tokens, and results that are not kept")

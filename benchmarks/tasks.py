@@ -41,7 +41,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import Spread, percent, table
-from llama_cpp_eagle3.drafters import kind_of
+from llama_cpp_eagle3.draft.kinds import kind_of
 
 FOLDER = Path(__file__).parent / "tasks"
 SIDES = ("plain", "auto", "auto-ngram", "auto-draft", "chain-3", "llama_cpp", "llama-server")

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from toys.files import LAYERS
 from toys.modules import BlockDrafter, MtpBlock
 
-from llama_cpp_eagle3 import models, planning
+from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.convert.gguf_file import open_gguf
+from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.train import corpus
 from llama_cpp_eagle3.train.model import Config, Llama
 from llama_cpp_eagle3.train.trainer import native_bf16
@@ -152,7 +153,7 @@ def main() -> None:
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--window", type=int, default=256, help="tokens")
-    p.add_argument("--folder", type=Path, default=planning.cache_dir() / "toys")
+    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "toys")
     p.add_argument("--toys", nargs="+", choices=["mtp", "dflash"], default=["mtp", "dflash"], help="which learn")
     p.add_argument("--resume", action="store_true", help="go on from the weights in the folder")
     args = p.parse_args()

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .draft import Draft
+from .engine.draft import Draft
 
 LLAMA_CPP_PYTHON_VERSION: str
 SOURCES_DIGEST: str

@@ -14,8 +14,8 @@ from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from ._core import NgramStore
-from .drafters import DraftSource, kind_of
-from .drafters.mtp import has_block
+from .draft.kinds import DraftSource, kind_of
+from .draft.kinds.mtp import has_block
 from .engine import check_rng, check_seed
 from .media import AllowHttp
 from .options import DraftOptions, cache_types, check_values, set_defaults

@@ -24,9 +24,9 @@ from .engine import (
     check_media,
     check_prompt,
 )
+from .engine.stats import Stats
 from .errors import ContextFullError
 from .sampling_arguments import SamplingArguments, SamplingDefaults
-from .stats import Stats
 
 
 class PromptOptions(SamplingArguments, total=False):

@@ -22,9 +22,9 @@ from llama_cpp import LlamaState
 
 from ._core import Guard
 from .engine import DraftSettings, Engine, Media, Output, Request, SamplerChain, Sequence, media_tokens, n_common
+from .engine.stats import Stats
 from .errors import ContextFullError, Eagle3Error
 from .loaded_model import LoadedModel
-from .stats import Stats
 
 _SEQ_ID = 0
 _NO_LIMIT = 1 << 62

@@ -17,7 +17,7 @@ from typing import Any
 
 from ._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from .planning import cache_dir, implausible, machine
+from .draft.costs import cache_dir, implausible, machine
 
 MODES = ("auto", "on", "off")
 

@@ -14,16 +14,16 @@ from llama_cpp._internals import LlamaBatch
 
 from ._core import FeatureTap, Guard, Policy, Target
 from .context import Context
+from .draft.head import Head
 from .engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
+from .engine.stats import Stats
 from .errors import Eagle3Error
 from .features import Features
 from .guard import closed_error
-from .head import Head
 from .llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat_format
 from .loaded_model import LoadedModel
 from .loading import Loading
 from .media import Projector, hook_handler
-from .stats import Stats
 
 DRAFT_ATTRIBUTES = (
     "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",

@@ -13,20 +13,20 @@ import llama_cpp.llama_cpp as lib
 
 from ._core import FeatureTap, Policy, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from .drafters import LoadedTarget
+from .draft.costs import have_policy, keep_corrections, load_costs, machine, why_not
+from .draft.head import Head
+from .draft.kinds import LoadedTarget
 from .engine import DraftSettings, Engine, Vocab
+from .engine.stats import Stats
 from .errors import IncompatibleDraftError, ModelFileError
 from .free_memory import free_memory
-from .head import Head
 from .llama_loading import LoadedLlama
 from .loading import Loading
 from .log import without_details
 from .model_file import file_errors
 from .pair import fingerprint
-from .planning import have_policy, keep_corrections, load_costs, machine, why_not
 from .prefix_file import Maker
 from .prefix_folder import PrefixFolder, open_folder
-from .stats import Stats
 
 if TYPE_CHECKING:
     from .arguments import ConstructorOptions

@@ -12,7 +12,7 @@ import llama_cpp.llama_cpp as lib
 from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
 from .arguments import LLAMA_DEFAULTS
 from .cpu_kernels import KernelChoice
-from .drafters import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
+from .draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
 from .engine import N_ROWS_ARGMAX
 from .log import without_details
 from .model_file import BLOCKS, check_file, mended_keys

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from .drafters import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
-from .drafters.eagle3 import Eagle3Head
+from .draft.kinds import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
+from .draft.kinds.eagle3 import Eagle3Head
 from .engine import DraftSettings
 from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 

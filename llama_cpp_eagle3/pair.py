@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._core import TargetInfo, read_arch, read_target
-from .drafters import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
-from .drafters.fit import check_boundaries, check_generates
+from .draft.kinds import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
+from .draft.kinds.fit import check_boundaries, check_generates
 from .errors import IncompatibleDraftError, ModelFileError
 from .model_file import check_file
 

@@ -20,8 +20,8 @@ import llama_cpp
 
 from ._trial_child import REFUSED
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .draft.costs.cache import cache_dir
 from .errors import ModelFileError
-from .planning.cache import cache_dir
 from .whole_file import write_whole
 
 TIMEOUT = 120.0

@@ -42,7 +42,7 @@ DEFAULT_TESTS = [
     "tests/core/test_kernels.py",
     "tests/core/test_kernels_k.py",
     "tests/core/test_kernels_legacy.py",
-    "tests/planning/test_planner_pair.py",
+    "tests/draft/test_planner_pair.py",
     "tests/core/test_rollback.py",
     "tests/engine/test_sampling.py",
     "tests/core/test_tap.py",

@@ -73,8 +73,8 @@ def test_imports_run_one_way() -> None:
         return {name.split(".")[1] for name in found}
 
     assert "cli" not in below("serve", "chat", "engine", "convert", "hub", "train")
-    assert below("engine") <= {"engine", "draft", "errors", "guard", "stats"}
-    assert "llama" not in below("hub", "drafters", "planning")
+    assert below("engine") <= {"engine", "errors", "guard"}
+    assert "llama" not in below("hub", "draft")
 
 
 def test_no_private_name_of_another_object() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from .. import Eagle3Llama
-from ..stats import Stats
+from ..engine.stats import Stats
 
 
 @dataclass(frozen=True)

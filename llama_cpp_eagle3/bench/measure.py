@@ -15,7 +15,7 @@ from typing import Any
 from llama_cpp import Llama
 
 from .. import Eagle3Llama
-from ..drafters import NGRAM
+from ..draft.kinds import NGRAM
 from . import machine, peer
 from .figures import Spread
 from .replay import Recorded, Replay, tokens_of

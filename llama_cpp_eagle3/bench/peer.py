@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from .._version import LLAMA_CPP_PYTHON_VERSION
-from ..planning import cache_dir
+from ..draft.costs import cache_dir
 
 TOOLS = ("llama-speculative-simple", "llama-server", "llama-bench", "llama-quantize")
 ENV_TOOLS = "LLAMA_CPP_TOOLS"

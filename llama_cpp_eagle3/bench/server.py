@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ..drafters import MtpBlock, kind_of
+from ..draft.kinds import MtpBlock, kind_of
 from ..errors import Eagle3Error
 from .load import Load, groups
 from .runs import Peer, Run

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
-from ..drafters import NGRAM
+from ..draft.kinds import NGRAM
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")

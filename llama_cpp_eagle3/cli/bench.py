@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..drafters import NGRAM, kind_of
+from ..draft.kinds import NGRAM, kind_of
 from ..whole_file import output_path, write_whole
 from .extra import extra
 from .flags import HUB, PROMPT, changed, pick

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ..doctor import Finding, check_conversation, check_files, check_loaded, devices, prospects, software
 from ..doctor.pair import judge_trial, try_text
+from ..draft.costs import Costs, load_costs, measure_types, save_costs
 from ..errors import Eagle3Error
-from ..planning import Costs, load_costs, measure_types, save_costs
 from .flags import LOAD, LOG
 from .model import list_devices, load_model, resolve_pair
 from .parser import Parser

@@ -9,8 +9,8 @@ from typing import Any, TextIO
 import llama_cpp
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..engine.stats import Stats
 from ..llama import Eagle3Llama
-from ..stats import Stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..drafters import KINDS, NGRAM
+from ..draft.kinds import KINDS, NGRAM
 
 _FLAGS = {
     "draft_model_path": "-md",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..drafters import KINDS, NGRAM, kind_of
-from ..drafters.eagle3 import Eagle3Head
-from ..drafters.mtp import MtpBlock, has_block
+from ..draft.kinds import KINDS, NGRAM, kind_of
+from ..draft.kinds.eagle3 import Eagle3Head
+from ..draft.kinds.mtp import MtpBlock, has_block
 from .flags.draft import TEXT_TYPES
 
 _MODELS = {name: kind.source for kind in reversed(KINDS) for name in kind.spec_types}

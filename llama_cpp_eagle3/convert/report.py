@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import _core
-from ..drafters import DrafterFile, kind_of
-from ..drafters.fit import check_boundaries, check_generates
+from ..draft.kinds import DrafterFile, kind_of
+from ..draft.kinds.fit import check_boundaries, check_generates
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..pair import check_loadable
 from .block import BlockSpec, describe_block, is_block

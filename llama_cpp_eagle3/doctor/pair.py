@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from .._core import local_accelerators
-from ..drafters.mtp import why_no_block
+from ..draft.costs import Costs, best_chain
+from ..draft.kinds.mtp import why_no_block
+from ..engine.stats import Stats
 from ..errors import Eagle3Error
 from ..free_memory import free_memory
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
 from ..pair import Pair, check_loadable
-from ..planning import Costs, best_chain
-from ..stats import Stats
 from .finding import Finding
 
 _ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._core import DraftRequest, DraftShape, NgramDrafter, Policy
-from ..draft import Draft
+from .draft import Draft
 from .memory import Memory
 from .request import NGRAM, DraftSettings
 from .sequence import Sequence, Step

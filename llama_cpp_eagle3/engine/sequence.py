@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .._core import SavedState
-from ..draft import Draft
-from ..stats import Stats
 from .detokenizer import Detokenizer
+from .draft import Draft
 from .media import Media
 from .request import DraftSettings, Request
 from .sampler_chain import SamplerChain
+from .stats import Stats
 
 FinishReason = Literal["", "stop", "length", "cancelled", "error"]
 NO_DRAFT = Draft()

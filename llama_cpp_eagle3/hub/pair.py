@@ -11,9 +11,9 @@ from pathlib import Path
 
 from .._version import __version__
 from ..checkpoint_files import CONFIG, CheckpointFiles, find_files
+from ..draft.costs.cache import cache_dir
 from ..errors import Eagle3Error, HubError
 from ..pair import fingerprint
-from ..planning.cache import cache_dir
 from .choice import (
     HEAD_QUANTS,
     TARGET_QUANTS,

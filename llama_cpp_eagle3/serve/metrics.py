@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..engine import Engine, PrefixStats
-from ..stats import SourceStats
+from ..engine.stats import SourceStats
 from .engine_thread import Job
 
 _SECONDS = (

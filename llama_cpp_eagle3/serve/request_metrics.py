@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..chat import Loosened
-from ..stats import Stats
+from ..engine.stats import Stats
 
 
 @dataclass(slots=True)

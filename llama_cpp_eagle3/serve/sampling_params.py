@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..chat import json_schema_to_grammar
-from ..drafters import KINDS
+from ..draft.kinds import KINDS
 from ..engine import NGRAM, DraftSettings, Sampling
 from ..sampler_names import samplers_of
 from .errors import invalid

@@ -10,8 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..engine.stats import Stats
 from ..llama import Eagle3Llama
-from ..stats import Stats
 
 
 @dataclass(frozen=True)

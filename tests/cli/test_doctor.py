@@ -12,8 +12,8 @@ import pytest
 from arch_keys import keys_of
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.doctor import Finding, check_conversation, check_files, machine, pair, prospects
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, save_costs
 from llama_cpp_eagle3.extras import install_command
-from llama_cpp_eagle3.planning import Costs, DraftCosts, save_costs
 from loading import load, path_of
 from random_arch import write_random_arch
 from tiny import write_perfect_pair, write_target

@@ -402,11 +402,10 @@ def test_wrong_arguments_are_refused(kind: Kind) -> None:
     for nodes in ([0], [9], [1, 1]):
         with pytest.raises(ValueError, match="node"):
             drafter.expand(nodes, 2)
+    rows = np.zeros((1, drafter.n_embd_feat), np.float32)
+    show = (lambda n: drafter.process_rows(rows, [1], n)) if rows.size else lambda n: drafter.process(None, [1], n)
     with pytest.raises(Eagle3Error, match="expects rows from position 10"):
-        if drafter.n_embd_feat:
-            drafter.process_rows(np.zeros((1, drafter.n_embd_feat), np.float32), [1], 5)
-        else:
-            drafter.process(None, [1], 5)
+        show(5)
     drafter.close()
     with pytest.raises(Eagle3Error, match="closed"):
         draft_chain(drafter, 1, 2)

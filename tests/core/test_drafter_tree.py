@@ -5,7 +5,7 @@ import pytest
 
 from drafting import SideBySide, draft_chain, draft_tree, is_chain, make_drafter
 from head_variants import VARIANTS
-from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.engine.draft import Draft
 from reference import ReferenceHead
 from reference_tree import Paths, eagle2, paths_of
 from tiny import write_head

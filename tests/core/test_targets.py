@@ -20,7 +20,7 @@ from arch_keys import OTHERS, ROWS, TARGETS, Arch
 from drafting import draft_chain, draft_tree
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3._core import read_target
-from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.engine.draft import Draft
 from loading import Drafts, is_tie, load, load_plain, take
 from lowlevel import LowLevel
 from random_arch import all_archs, load_random_arch, random_tensors, write_random_arch

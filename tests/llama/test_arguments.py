@@ -16,7 +16,7 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.arguments import DEFAULTS, ConstructorOptions, Eagle3LlamaOptions, LlamaOptions
-from llama_cpp_eagle3.drafters import KINDS, NGRAM, DraftSource
+from llama_cpp_eagle3.draft.kinds import KINDS, NGRAM, DraftSource
 
 WIDER = {"type_k": "a type's name too", "type_v": "a type's name too", "lora_path": "pathlib.Path too"}
 REPOSITORY = Path(__file__).parents[2]

@@ -10,9 +10,10 @@ import pytest
 from adapters import Shape, check_adapter, write_lora
 from arch_keys import arch_of, keys_of
 from assistants import ROW, write_able, write_assistant
-from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError, planning
+from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import AssistantDrafter
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine import Sampling, Shift
 from loading import is_tie, load, load_plain, prompts, take
 from random_arch import random_tensors, write_arch, write_random_arch
@@ -67,8 +68,8 @@ def test_trees_of_a_batch(folder: Path) -> None:
 def test_costs_are_measured(folder: Path) -> None:
     """It never has more than one row to evaluate, whatever was taken in."""
     with load(*write_able(folder), draft="auto") as llm:
-        costs = planning.measure(llm.engine, seconds=0.1)
-        (draft,) = costs.drafts
+        measured = costs.measure(llm.engine, seconds=0.1)
+        (draft,) = measured.drafts
         assert [*draft.begin] == [1]
         assert draft.step[1] > 0
 

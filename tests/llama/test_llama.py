@@ -15,7 +15,7 @@ import pytest
 
 from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.engine.draft import Draft
 from loading import Drafts, load, load_plain, path_of, prompts, take
 from tiny import vocab, write_target
 

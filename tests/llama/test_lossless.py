@@ -15,7 +15,7 @@ import pytest
 from drafting import draft_chain
 from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.engine.draft import Draft
 from loading import Drafts, bundled_pair, is_tie, load, load_plain, prompts, take
 from tiny import write_head, write_target
 

@@ -14,7 +14,7 @@ from drafting import draft_chain
 from gguf_raw import parse, serialize
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.drafters.mtp import has_block
+from llama_cpp_eagle3.draft.kinds.mtp import has_block
 from loading import OPTIONS, is_tie, load, load_plain, prompts, take
 from mtp import split_block, write_able
 from random_arch import random_tensors, write_arch, write_random_arch

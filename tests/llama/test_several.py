@@ -13,8 +13,8 @@ from joint import write_both
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, Stats
 from llama_cpp_eagle3._core import Policy
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.draft.costs import load_costs
 from llama_cpp_eagle3.engine import Drafters
-from llama_cpp_eagle3.planning import load_costs
 from loading import cheap_rows, is_tie, load, load_plain, prompts, take
 from random_arch import write_random_arch
 

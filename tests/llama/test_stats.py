@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llama_cpp_eagle3 import Stats
-from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.engine.draft import Draft
 from loading import Drafts, load, take
 
 

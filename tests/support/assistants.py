@@ -11,7 +11,7 @@ from llama_cpp import llama_cpp_ext
 
 from arch_keys import arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.drafters.assistant import GemmaAssistant
+from llama_cpp_eagle3.draft.kinds.assistant import GemmaAssistant
 from lowlevel import LowLevel
 from mtp import default_params, place
 from random_arch import random_tensor, random_tensors, write_arch, write_random_arch

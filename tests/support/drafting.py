@@ -11,7 +11,7 @@ import numpy as np
 import placement
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3._core import DraftRequest, DraftShape, Policy
-from llama_cpp_eagle3.draft import Draft as Drafted
+from llama_cpp_eagle3.engine.draft import Draft as Drafted
 from reference import Draft, ReferenceHead
 from tiny import Head
 

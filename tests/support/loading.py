@@ -15,8 +15,8 @@ import pytest
 import placement
 from dice import DiceLlama
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.draft import Draft
-from llama_cpp_eagle3.planning import Costs, DraftCosts, make_policy
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, make_policy
+from llama_cpp_eagle3.engine.draft import Draft
 
 # One thread each: tiny models gain nothing from more, and several test processes may share two cores.
 # A cache in F32: rounding to F16 makes logits of different batch shapes differ in the fourth digit.

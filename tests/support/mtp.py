@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp_ext
 import placement
 from arch_keys import N_LAYER, arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.drafters import LoadedTarget, MtpBlock
+from llama_cpp_eagle3.draft.kinds import LoadedTarget, MtpBlock
 from lowlevel import LowLevel
 from random_arch import random_tensors, write_arch, write_random_arch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.engine.draft import Draft
 from reference import Array, ReferenceHead, softmax
 
 Path = tuple[int, ...]  # tokens behind id_last

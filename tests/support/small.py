@@ -10,7 +10,7 @@ import numpy as np
 import placement
 from arch_keys import arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.drafters.simple import SmallModel
+from llama_cpp_eagle3.draft.kinds.simple import SmallModel
 from mtp import default_params, place
 from random_arch import random_tensors, write_arch, write_random_arch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...drafters import KINDS
+from ...draft.kinds import KINDS
 from ...ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from .flag import NO_OTHER_DRAFTS, NO_POOLS, flag, layers, one_of, refuse
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ._core import Drafter, Eagle3Drafter
+from .._core import Drafter, Eagle3Drafter
 
 
 class Head:

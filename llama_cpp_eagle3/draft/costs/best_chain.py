@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._core import CostCurve
+from ..._core import CostCurve
 from .costs import Costs, DraftCosts
 
 _N_MAX = 8

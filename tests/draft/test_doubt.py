@@ -15,8 +15,8 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import CostCurve
-from llama_cpp_eagle3.planning import Costs, DraftCosts, load_costs, timing
-from llama_cpp_eagle3.planning.cache import load_part, save_costs
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, timing
+from llama_cpp_eagle3.draft.costs.cache import load_part, save_costs
 from loading import load, take
 from planner_sim import TARGETS, Head, Machine, make_policy, run_auto, us
 from planner_sim import Costs as RealCosts
@@ -90,7 +90,7 @@ def test_what_was_timed_beside_something_else_is_timed_again(n_slow: int, n_call
 def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
     auto: Callable[..., Any], cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", lambda *_: BUSY)
+    monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure", lambda *_: BUSY)
     with auto() as llm, caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
         llm.calibrate()
         assert load_costs(llm.loaded.costs_key()) is None

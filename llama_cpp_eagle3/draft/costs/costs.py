@@ -12,7 +12,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from .._core import CostCurve, local_accelerators
+from ..._core import CostCurve, local_accelerators
 
 # Two rows of a quantized target may take a little longer than two passes, four a little less than one
 _SLOW, _FAST = 1.5, 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._core import TargetInfo, compare_vocabularies, has_nearly
-from ..errors import IncompatibleDraftError
+from ..._core import TargetInfo, compare_vocabularies, has_nearly
+from ...errors import IncompatibleDraftError
 
 
 def check_generates(model_path: str, target: TargetInfo, why_not: str) -> None:

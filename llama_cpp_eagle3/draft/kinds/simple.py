@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import SimpleDrafter, TargetInfo, check_header, read_target
-from ..errors import IncompatibleDraftError
+from ..._core import SimpleDrafter, TargetInfo, check_header, read_target
+from ...errors import IncompatibleDraftError
 from .context import context_params, load_model, make_context, n_branches
 from .fit import check_generates, check_vocabulary
 from .kind import DrafterFile, LoadedTarget

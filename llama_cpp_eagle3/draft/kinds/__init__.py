@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .._core import find_other_kind, read_arch, read_target
-from ..engine import NGRAM
-from ..errors import ModelFileError
+from ..._core import find_other_kind, read_arch, read_target
+from ...engine import NGRAM
+from ...errors import ModelFileError
 from .assistant import GemmaAssistant
 from .dflash import BlockDrafter
 from .eagle3 import Eagle3Head

@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import DflashDrafter, TargetInfo, read_dflash
+from ..._core import DflashDrafter, TargetInfo, read_dflash
 from .context import load_model, make_context, set_cache_types
 from .fit import check_boundaries, check_generates, check_vocabulary, check_width
 from .kind import DrafterFile, LoadedTarget
@@ -50,7 +50,7 @@ class BlockDrafter(DrafterFile):
 
     def facts(self) -> list[tuple[str, str]]:
         """The facts of its header."""
-        from ..convert.facts import block_drafter_facts  # gguf, of an extra
+        from ...convert.facts import block_drafter_facts  # gguf, of an extra
 
         return block_drafter_facts(self.file)
 

@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .._core import Drafter
-from ..engine import Engine
-from ..errors import Eagle3Error
+from ..._core import Drafter
+from ...engine import Engine
+from ...errors import Eagle3Error
 from .costs import Costs, DraftCosts, implausible
 
 N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 24)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from .._core import CostCurve, Policy
-from ..engine import DraftSettings, Engine
+from ..._core import CostCurve, Policy
+from ...engine import DraftSettings, Engine
 from ..head import Head
 from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from drafting import draft_chain, plan
-from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, planning
+from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, cache_dir, load_costs, make_policy, timing
+from llama_cpp_eagle3.draft.costs import save_costs as save
+from llama_cpp_eagle3.draft.costs.cache import costs_path
 from llama_cpp_eagle3.engine import Engine
-from llama_cpp_eagle3.planning import Costs, DraftCosts, cache_dir, load_costs, make_policy, timing
-from llama_cpp_eagle3.planning import save_costs as save
-from llama_cpp_eagle3.planning.cache import costs_path
 from loading import load, path_of, prompts, take
 from recurrent_pairs import write_pair
 
@@ -26,11 +27,11 @@ COSTS = Costs({1: 10.0, 4: 12.5}, (DraftCosts({1: 1.0, 16: 2.0}, {1: 0.5}),))
 
 
 def measure(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
-    return planning.measure(llm.engine, llm.draft_type, seconds)
+    return costs.measure(llm.engine, llm.draft_type, seconds)
 
 
 def costs_of(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
-    return planning.costs_of(llm.engine, llm.head, llm.loaded.costs_key(), seconds)
+    return costs.costs_of(llm.engine, llm.head, llm.loaded.costs_key(), seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.Monkey
             break
     (file,) = cache.rglob("*.json")
     assert file == costs_path(llm.loaded.costs_key())
-    monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", None)
+    monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure", None)
     llm.eval([1, 2, 3])  # nothing is measured, so it need not be empty
     assert costs_of(llm) == costs
     planner = make_policy(llm.engine, costs, n_max=4)
@@ -247,7 +248,7 @@ def test_shaders_that_are_compiled_meanwhile(
 def test_guesses_are_not_kept(tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planner of guessed costs corrects them by real passes, but does not write them to the cache."""
     part = Costs({1: 1e9}, (DraftCosts({}, {}),), is_whole=False)
-    monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure_types", lambda *_: part)
+    monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure_types", lambda *_: part)
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
         take(llm, [1, 2, 3], 20)
         assert llm.policy.is_measured
@@ -360,7 +361,7 @@ class TestHeadInFewerBits:
 
     @pytest.fixture(autouse=True)
     def small_heads_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("llama_cpp_eagle3.planning.setup._N_BYTES_MIN", 0)
+        monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup._N_BYTES_MIN", 0)
 
     @pytest.fixture
     def gain(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
@@ -376,10 +377,10 @@ class TestHeadInFewerBits:
         def set_gain(factor: float) -> None:
             for module in ("setup", "timing"):
                 monkeypatch.setattr(
-                    f"llama_cpp_eagle3.planning.{module}.measure_draft", lambda engine, *_: times(engine, factor)
+                    f"llama_cpp_eagle3.draft.costs.{module}.measure_draft", lambda engine, *_: times(engine, factor)
                 )
             monkeypatch.setattr(
-                "llama_cpp_eagle3.planning.timing._fastest",
+                "llama_cpp_eagle3.draft.costs.timing._fastest",
                 lambda *_: dict.fromkeys(range(1, 10), 1000.0),  # passes that cost the same whatever their size
             )
 

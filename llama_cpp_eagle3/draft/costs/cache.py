@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..whole_file import write_whole
+from ...whole_file import write_whole
 from .costs import GGML_TYPE_NARROW, Costs
 
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"

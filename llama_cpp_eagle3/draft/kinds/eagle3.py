@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._core import Eagle3Drafter, TargetInfo, check_head, read_head
-from ..errors import IncompatibleDraftError
+from ..._core import Eagle3Drafter, TargetInfo, check_head, read_head
+from ...errors import IncompatibleDraftError
 from .fit import check_boundaries, check_generates, check_vocabulary, check_width, offer
 from .kind import DrafterFile, LoadedTarget
 
@@ -63,7 +63,7 @@ class Eagle3Head(DrafterFile):
 
     def facts(self) -> list[tuple[str, str]]:
         """The facts of its keys and tensors."""
-        from ..convert.facts import head_facts  # gguf, of an extra
+        from ...convert.facts import head_facts  # gguf, of an extra
 
         return head_facts(self.head)
 
