@@ -10,9 +10,12 @@ namespace eagle3 {
 // Drafts, one after the other, each of some sequences at once and level by level. The policy needs no more of a
 // drafter, and simulations of one are no more.
 //
-//   begin      catch up with the rows that wait, draft the top_k best tokens after id_last, the token at position
-//   n_past expand     draft the next level after some of the nodes; any number of times nodes      the draft so far,
-//   with probabilities
+//   begin
+//              catch up with the rows that wait, draft the top_k best tokens after id_last, the token at n_past
+//   expand
+//              draft the next level after some of the nodes; any number of times
+//   nodes
+//              the draft so far, with probabilities
 //
 // Parallel ones make a block of tokens in one graph: begin() computes n_steps levels and appends the first one,
 // expand() appends the others and computes nothing.
