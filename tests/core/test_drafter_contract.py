@@ -252,8 +252,25 @@ def test_sequences_draft_together(kind: Kind) -> None:
         [],
         chain_by_hand(kind, all_texts[0], 2),
     ]
+
+
+LOSES_CELLS = pytest.mark.xfail(
+    strict=True,
+    reason="in a pool llama.cpp reuses cells that a draft's positions have moved out of a window; the draft is taken "
+    "back, and the sequence lacks them: later drafts are worse",
+)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(x, marks=LOSES_CELLS if x in ("mimo2-mtp", "gemma3") else ()) for x in CASES], indirect=True
+)
+def test_sequences_are_the_same_after_drafts_of_others(kind: Kind) -> None:
+    all_texts = [t[:n] for t, n in zip(texts(3), (38, 17, 9), strict=True)]
     for i, t in enumerate(all_texts):
-        check_next(kind, t, i)
+        kind.give(t, i, sizes=(i + 1,))
+    for _ in range(2):
+        for i, t in enumerate(all_texts):
+            check_next(kind, t, i)
 
 
 def test_nodes_of_a_tree(kind: Kind, request: pytest.FixtureRequest) -> None:

@@ -275,6 +275,7 @@ def test_graphs_of_a_draft_come_and_go(tiny_target: Any, tiny_head: Any) -> None
     """The same with the draft's graphs, of which only some are kept, and a target on the server's other device too."""
     code = """
         import sys
+        from drafting import draft_chain
         from loading import load
         from rpc_server import RpcServer
 
