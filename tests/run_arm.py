@@ -4,9 +4,9 @@
 
 Installs by apt what is missing (a cross compiler and qemu), compiles ggml's CPU backend for ARM into build/arm (once;
 some minutes of one core), and runs `tests/arm/kernel_bits.cpp` here and on emulated processors with NEON alone, with
-dotprod, and with i8mm. Each compares its results with float64; what they print must be equal. --if-built does nothing
-where ggml is not compiled yet. --count prints how many instructions products take, ours and ggml's. Where packages
-cannot be had, or this is no x86-64, it says so and ends with 0.
+dotprod, with i8mm, and with SVE. Each compares its results with float64; what they print must be equal. --if-built does
+nothing where ggml is not compiled yet. --count prints how many instructions products take, ours and ggml's. Where
+packages cannot be had, or this is no x86-64, it says so and ends with 0.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ HOST_LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
 
 PACKAGES = ("g++-aarch64-linux-gnu", "qemu-user-static")
 CROSS, QEMU, SYSROOT = "aarch64-linux-gnu-g++", "qemu-aarch64-static", "/usr/aarch64-linux-gnu"
-BUILDS = {"neon": "armv8-a", "dotprod": "armv8.2-a+dotprod+fp16", "i8mm": "armv8.2-a+dotprod+fp16+i8mm"}
+BUILDS = {
+    "neon": "armv8-a",
+    "dotprod": "armv8.2-a+dotprod+fp16",
+    "i8mm": "armv8.2-a+dotprod+fp16+i8mm",
+    "sve": "armv8.2-a+dotprod+fp16+i8mm+sve",
+}
 """Name of a build of ggml -> what it is compiled for, by which it chooses how weights are repacked."""
-PROCESSORS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm"}
-"""Of qemu: with NEON alone, with dotprod, with i8mm -> build of ggml."""
+PROCESSORS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm", "max,sve-max-vq=2": "sve"}
+"""Of qemu: with NEON alone, with dotprod, with i8mm, with vectors of 256 bits -> build of ggml. For the last one ggml
+repacks Q4_0 as on x86; ours do not use such vectors."""
 
 
 class CannotBeHad(Exception):

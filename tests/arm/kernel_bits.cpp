@@ -206,6 +206,7 @@ void print_products() {
         for (const shape & s : { shape{ 256, 8, 1 },
                                  { 512, 24, 2 },
                                  { 768, 13, 3 },
+                                 { 512, 12, 4 }, // quads, an odd number of them
                                  { 1024, 16, 5 },
                                  { 2048, 32, 19 },
                                  { 256, 3, 37 } }) {
