@@ -16,18 +16,16 @@ void draft_nodes::check_begin(int32_t top_k, int32_t n_steps, int32_t n_unroll) 
 
 void draft_nodes::clear() {
     nodes_.clear();
-    is_expanded_.clear();
 }
 
 int32_t draft_nodes::append(llama_seq_id seq_id, int32_t parent, const std::vector<draft_candidate> & found) {
     const int32_t first = n();
     if (parent >= 0 && !found.empty()) {
-        is_expanded_[static_cast<size_t>(parent)] = true;
+        nodes_[static_cast<size_t>(parent)].is_expanded = true;
     }
     const int32_t depth = parent < 0 ? 1 : (*this)[parent].depth + 1;
     for (const draft_candidate & c : found) {
         nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
-        is_expanded_.push_back(false);
     }
     return first < n() ? first : -1;
 }
@@ -49,12 +47,12 @@ void draft_nodes::mark_expanded(const std::vector<int32_t> & nodes, int32_t top_
         if (*it < 0 || *it >= n()) {
             throw std::invalid_argument(format("node %d: this draft has %d nodes", *it, n()));
         }
-        if (is_expanded_[static_cast<size_t>(*it)] || std::find(nodes.begin(), it, *it) != it) {
+        if ((*this)[*it].is_expanded || std::find(nodes.begin(), it, *it) != it) {
             throw std::invalid_argument(format("node %d was expanded already", *it));
         }
     }
     for (const int32_t node : nodes) {
-        is_expanded_[static_cast<size_t>(node)] = true;
+        nodes_[static_cast<size_t>(node)].is_expanded = true;
     }
 }
 

@@ -36,7 +36,6 @@ class draft_nodes {
 
   private:
     std::vector<draft_node> nodes_;
-    std::vector<bool>       is_expanded_;
 };
 
 } // namespace eagle3

@@ -16,11 +16,12 @@ struct draft_candidate {
 
 // a drafted token that may follow others
 struct draft_node {
-    int32_t      parent = -1;   // index of the node before it, -1 = it follows id_last
-    llama_token  token  = 0;    // of the target's vocabulary
-    float        p      = 0.0f; // the drafter's own probability of the token behind its parent
-    int32_t      depth  = 0;    // 1, 2, ...
-    llama_seq_id seq_id = 0;
+    int32_t      parent      = -1;   // index of the node before it, -1 = it follows id_last
+    llama_token  token       = 0;    // of the target's vocabulary
+    float        p           = 0.0f; // the drafter's own probability of the token behind its parent
+    int32_t      depth       = 0;    // 1, 2, ...
+    llama_seq_id seq_id      = 0;
+    bool         is_expanded = false; // begin() or expand() has looked for what follows it, and may have found nothing
 };
 
 // Drafted tokens with parents before their children; parents are indices into tokens, -1 = behind id_last.

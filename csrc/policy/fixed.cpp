@@ -45,7 +45,7 @@ class fixed_drafts {
             g.followed.clear();
         }
         std::copy_if(g.followed.begin(), g.followed.end(), std::back_inserter(ends),
-                     [this](int32_t node) { return children_[node] == none; });
+                     [this](int32_t node) { return children_[node] == none && !nodes_[node].is_expanded; });
     }
 
     // nodes that the session has appended

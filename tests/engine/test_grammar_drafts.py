@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -15,6 +16,7 @@ import mtp
 from head_variants import VARIANTS
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import json_schema_to_grammar
+from llama_cpp_eagle3.draft.kinds import eagle3
 from llama_cpp_eagle3.engine import SAMPLERS, Reasoning, SamplerChain, Sampling
 from llama_cpp_eagle3.engine import Sequence as Text
 from llama_cpp_eagle3.engine.sequence import Step
@@ -163,6 +165,18 @@ def test_nothing_forbidden_is_drafted(way: str, plain: dict[str, list[list[int]]
             assert [text.generated for text in texts] == plain[name]
     assert reference[0].n_forbidden == [0, 0]
     assert min(reference[0].n_allowed) > 0
+
+
+def test_several_levels_in_one_graph(plain: dict[str, list[list[int]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator: what follows a token is looked for once, also where the grammar leaves nothing."""
+    monkeypatch.setattr(eagle3, "Eagle3Drafter", partial(eagle3.Eagle3Drafter, n_unroll=5))
+    for way in ("chain", "sure ones", "auto"):
+        with load_way(way) as llm:
+            assert [drafter.n_unroll for drafter in llm.drafters] == [5]
+            for name, options in SAMPLINGS.items():
+                assert [text.generated for text in run(llm, {"grammar": JSON} | options)] == plain[name]
+            for text in ("", "(1, 2", "import", "x = 'a"):  # of which the head knows few tokens
+                run(llm, {"grammar": f'root ::= "{text}" [À-ɏ]+', "temperature": 0.0})
 
 
 def test_without_the_lookahead_much_is(reference: list[Reference], monkeypatch: pytest.MonkeyPatch) -> None:
