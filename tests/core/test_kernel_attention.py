@@ -15,7 +15,7 @@ from llama_cpp_eagle3 import _core
 from tests.support.attention_checks import test_order_of_cells, test_rows_alone, test_threads  # noqa: F401
 from tests.support.ggml_products import Weights, attend, kernels_for
 
-KERNEL = "f16/avx2"
+KERNEL = "f16/avx2" if "f16/avx2" in _core.cpu_kernel_names() else "f16/neon"
 N_EMBD = 64
 pytestmark = pytest.mark.skipif(KERNEL not in _core.cpu_kernel_names(), reason="no kernel for this processor")
 

@@ -15,7 +15,7 @@ from llama_cpp_eagle3 import _core
 from tests.support.attention_checks import test_order_of_cells, test_rows_alone, test_threads  # noqa: F401
 from tests.support.ggml_products import Weights, flash_attend, kernels_for, quantize
 
-KERNEL = "f16/avx2"
+KERNEL = "f16/avx2" if "f16/avx2" in _core.cpu_kernel_names() else "f16/neon"
 N_EMBD = 64
 Type = gguf.GGMLQuantizationType
 TYPES = (Type.F16, Type.F32, Type.BF16, Type.Q8_0, Type.Q4_0)
