@@ -102,6 +102,7 @@ class LoadedModel:
             if self.head is not None:
                 self.n_state_bytes = _measure_state(target, llama.model.token_bos())
             self._tell()
+            self._tell_files(given["prefix_cache_dir"])
         except BaseException:
             self.close()
             raise
@@ -171,6 +172,13 @@ class LoadedModel:
             )
         if self.head is not None:
             self._log(self.description)
+
+    def _tell_files(self, folder: object) -> None:
+        """Log what earlier runs have left for the prefix cache."""
+        stats = self.engine.slots.cache.stats
+        if self.engine.slots.cache.has_folder:
+            found = f"{stats.n_prefix_files} prefixes and {stats.n_state_files} states, {stats.n_file_bytes >> 20} MiB"
+            self._log(f"prefix cache: {found} of at most {stats.n_file_bytes_max >> 20} MiB in '{folder}'")
 
     # what it is
 

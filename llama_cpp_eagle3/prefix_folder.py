@@ -18,7 +18,7 @@ import shutil
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -64,7 +64,6 @@ class PrefixFolder:
         self.path, self.n_bytes_max = path, n_bytes_max
         self._maker = maker
         self._key = maker.key
-        self._own: set[str] = set()  # names of files that the engine knows
         self._has_warned = False
         self._writer = ThreadPoolExecutor(1, "prefix-writer")
         self._reader = ThreadPoolExecutor(1, "prefix-reader")
@@ -100,16 +99,15 @@ class PrefixFolder:
             except OSError:  # another process has removed it
                 continue
             n_memory_bytes = head.n_target + head.n_draft + sum(n for _, _, n in head.states)
-            self._own.add(name)
             yield FolderEntry(StoredFile(name, n_bytes), head.tokens, head.n_turn, n_memory_bytes, head.n_target == 0)
 
     def size_of(self, stored: StoredPrefix) -> int:
         """Bytes of a file."""
         return size_of(self._maker, stored)
 
-    def write(self, stored: StoredPrefix) -> Future[StoredFile | None]:
-        """Write a file; None: it cannot be written, which is said once."""
-        return _run(self._writer, lambda: self._write(stored))
+    def write(self, stored: StoredPrefix, kept: Collection[str]) -> Future[StoredFile | None]:
+        """Write a file; None: it cannot be written, which is said once. kept: names of files that do not go for it."""
+        return _run(self._writer, lambda: self._write(stored, kept))
 
     def read(self, file: StoredFile) -> Future[StoredPrefix | None]:
         """Read a file; None: it is gone, or damaged, which is said."""
@@ -131,11 +129,11 @@ class PrefixFolder:
 
     # in threads
 
-    def _write(self, stored: StoredPrefix) -> StoredFile | None:
+    def _write(self, stored: StoredPrefix, kept: Collection[str]) -> StoredFile | None:
         name = self._name_of(stored.tokens, is_state=not stored.target)
         n_bytes = size_of(self._maker, stored)
         try:
-            self._make_room(n_bytes)
+            self._make_room(n_bytes, kept)
             if shutil.disk_usage(self.path).free < n_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             n_bytes = write_prefix(self.path / name, self._maker, stored)
@@ -143,7 +141,6 @@ class PrefixFolder:
             self._warn(e)
             return None
         self._has_warned = False
-        self._own.add(name)
         return StoredFile(name, n_bytes)
 
     def _read(self, file: StoredFile) -> StoredPrefix | None:
@@ -165,7 +162,6 @@ class PrefixFolder:
 
     def _remove(self, names: SequenceOf[str]) -> None:
         for name in names:
-            self._own.discard(name)
             with suppress(OSError):
                 os.unlink(self.path / name)
 
@@ -173,17 +169,14 @@ class PrefixFolder:
         with suppress(OSError):
             os.utime(self.path / name)
 
-    def _make_room(self, n_bytes: int) -> None:
-        """Remove what others wrote, the oldest first, until a file of this size is within the limit.
-
-        The engine sees to its own ones.
-        """
+    def _make_room(self, n_bytes: int, kept: Collection[str]) -> None:
+        """Remove what others wrote, what was not used the longest first, until a file of this size has room."""
         files = [(status.st_mtime, name, status.st_size) for name, status in _files(self.path)]
         n_all = sum(size for _, _, size in files)
         for _, name, size in sorted(files):
             if n_all + n_bytes <= self.n_bytes_max:
                 return
-            if name not in self._own:
+            if name not in kept:
                 self._remove([name])
                 n_all -= size
 

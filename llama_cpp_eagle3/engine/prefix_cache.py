@@ -21,6 +21,8 @@ from .sequence import Sequence
 from .sequence import State as SequenceState
 from .slot import Slot
 
+_EVALUATE_NS = 1e6
+"""Of a token, until prompts were evaluated."""
 _N_SHARE = 8
 """A text is copied from its slot while the engine is idle once an eighth of it is new: so a conversation of many turns
 is written a few times, and what is lost when the process is killed is little of it."""
@@ -107,6 +109,8 @@ class PrefixCache:
         self.n_too_large = 0
         """Prefixes and states that were not kept because host memory may not hold one of them."""
         self._n_too_long = 0  # tokens of the shortest of these prefixes
+        self._evaluate_ns = _EVALUATE_NS
+        self._offered: dict[int, tuple[int, int]] = {}  # of each slot, what was last copied or tried to be
         self._n_reused = {"slot": 0, "host": 0, "disk": 0}
 
     @property
@@ -149,7 +153,7 @@ class PrefixCache:
                 self.place(slot)
         tokens = sequence.tokens
         match = self.tree.match(key_of(tokens))
-        best, rank = Source(match), (0, 0)
+        best, rank = Source(match), (0, 0, 0)
         for n, prefix in match.prefixes:
             if n < best.n_past:
                 break
@@ -166,12 +170,13 @@ class PrefixCache:
             if n_past < n_past_min:
                 state = match.state(n_past, in_files=in_files)
                 n_past = 0 if state is None else state.n_tokens
-            # of equal ones the slot that the request names, a free one, a busy one, host memory, a file
+            # of equal ones the slot that the request names, a free one, a busy one, host memory, the shortest file
             nearness = 0 if prefix.saved is not None else -1
             if prefix.is_in_slot:
                 nearness = 1 + self.slots[prefix.seq_id].is_free + (prefix.seq_id == sequence.request.seq_id)
-            if (n_past, nearness) > rank:
-                best, rank = Source(match, prefix, n, n_past, state), (n_past, nearness)
+            n_to_read = prefix.file.n_bytes if nearness < 0 and prefix.file is not None else 0
+            if (n_past, nearness, -n_to_read) > rank:
+                best, rank = Source(match, prefix, n, n_past, state), (n_past, nearness, -n_to_read)
         return best
 
     def fetch(self, sequence: Sequence, blocks: bool) -> bool:
@@ -179,11 +184,14 @@ class PrefixCache:
         if self._disk is None or sequence.saved is not None:
             return True
         source = self.find(sequence, in_files=True)
-        if source.n_past < N_MIN_COPIED:
-            return True
         items = (source.prefix, source.state)
         missing = [x for x in items if x is not None and x.saved is None and x.file is not None]
-        return not missing or self._disk.fetch(missing, blocks)
+        if not missing:
+            return True
+        n_new = source.n_past - self.find(sequence).n_past
+        if n_new < N_MIN_COPIED or self._disk.read_ns(missing) > self._evaluate_ns * n_new:
+            return True
+        return self._disk.fetch(missing, blocks)
 
     def awaits(self, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
         """Whether a running sequence is about to evaluate a beginning of this one, which need not be done twice."""
@@ -205,6 +213,11 @@ class PrefixCache:
                 other.saves = sorted([*other.saves, n - 1])
             return True
         return False
+
+    def observe(self, n_tokens: int, evaluate_ns: int) -> None:
+        """So many tokens of a prompt were evaluated, which took so long."""
+        if n_tokens >= N_MIN_COPIED:
+            self._evaluate_ns += (evaluate_ns / n_tokens - self._evaluate_ns) / 4
 
     def value(self, slot: Slot) -> float:
         """What it would cost to lose what a slot holds."""
@@ -324,13 +337,16 @@ class PrefixCache:
             return True
         for slot in self.slots:
             n = len(slot.tokens)
-            if not slot.is_free or not slot.is_intact or n < N_MIN_COPIED:
+            what = slot.prefix.used_at, n
+            if not slot.is_free or not slot.is_intact or n < N_MIN_COPIED or self._offered.get(slot.seq_id) == what:
                 continue
             found = self.tree.match(key_of(slot.tokens)).prefixes
             kept = (m for m, p in found if not p.is_in_slot and (self.memory.is_cut_anywhere or p.n_tokens == m))
-            if n - max(kept, default=0) >= max(N_MIN_COPIED, n // share) and self.store(slot, for_file=True):
-                self._disk.sync()
-                return True
+            if n - max(kept, default=0) >= max(N_MIN_COPIED, n // share):
+                self._offered[slot.seq_id] = what  # once, or what is refused would be copied without end
+                if self.store(slot, for_file=True):
+                    self._disk.sync()
+                    return True
         return False
 
     def close(self) -> None:

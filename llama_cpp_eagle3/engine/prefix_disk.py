@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Protocol
 
 from .._core import SavedState
@@ -21,6 +22,10 @@ from .prefix_nodes import Prefix, State, StoredFile, key_of
 from .prefix_tree import PrefixTree
 from .sequence import Saved, StoredPrefix
 
+_READ_NS = 1.0
+"""Of a byte, until files were read: 1 GB/s."""
+_N_TIMED = 1 << 20
+"""Bytes from which on the time of reading says something."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -48,8 +53,8 @@ class PrefixFolder(Protocol):
     def size_of(self, stored: StoredPrefix) -> int:
         """Bytes of a file."""
 
-    def write(self, stored: StoredPrefix) -> Future[StoredFile | None]:
-        """Write a file; None: it cannot be written."""
+    def write(self, stored: StoredPrefix, kept: Collection[str]) -> Future[StoredFile | None]:
+        """Write a file; None: it cannot be written. kept: names of files that do not go for it."""
 
     def read(self, file: StoredFile) -> Future[StoredPrefix | None]:
         """Read a file; None: it is gone, or damaged."""
@@ -73,6 +78,7 @@ class PrefixDisk:
         self._written: tuple[Prefix | State, Future[StoredFile | None]] | None = None
         self._read: dict[Prefix | State, Future[StoredPrefix | None]] = {}
         self._has_said_size = False
+        self._read_ns = _READ_NS
         entries = [entry for entry in folder.entries() if entry.n_memory_bytes <= tree.n_bytes_max]
         for is_state in (False, True):  # a state needs a prefix that goes through it
             for age, entry in enumerate(entries):
@@ -91,14 +97,22 @@ class PrefixDisk:
 
     # reading
 
+    def read_ns(self, items: Iterable[Prefix | State]) -> float:
+        """How long it takes to read them."""
+        return self._read_ns * sum(item.file.n_bytes for item in items if item.file is not None)
+
     def fetch(self, items: SequenceOf[Prefix | State], blocks: bool) -> bool:
         """Have what files hold in host memory; False: it is being read, ask again. blocks: wait for it."""
+        start, n_bytes = perf_counter_ns(), 0
         for item in items:
             if item not in self._read:
                 assert item.file is not None
                 self._read[item] = self._folder.read(item.file)
+                n_bytes += item.file.n_bytes
         if blocks:
             self._take_read(blocks)
+            if n_bytes > _N_TIMED:
+                self._read_ns += (max(1, perf_counter_ns() - start) / n_bytes - self._read_ns) / 4
         return blocks
 
     def _take_read(self, blocks: bool) -> None:
@@ -174,7 +188,8 @@ class PrefixDisk:
         if tree.makes_room(item, n_bytes):
             self._remove_unused()
             item.is_busy = True
-            self._written = item, self._folder.write(stored)
+            kept = {other.file.name for other in tree.filed if other.file is not None}
+            self._written = item, self._folder.write(stored, kept)
             return
         if n_bytes > tree.n_file_bytes_max and not self._has_said_size:
             self._has_said_size = True

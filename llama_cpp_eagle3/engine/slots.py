@@ -101,6 +101,8 @@ class Slots:
             return
         slot = self.all[sequence.seq_id]
         is_intact, tokens = slot.is_intact, sequence.tokens[: sequence.n_past]
+        stats = sequence.result.stats
+        self.cache.observe(stats.prompt_tokens, stats.prefill_ns)
         self._detach(sequence)
         slot.prefix.used_at = self.cache.tree.clock
         if is_intact:

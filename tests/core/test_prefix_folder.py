@@ -100,7 +100,7 @@ def names(folder: PrefixFolder) -> list[str]:
 
 def test_a_restart(folder: PrefixFolder) -> None:
     """Those that were used last come first; the folder is for its owner alone."""
-    files = [folder.write(stored(n)).result() for n in (3, 4, 5)]
+    files = [folder.write(stored(n), ()).result() for n in (3, 4, 5)]
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     for age, file in enumerate(files):
         assert file is not None
@@ -119,7 +119,7 @@ def test_a_restart(folder: PrefixFolder) -> None:
 
 def test_another_draft(folder: PrefixFolder) -> None:
     """It is found, without the draft's part."""
-    file = folder.write(stored()).result()
+    file = folder.write(stored(), ()).result()
     assert file is not None
     other = PrefixFolder(folder.path, 1 << 20, Maker("target", MAKER.settings, "another"))
     assert [entry.file for entry in other.entries()] == [file]
@@ -130,9 +130,9 @@ def test_another_draft(folder: PrefixFolder) -> None:
 
 def test_others_are_left_alone(folder: PrefixFolder, caplog: pytest.LogCaptureFixture) -> None:
     """Other models' and settings', other versions', notes, links, folders: neither read nor removed, and no word."""
-    folder.write(stored()).result()
+    folder.write(stored(), ()).result()
     for maker in (Maker("another", MAKER.settings, ""), Maker("target", {"type_k": 8}, "draft")):
-        PrefixFolder(folder.path, 1 << 20, maker).write(stored()).result()
+        PrefixFolder(folder.path, 1 << 20, maker).write(stored(), ()).result()
     (folder.path / "README").write_text("mine")
     (folder.path / "x.prefix").write_text("mine")
     name = folder._name_of([1], is_state=False)
@@ -146,7 +146,7 @@ def test_others_are_left_alone(folder: PrefixFolder, caplog: pytest.LogCaptureFi
 
 def test_another_version(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the format: it is another maker's. With our name it is damaged."""
-    file = folder.write(stored()).result()
+    file = folder.write(stored(), ()).result()
     assert file is not None
     data = (folder.path / file.name).read_bytes()
     (folder.path / file.name).write_bytes(data.replace(MAGIC, b"EAGLE3SLOT\x03\n"))
@@ -158,7 +158,7 @@ def test_another_version(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("at", [0, 20, 200, -40, -1])
 def test_damaged(folder: PrefixFolder, caplog: pytest.LogCaptureFixture, at: int) -> None:
     """It is dropped with a line, at the start or when it is read."""
-    file = folder.write(stored()).result()
+    file = folder.write(stored(), ()).result()
     assert file is not None
     path = folder.path / file.name
     data = bytearray(path.read_bytes())
@@ -176,7 +176,7 @@ def test_damaged(folder: PrefixFolder, caplog: pytest.LogCaptureFixture, at: int
 
 
 def test_files_of_other_users(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write(stored()).result()
+    folder.write(stored(), ()).result()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert not list(PrefixFolder(folder.path, 1 << 20, MAKER).entries())
     assert len(names(folder)) == 1
@@ -201,7 +201,7 @@ def test_a_read_only_folder(
     folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is there is read; one line says that nothing new is written."""
-    file = folder.write(stored()).result()
+    file = folder.write(stored(), ()).result()
     assert file is not None
     real = os.open
 
@@ -213,8 +213,8 @@ def test_a_read_only_folder(
     monkeypatch.setattr(os, "open", refuse)
     again = open_folder(folder.path, 1 << 20, MAKER)
     assert again is not None
-    assert again.write(stored(8)).result() is None
-    assert again.write(stored(9)).result() is None
+    assert again.write(stored(8), ()).result() is None
+    assert again.write(stored(9), ()).result() is None
     assert again.read(file).result() is not None
     assert ["Read-only" in text for text in caplog.messages] == [True]
 
@@ -224,31 +224,31 @@ def test_a_full_disk(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch, capl
     usage = shutil.disk_usage(folder.path)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
-        assert [folder.write(stored(n)).result() for n in (5, 6)] == [None, None]
+        assert [folder.write(stored(n), ()).result() for n in (5, 6)] == [None, None]
     with monkeypatch.context() as patch:
 
         def fail(*args: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(os, "replace", fail)
-        assert folder.write(stored(7)).result() is None
+        assert folder.write(stored(7), ()).result() is None
     assert names(folder) == []
     assert ["No space left" in text for text in caplog.messages] == [True]
-    assert folder.write(stored()).result() is not None
+    assert folder.write(stored(), ()).result() is not None
 
 
 def test_what_others_wrote_goes_first(folder: PrefixFolder) -> None:
     """The oldest first; our own files are the engine's matter."""
     other = PrefixFolder(folder.path, 1 << 20, Maker("another", {}, ""))
-    theirs = [other.write(stored(n)).result() for n in (5, 6, 7)]
+    theirs = [other.write(stored(n), ()).result() for n in (5, 6, 7)]
     for age, file in enumerate(theirs):
         assert file is not None
         os.utime(folder.path / file.name, (1e9 + age, 1e9 + age))
-    mine = folder.write(stored()).result()
+    mine = folder.write(stored(), ()).result()
     assert mine is not None
     size = sum(path.stat().st_size for path in folder.path.iterdir())
     folder.n_bytes_max = size + mine.n_bytes // 2
-    new = folder.write(stored(8)).result()
+    new = folder.write(stored(8), {mine.name}).result()
     assert new is not None
     assert names(folder) == sorted([theirs[1].name, theirs[2].name, mine.name, new.name])  # type: ignore[union-attr]
     assert sum(path.stat().st_size for path in folder.path.iterdir()) <= folder.n_bytes_max

@@ -255,6 +255,53 @@ def test_whatever_happens(machine: type[Machine]) -> None:
     assert all(done[what] for what in ("slot", "host", "disk", "killed", "evicted", "dropped")), done
 
 
+def open_slots(path: Path, *, n_host: int = 1 << 20, n_disk: int = 1 << 20, n_slots: int = 1) -> Slots:
+    folder = open_folder(path, n_disk, Maker("target", {}, ""))
+    return Slots(fake_memory(n_slots, is_cut=True), n_host, 4, folder)
+
+
+def ask(slots: Slots, prompt: list[int], seconds: float = 0.0) -> Sequence:
+    """A request that is over; seconds: that evaluating took."""
+    sequence = Sequence(Request(prompt, Sampling()), max_tokens=10, draft=DraftSettings())
+    slots.cache.sync()
+    assert slots.cache.fetch(sequence, blocks=True)
+    assert slots.assign(sequence)
+    sequence.n_cached = sequence.n_past
+    stats = sequence.result.stats
+    stats.prompt_tokens, stats.prefill_ns = len(prompt) - sequence.n_past, int(1e9 * seconds)
+    slots.memory.target.texts[sequence.seq_id][:] = prompt  # type: ignore[attr-defined]
+    sequence.n_past = len(prompt)
+    slots.release(sequence)
+    return sequence
+
+
+def test_what_is_not_worth_reading(tmp_path: Path) -> None:
+    """A short beginning of a long text is not read where evaluating it is as quick."""
+    long, short = list(range(20_000)), [*range(40), 1, 2, 3]
+    slots = open_slots(tmp_path)
+    ask(slots, long)
+    slots.cache.close()
+    for seconds, expected in ((10.0, 40), (1e-7, 0)):  # of each of forty texts of 1,000 tokens
+        slots = open_slots(tmp_path)
+        for i in range(40):
+            ask(slots, [-1 - i] * 1000, seconds)
+        assert ask(slots, short).n_cached == expected
+        slots = open_slots(tmp_path)
+        assert ask(slots, [*long, 5]).n_cached == 20_000
+
+
+def test_what_is_refused_is_not_copied_again(tmp_path: Path) -> None:
+    """Neither host memory nor the folder has room for what both slots hold: that comes to an end."""
+    slots = open_slots(tmp_path, n_host=5000, n_disk=2000, n_slots=2)
+    for first in (1, 2):
+        ask(slots, [first] * 1000)
+    n = 0
+    while slots.cache.keep():
+        n += 1
+        assert n < 10
+    slots.cache.close()
+
+
 def test_names_of_files_are_found(tmp_path: Path) -> None:
     """Of those that are there, and of those that a killed process was writing."""
     folder = PrefixFolder(tmp_path, 1 << 20, Maker("t", {}, ""))
