@@ -21,6 +21,7 @@ import pytest
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.bench.inflate import quantize_target
 from llama_cpp_eagle3.engine import Sampling, Sequence
+from llama_cpp_eagle3.prefix_file import read_prefix, write_prefix
 from random_arch import write_random_arch
 from tiny import write_head, write_perfect_pair
 
@@ -117,6 +118,30 @@ def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kin
             history.append([*OPENING, *(answer[10:] if turn == 1 else answer)])
     assert list(tmp_path.glob("*.prefix"))
     assert bool(list(tmp_path.glob("*.state"))) == (kind in ("hybrid", "windows-alone"))
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["plain", "hybrid", "windows-alone"])
+def test_a_saved_slot_goes_back(files: dict[str, tuple[Path, Path]], tmp_path: Path, kind: str) -> None:
+    """In another process as in this one: to where the messages before the last one ended."""
+    (path, _), options = files[KINDS[kind][0]], KINDS[kind][1]
+    history = [some(150, 1), some(40, 2), OPENING]
+    edits = [[*history[:2], [*OPENING, 50, 51]], [history[0], some(40, 3), OPENING]]
+    found = []
+    with closing(load(path, **options, prefix_cache_bytes=0)) as fresh:
+        for is_restored in (False, True):
+            for edit in edits:
+                with closing(load(path, **options)) as llm:
+                    if is_restored:
+                        llm.engine.restore_prefix(0, read_prefix(tmp_path / "slot")[1])
+                    else:
+                        run(llm, history, 30)
+                        write_prefix(tmp_path / "slot", llm.loaded.maker, llm.engine.store_prefix(0))
+                    sequence = run(llm, edit)
+                    check_fresh(fresh, sequence)
+                    found.append(sequence.n_cached)
+    assert min(found[::2]) >= 190 - 1
+    assert min(found[1::2]) >= 150 - 1
 
 
 def test_the_drafter_goes_on(tmp_path: Path) -> None:
