@@ -315,8 +315,9 @@ class Context:
                 raise ValueError(
                     "llama.cpp does not take the state: it is damaged, or was saved with another model or n_ctx"
                 )
-            for seq_id in range(1, engine.target.n_seq):  # the state has what other slots held
-                engine.evict_prefix(seq_id)
+            for seq_id in range(engine.target.n_seq):  # the state has what other texts held
+                if seq_id != _SEQ_ID or not n_tokens:
+                    engine.evict_prefix(seq_id)
             engine.target.set_spans(getattr(state, "spans", []))
             draft_state = getattr(state, "draft_state", b"")
             if engine.drafters and draft_state:
@@ -348,10 +349,12 @@ class Context:
         self.n_tokens = n
 
     def _begin(self) -> tuple[Engine, Sequence]:
-        """Another call begins: what the consumer of a generation has not taken is rewound."""
+        """Another call begins: what the consumer of a generation has not taken is rewound.
+
+        So is what was evaluated before an interrupt that `n_tokens` does not tell of.
+        """
         engine, sequence = self.engine, self.sequence
         assert engine is not None
-        self._mirror()  # an interrupt may have come before
         if self._driver is not None:
             self._driver.tokens = sequence.tokens.copy()
             self._driver = None

@@ -44,7 +44,9 @@ class Verifier:
             self.drop_rows()
             target.decode_parts(batch)
             self._n_batches = target.n_batches
-        self.owners = [scheduled.sequence for scheduled in step.scheduled]
+        sequences = [scheduled.sequence for scheduled in step.scheduled]
+        # without a batch the rows of others are there still
+        self.owners = sequences + [s for s in self.owners if not any(s is x for x in sequences)]
 
     @property
     def has_rows(self) -> bool:

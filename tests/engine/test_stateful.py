@@ -215,6 +215,7 @@ class Machine(RuleBasedStateMachine):
         chosen = self.requests if all_of_them else [self.requests[i % len(self.requests)] for i in some]
         for r in chosen:
             r.may_be_cancelled |= not r.sequence.result.finish_reason
+            r.is_watched = False  # nothing more comes of it
         self._attempt(fault, lambda: self.engine.drop([r.sequence for r in chosen]))
 
     @rule(n=st.integers(1, 12))
@@ -463,8 +464,9 @@ class Machine(RuleBasedStateMachine):
 
     def _check(self) -> None:
         check_engine(self.llm, self.head_may_be_behind)
+        waiting = {id(output.sequence) for output in self.engine.stepper.outputs}  # for a step that does not fail
         for r in self.requests:
-            if r.sequence.is_done and not r.is_checked:
+            if r.sequence.is_done and not r.is_checked and id(r.sequence) not in waiting:
                 self._check_done(r)
 
     def _check_done(self, r: Request) -> None:
