@@ -75,7 +75,7 @@ class FakeTarget:
 
 def fake_memory(n_seq: int, *, is_cut: bool) -> Memory:
     target: Any = FakeTarget(n_seq, is_cut=is_cut)
-    return Memory(target, None, None)
+    return Memory(target, (), None)
 
 
 class Pool:
