@@ -31,9 +31,10 @@ import common
 from talks.transcripts import RESTART, TRANSCRIPTS, Sizes, typing
 from tasks import Asked, ServerSide, free_port
 
-from llama_cpp_eagle3 import models, planning
+from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.bench import peer, random_model
 from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.whole_file import whole_file
 
 Json = dict[str, Any]
@@ -79,7 +80,7 @@ Found = dict[str, dict[str, dict[str, dict[str, list[Figures]]]]]
 def model_of(name: str) -> Model:
     """A model by its name on the command line."""
     if name == "hybrid":
-        path = planning.cache_dir() / "random" / "random-Qwen3.5-0.8B-Q4_0.gguf"
+        path = costs.cache_dir() / "random" / "random-Qwen3.5-0.8B-Q4_0.gguf"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(path) as part:

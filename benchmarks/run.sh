@@ -12,7 +12,7 @@ python=${PYTHON:-python3}
 
 $python benchmarks/speed.py --publish
 
-folder=$($python -c 'from llama_cpp_eagle3 import planning; print(planning.cache_dir() / "inflated")')
+folder=$($python -c 'from llama_cpp_eagle3.draft.costs import cache_dir; print(cache_dir() / "inflated")')
 $python -m llama_cpp_eagle3.bench.inflate --type Q4_0 --head-type Q4_0 "$folder"
 $python -m llama_cpp_eagle3.bench.inflate --type Q4_0 --head-type Q4_0 --random-head "$folder"
 target="$folder/pystdlib-1B-Q4_0.gguf" head="$folder/pystdlib-1B-eagle3-Q4_0.gguf"
@@ -22,7 +22,7 @@ done
 $python benchmarks/text.py --own -n 400 --n-prompts 6 --runs 3 -t 1 --cpu-time --sides 'auto,text,plain,ngram 0,ngram 1,ngram 3,server 3' --publish
 $python benchmarks/first.py -m "$target" -md "$folder/pystdlib-1B-random-eagle3-Q4_0.gguf" --n-prompts 8 --publish
 $python benchmarks/first.py -m "$target" -md "$head" --n-prompts 8 -n 24 --unsure --n-max 3 4 --publish
-toys=$($python -c 'from llama_cpp_eagle3 import planning; print(planning.cache_dir() / "toys")')
+toys=$($python -c 'from llama_cpp_eagle3.draft.costs import cache_dir; print(cache_dir() / "toys")')
 [ -e "$toys/dflash.npz" ] || $python benchmarks/train_toys.py --minutes 60
 for kind in simple mtp hybrid dflash; do
     $python benchmarks/drafters.py $kind --n-max 1 2 3 --publish
