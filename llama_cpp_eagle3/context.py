@@ -370,9 +370,11 @@ class Context:
         sequence = self.sequence
         try:
             output = engine.next(sequence)
-        except Exception:
+        except BaseException:
             if sequence.is_done and sequence.lacks_media:  # what was decoded elsewhere is lost
                 self.n_tokens = min(self.n_tokens, next(i for i, t in enumerate(sequence.tokens) if t < 0))
+            else:
+                self._mirror()
             raise
         self._mirror()
         return output

@@ -284,10 +284,16 @@ def test_no_rows_is_no_news(side):
     assert side.drafter.n_past() == 5
 
 
-@pytest.mark.parametrize("n_max", [0, -1, -(2**31)])
-def test_nothing_asked_nothing_drafted(side, n_max):
+def test_nothing_asked_nothing_drafted(side):
     side.process(5)
-    assert draft_chain(side.drafter, 3, n_max) == []
+    assert draft_chain(side.drafter, 3, 0) == []
+
+
+@pytest.mark.parametrize("n_max", [-1, -(2**31)])
+def test_less_than_nothing(side, n_max):
+    side.process(5)
+    with pytest.raises(ValueError, match=f"a draft needs depth, n_tokens >= 0 .* {n_max}"):
+        draft_chain(side.drafter, 3, n_max)
 
 
 def test_nothing_to_draft_from(side):

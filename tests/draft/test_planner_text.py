@@ -17,6 +17,9 @@ N_PROMPT = 200
 class Said:
     """A target that says a text, and a head that hits its tokens with one probability, which it knows."""
 
+    is_parallel = False
+    n_expand = 128
+
     def __init__(self, costs: Costs, texts: Sequence[Sequence[int]], accuracy: float, seed: int = 0):
         self.costs, self.texts, self.accuracy = costs, texts, accuracy
         self.rng = np.random.default_rng(seed)
@@ -27,7 +30,8 @@ class Said:
         self.waiting = [1] * len(texts)
         self.n_unroll = 1
 
-    def time_us(self) -> float:
+    @property
+    def t_draft_us(self) -> float:
         return self.t
 
     def n_waiting(self, seq_id: int) -> int:
