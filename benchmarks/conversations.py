@@ -9,11 +9,12 @@ beginning. Tokens that were evaluated are the server's own count; they do not de
 
 The hybrid has random weights in the shape of Qwen3.5-0.8B, so that its seconds mean something, and a template that
 drops thoughts (talks/thoughts.jinja). A bias has it write letters, which are one token each wherever they come again,
-and a budget ends its thoughts.
+and a budget ends its thoughts. A word is five of its tokens, so its texts have fewer words.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import sys
@@ -59,6 +60,8 @@ class Model:
     body: Json = field(default_factory=dict)
     """Of each request."""
     can_fill_in: bool = False
+    words: int = 150
+    """Of a system prompt; a message has a fifth."""
 
 
 @dataclass
@@ -86,9 +89,9 @@ def model_of(name: str) -> Model:
             with whole_file(path) as part:
                 random_model.write_target(part, random_model.SHAPES["Qwen3.5-0.8B"], "Q4_0")
         body = {"logit_bias": [[byte, 100.0] for byte in _LETTERS], "reasoning_budget_tokens": _N_THOUGHT}
-        return Model(str(path), "<|im_start|>", ("--jinja", "--chat-template-file", str(_TEMPLATE)), body)
+        return Model(str(path), "<|im_start|>", ("--jinja", "--chat-template-file", str(_TEMPLATE)), body, words=40)
     if name == "gemma3":
-        return Model(str(models.fetched("gemma3-270m")), "<start_of_turn>")
+        return Model(str(models.fetched("gemma-3-270m")), "<start_of_turn>")
     if name == "smollm2":
         return Model(str(models.smollm2()[0]), "<|im_start|>")
     if name in ("qwen-0.5b", "qwen-1.5b"):
@@ -186,14 +189,16 @@ def _n_common(a: list[int], b: list[int]) -> int:
 def play(args: Any, name: str, setting: str, found: Found) -> Json:
     """Play the transcripts with both servers in turn; returns what memory they took."""
     model = model_of(name)
+    sizes = Sizes(model.words, model.words // 5, args.turns)
     memory: Json = {}
     with ExitStack() as stack:
         caches = {side: Path(stack.enter_context(tempfile.TemporaryDirectory())) for side in args.sides}
         sides = {side: Side(side, model, setting, args, caches[side]) for side in args.sides}
         stack.callback(lambda: [side.close() for side in sides.values()])
         for title in args.transcripts:
+            figures = found[name][setting][title_of(title, args.cache_disk)]
             written = typing if title == "editor" and not model.can_fill_in else TRANSCRIPTS[title]
-            transcripts = {side: written(args.sizes) for side in args.sides}
+            transcripts = {side: written(sizes) for side in args.sides}
             known = {side: Known(sides[side], model.turn) for side in args.sides}
             asked = {side: next(transcript) for side, transcript in transcripts.items()}
             while asked:
@@ -208,12 +213,12 @@ def play(args: Any, name: str, setting: str, found: Found) -> Json:
                         answers: list[Json] = []
                     else:
                         assert not isinstance(requests, str)
-                        answers = ask(sides[side], known[side], requests, found[name][setting][title][side])
+                        answers = ask(sides[side], known[side], requests, figures[side])
                     try:
                         asked[side] = transcripts[side].send(answers)
                     except StopIteration:
                         continue
-            row = next(rows_of({title: found[name][setting][title]}))
+            row = next(rows_of({title: figures}))
             print(f"{name}, -np {setting}: {' | '.join(row)}", file=sys.stderr, flush=True)
         for side, server in sides.items():
             memory[side] = server.n_bytes_most
@@ -223,12 +228,12 @@ def play(args: Any, name: str, setting: str, found: Found) -> Json:
 
 
 def ask(side: Side, known: Known, requests: Sequence[Json], figures: list[Figures]) -> list[Json]:
-    """Send requests at once; adds their figures, and returns the messages."""
+    """Send requests at once; adds their figures, the earliest first token first, and returns the messages."""
     with ThreadPoolExecutor(len(requests)) as clients:
         answers = list(clients.map(side.answer, requests))
     for request, (own, _, prompt) in zip(requests, answers, strict=True):
         own.n_new, own.is_first = known.n_new(request, prompt or str(request.get("prompt", "")))
-        figures.append(own)
+    figures += sorted((own for own, _, _ in answers), key=lambda own: own.t_first)
     return [message for _, message, _ in answers]
 
 
@@ -264,23 +269,23 @@ def main() -> None:
     p.add_argument("--transcripts", nargs="+", choices=TRANSCRIPTS, default=list(TRANSCRIPTS))
     p.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     p.add_argument("--cache-disk", action="store_true", help="let ours keep conversations in a folder: for the restart")
+    p.add_argument("--add", action="store_true", help="go on from what results/ has, and publish both")
     p.add_argument("--turns", type=int, default=8, help="of a long conversation")
-    p.add_argument("--words", type=int, default=150, help="of a system prompt; a message has a fifth")
     p.set_defaults(n_predict=12, ctx_size=4096)
     args = p.parse_args()
-    args.sizes = Sizes(args.words, args.words // 5, args.turns)
-    found: Found = {}
-    texts, memory = [], {}
+    found, memory = earlier() if args.add else ({}, {})
     for name in args.models:
         for setting in args.slots:
-            titles: dict[str, dict[str, list[Figures]]] = {
-                t: {side: [] for side in args.sides} for t in args.transcripts
-            }
-            found.setdefault(name, {})[setting] = titles
+            titles = {title_of(t, args.cache_disk): {side: [] for side in args.sides} for t in args.transcripts}
+            found.setdefault(name, {}).setdefault(setting, {}).update(titles)
             taken = play(args, name, setting, found)
-            memory[f"{name}, -np {setting}"] = taken
-            sizes = ", ".join(f"{what} {n / 2**20:.0f}" for what, n in taken.items())
-            texts += [f"## {name}, -np {setting}", "", table(HEAD, rows_of(titles)), "", f"MiB of memory: {sizes}.", ""]
+            if not args.cache_disk:
+                memory[f"{name}, -np {setting}"] = taken
+    texts = []
+    for name, setting in ((name, setting) for name, settings in found.items() for setting in settings):
+        sizes = ", ".join(f"{what} {n / 2**20:.0f}" for what, n in memory[f"{name}, -np {setting}"].items())
+        rows = table(HEAD, rows_of(found[name][setting]))
+        texts += [f"## {name}, -np {setting}", "", rows, "", f"MiB of memory: {sizes}.", ""]
     data = {
         "found": {
             name: {
@@ -292,7 +297,25 @@ def main() -> None:
         "memory": memory,
     }
     section = common.Section("conversations", "What conversations cost", "\n".join(texts), data)
-    common.finish(args, section, [model_of(name).path for name in args.models])
+    common.finish(args, section, [model_of(name).path for name in found])
+
+
+def title_of(transcript: str, has_disk: bool) -> str:
+    """A row's title."""
+    return f"{transcript}, --cache-disk" if has_disk else transcript
+
+
+def earlier() -> tuple[Found, dict[str, Json]]:
+    """What was published before, and its memory."""
+    document = json.loads((common.HERE / "results" / "conversations.json").read_text())
+    found = {
+        name: {
+            setting: {t: {s: [Figures(**f) for f in fs] for s, fs in sides.items()} for t, sides in titles.items()}
+            for setting, titles in settings.items()
+        }
+        for name, settings in document["found"].items()
+    }
+    return found, document["memory"]
 
 
 if __name__ == "__main__":

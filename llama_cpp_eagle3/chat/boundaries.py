@@ -12,6 +12,8 @@ def message_boundaries(
 ) -> tuple[int, ...]:
     """Positions at which messages begin, in order; the last one is that of the answer, if the prompt begins it.
 
+    Of the answer's beginning that counts as the answer which later turns may show otherwise: not the role's name.
+
     The first message that has a delimiter follows the system prompt and the tools, which have none in most templates.
 
     Args:
@@ -23,14 +25,23 @@ def message_boundaries(
     found: set[int] = set()
     for _, delimiter in params.message_delimiters:
         found.update(_occurrences(tokens, tokenize(delimiter)))
-    prompt_end = tokenize(params.generation_prompt) if params.generation_prompt else []
-    # the first token may have been joined with what stands before it
-    for skipped in (0, 1):
-        end = prompt_end[skipped:]
-        if end and tokens[-len(end) :] == end:
-            found.add(len(tokens) - len(end))
-            break
+    answer = params.generation_prompt
+    if answer:
+        n_answer = len(tokenize(answer))
+        for part in (answer[len(params.answer_begin) :], answer):
+            end = _without_joined(tokens, tokenize(part) if part else [])
+            if end is not None:
+                found = {n for n in found if n < len(tokens) - n_answer} | {len(tokens) - len(end)}
+                break
     return tuple(sorted(found))
+
+
+def _without_joined(tokens: list[int], end: list[int]) -> list[int] | None:
+    """What the tokens end with, of `end`: its first token may have been joined with what stands before it."""
+    for part in (end, end[1:]):
+        if tokens[len(tokens) - len(part) :] == part and (part or not end):
+            return part
+    return None
 
 
 def thought_ends(params: ChatParams, tokenize: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:

@@ -10,11 +10,19 @@ _TEXTS = ("aaq0", "bbq1", "ccq2", "ddq3", "eeq4")
 
 
 def find_delimiters(render: Callable[[list[dict[str, Any]]], str]) -> tuple[tuple[str, str], ...]:
-    """(role, what its messages begin with), of users and assistants; none where a template shows it otherwise.
+    """(role, what its messages begin with, without white space around it); none where a template shows it otherwise.
+
+    Of users, then of assistants.
 
     Args:
         render: a conversation, without the beginning of an answer. It raises ValueError for what it refuses.
     """
+    begins = ((role, text.strip()) for role, text in find_beginnings(render))
+    return tuple((role, text) for role, text in begins if text)
+
+
+def find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> tuple[tuple[str, str], ...]:
+    """(role, all that stands before the text of its messages), of users and assistants; see `find_delimiters`."""
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(_TEXTS)]
     try:
@@ -28,10 +36,14 @@ def find_delimiters(render: Callable[[list[dict[str, Any]]], str]) -> tuple[tupl
             return ()
         before.append(prompt[at:found])
         at = found + len(text)
-    user = _common_end(before[0::2]).strip()
     # what ends a user's message does not belong to the next one
-    assistant = _common_end(before[1::2]).removeprefix(prompt[at:]).strip()
-    return tuple((role, text) for role, text in zip(roles, (user, assistant), strict=True) if text)
+    assistant = _common_end(before[1::2]).removeprefix(prompt[at:])
+    return (("user", _common_end(before[0::2])), ("assistant", assistant))
+
+
+def common_begin(a: str, b: str) -> str:
+    """What two texts both begin with."""
+    return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
 
 
 def _common_end(texts: list[str]) -> str:

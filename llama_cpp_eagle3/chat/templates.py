@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
-from .delimiters import find_delimiters
+from .delimiters import common_begin, find_beginnings, find_delimiters
 from .fit import Habits
 from .limits import check_messages, check_tools, to_json
 from .parser import ChatParser
@@ -64,6 +64,8 @@ class ChatParams:
     """Strings that end the answer, beside those of the request."""
     generation_prompt: str
     """The end of the prompt that belongs to the answer: the grammar and the parser begin with it."""
+    answer_begin: str
+    """The beginning of it that stands before earlier answers too: without that of a thought, which later turns lack."""
     thinking_start_tag: str
     thinking_end_tags: tuple[str, ...]
     """The first one is what ends a reasoning that is cut off; empty without reasoning."""
@@ -144,12 +146,16 @@ class ChatTemplates:
     @cached_property
     def _delimiters(self) -> tuple[tuple[str, str], ...]:
         """What messages begin with, where llama.cpp does not say it."""
+        return find_delimiters(self._render_plain)
 
-        def render(messages: list[dict[str, Any]]) -> str:
-            prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
-            return prompt
+    @cached_property
+    def _answer_begin(self) -> str:
+        """What stands before the text of an earlier answer."""
+        return dict(find_beginnings(self._render_plain)).get("assistant", "")
 
-        return find_delimiters(render)
+    def _render_plain(self, messages: list[dict[str, Any]]) -> str:
+        prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
+        return prompt
 
     def _show(self, request: dict[str, Any], text: str) -> tuple[dict[str, Any], list[Any]]:
         """What llama.cpp makes of a request, and the tools that the template cannot show as they are."""
@@ -242,6 +248,7 @@ class ChatTemplates:
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),
             generation_prompt=params["generation_prompt"],
+            answer_begin=common_begin(params["generation_prompt"], self._answer_begin),
             thinking_start_tag=params["thinking_start_tag"],
             thinking_end_tags=tuple(params["thinking_end_tags"]),
             message_delimiters=tuple(params["message_delimiters"]) or self._delimiters,

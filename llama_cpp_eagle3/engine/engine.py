@@ -286,7 +286,7 @@ class Engine:
         """
         n_prompt = len(sequence.tokens)
         ends = sorted({n for n in boundaries if 1 < n <= n_prompt})
-        sequence.n_turn = ends[-1] if ends else n_prompt - 1
+        sequence.n_turn = (ends[-1] if ends else n_prompt) - 1
         if not self.memory.needs_states:
             return
         saves: list[int] = []

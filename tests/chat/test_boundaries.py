@@ -43,7 +43,38 @@ def test_conversations_part_after_a_boundary(path: Path) -> None:
         assert 0 <= n_common - max(n for n in boundaries if n <= n_common) <= N_WRAPPER
     opening = tokenize(params.generation_prompt)
     if opening and prompt[-len(opening) :] == opening:
-        assert len(prompt) - len(opening) <= boundaries[-1] < len(prompt)
+        assert len(prompt) - len(opening) <= boundaries[-1] <= len(prompt)
+        assert all(n < len(prompt) - len(opening) for n in boundaries[:-1])
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
+def test_the_next_turn_begins_with_all_before_the_answer(path: Path) -> None:
+    """Up to the last boundary, whatever the template does with thoughts."""
+    loaded = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    try:
+        params = loaded.apply(TALK[:4])
+        later = loaded.apply([*TALK[:4], {"role": "assistant", "content": "an answer"}, TALK[4]])
+    except ValueError:
+        pytest.skip("the template refuses the conversation")
+    if not later.prompt.startswith(params.prompt.removesuffix(params.generation_prompt)):
+        pytest.skip("the template shows the last message otherwise than earlier ones")
+    prompt = tokenize(params.prompt)
+    last = message_boundaries(params, prompt, tokenize)[-1:]
+    assert params.generation_prompt.startswith(params.answer_begin)
+    assert all(tokenize(later.prompt)[:n] == prompt[:n] for n in last)
+
+
+def test_a_thought_does_not_belong_to_the_beginning_of_the_answer() -> None:
+    template = (
+        "{% for m in messages %}{{ '[' + m.role + ']' + m.content + '.' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '[assistant]<think>' }}{% endif %}"
+    )
+    params = ChatTemplates(template=template).apply([{"role": "user", "content": "one"}])
+    assert (params.generation_prompt, params.answer_begin) == ("[assistant]<think>", "[assistant]")
+    prompt = tokenize(params.prompt)
+    assert message_boundaries(params, prompt, tokenize)[-1] == len(prompt) - len("<think>")
+    joined = [*prompt[: -len("<think>") - 1], 1000, *tokenize("think>")]  # "]<" is one token
+    assert message_boundaries(params, joined, tokenize)[-1] == len(joined) - len("think>")
 
 
 def test_the_end_of_a_thought() -> None:
