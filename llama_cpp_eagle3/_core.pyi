@@ -1021,8 +1021,9 @@ class NgramStore:
 class NgramDrafter:
     """Drafts without a model: what followed, the last times, where a text ended as it ends now."""
 
-    def __init__(self, n_seq_max: int = 1, store: NgramStore | None = None) -> None:
-        """store: where to look besides the text itself, and where what is generated goes."""
+    def __init__(self, n_seq_max: int = 1, store: NgramStore | None = None, corpus: NgramStore | None = None) -> None:
+        """store: where to look besides the text itself, and where what is generated goes. corpus: where to look too;
+        nothing is added to it."""
     def begin(self, seq_id: int = 0) -> None:
         """A new text begins in this sequence."""
     def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:

@@ -91,6 +91,8 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
         draft_ngram_n_max: the same for the n-gram drafter (default: draft_n_max if given, else 32).
         draft_ngram_store: search what other sequences wrote too: an NgramStore, or True for the one that all
             objects of this process on the same model file share.
+        draft_corpus: a text file, or a folder of them such as a project's sources, in which the n-gram drafter searches
+            too. It is tokenized while loading; what is no text, or exceeds 256 MiB of memory, is left out and told.
         draft_n_min: drop shorter chains.
         draft_p_min: end a chain before a token that the head thinks less likely than this, 0 to 1.
         draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
@@ -156,6 +158,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
     draft_n_max: int | None
     draft_ngram_n_max: int | None
     draft_ngram_store: NgramStore | bool
+    draft_corpus: str | os.PathLike[str] | None
     draft_n_min: int
     draft_p_min: float
     draft_tree_depth: int | None
@@ -203,6 +206,7 @@ DEFAULTS: Eagle3LlamaOptions = {
     "draft_n_max": None,
     "draft_ngram_n_max": None,
     "draft_ngram_store": False,
+    "draft_corpus": None,
     "draft_n_min": 0,
     "draft_p_min": 0.0,
     "draft_tree_depth": None,

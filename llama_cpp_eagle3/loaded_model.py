@@ -78,14 +78,16 @@ class LoadedModel:
         """The head; None without one."""
         self.maker = self._maker(llama)
         """Who can use what target and draft hold of a text, once it is in a file."""
+        vocab = Vocab(self._model)
+        ngram = loading.make_ngram_drafter(given["draft_ngram_store"], given["draft_corpus"], vocab, log)
         self.engine = Engine(
             target,
-            Vocab(self._model),
+            vocab,
             n_batch=llama.options["n_batch"],
             drafters=() if self.head is None else self.head.drafters,
             tap=loading.tap,
             draft_model=llama.options["draft_model"],
-            ngram=loading.make_ngram_drafter(given["draft_ngram_store"]),
+            ngram=ngram,
             before_step=loading.check_servers,
             log=log,
             prefill_budget=given["prefill_budget"],

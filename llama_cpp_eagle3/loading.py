@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -12,8 +13,9 @@ import llama_cpp.llama_cpp as lib
 from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
 from .arguments import LLAMA_DEFAULTS
 from .cpu_kernels import KernelChoice
+from .draft.corpus import read_corpus
 from .draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
-from .engine import N_ROWS_ARGMAX
+from .engine import N_ROWS_ARGMAX, Vocab
 from .log import without_details
 from .model_file import BLOCKS, check_file, mended_keys
 from .model_options import ModelOptions
@@ -238,10 +240,18 @@ class Loading:
             drafter.use_cpu_kernels(self.kernel_choice.limits(matrices, target.n_threads, log))
         return drafter
 
-    def make_ngram_drafter(self, store: NgramStore | bool) -> NgramDrafter | None:
-        """Make the n-gram drafter, if it is a source. store: shared texts; True: those of this process and file."""
+    def make_ngram_drafter(
+        self, store: NgramStore | bool, corpus: str | PathLike[str] | None, vocab: Vocab, log: Callable[[str], None]
+    ) -> NgramDrafter | None:
+        """Make the n-gram drafter, if it is a source.
+
+        store: shared texts; True: those of this process and file. corpus: a file or a folder to search too.
+        """
         if NGRAM not in self.draft.sources:
+            if corpus is not None:
+                _log.warning("draft_corpus is not read: n-grams do not draft here (draft_sources, --spec-type)")
             return None
         if store is True:
             store = _stores.setdefault(fingerprint(self.model_path), NgramStore())
-        return NgramDrafter(self.draft.n_parallel, store if isinstance(store, NgramStore) else None)
+        read = None if corpus is None else read_corpus(corpus, vocab, log)
+        return NgramDrafter(self.draft.n_parallel, store if isinstance(store, NgramStore) else None, read)

@@ -82,7 +82,8 @@ class DraftOptions:
         path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
         of_file = draft_kind if path is not None else None
         usual = MtpBlock if of_file is None and has_block else of_file
-        chosen = _sources(arguments["draft_sources"], usual, of_file, is_auto=draft == "auto")
+        has_text = draft == "auto" or arguments["draft_corpus"] is not None
+        chosen = _sources(arguments["draft_sources"], usual, of_file, is_auto=has_text)
         kinds = tuple(kind for name in chosen for kind in {of_file, MtpBlock} if kind and kind.source == name)
         if of_file is not None and of_file not in kinds:
             kinds = (of_file,)

@@ -59,10 +59,11 @@ void register_text(py::module_ & m) {
     py::class_<ngram_drafter, std::shared_ptr<ngram_drafter>>(m, "NgramDrafter", R"pbdoc(
         Drafts without a model: what followed, the last times, where a text ended as it ends now.
 
-        store: where to look besides the text itself, and where what is generated goes.
+        store: where to look besides the text itself, and where what is generated goes. corpus: where to look too; nothing
+        is added to it.
     )pbdoc")
-        .def(py::init<int32_t, std::shared_ptr<ngram_store>>(), py::arg("n_seq_max") = 1,
-             py::arg("store").none(true) = py::none())
+        .def(py::init<int32_t, std::shared_ptr<ngram_store>, std::shared_ptr<ngram_store>>(), py::arg("n_seq_max") = 1,
+             py::arg("store").none(true) = py::none(), py::arg("corpus").none(true) = py::none())
         .def("update", &update, py::arg("tokens"), py::arg("n_prompt") = 0, py::arg("seq_id") = 0, R"pbdoc(
             Have a sequence's text be these tokens, in time that depends only on what is new at its end.
 

@@ -55,8 +55,10 @@ def lacks_head(args: argparse.Namespace) -> str:
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
     """What --spec-type asks for, as arguments of `Eagle3Llama`; none if it names no drafter."""
     types = args.spec_type
+    corpus = {} if getattr(args, "draft_corpus", None) is None else {"draft_corpus": args.draft_corpus}
     if types is None:
-        return {}
+        is_alone = corpus and head_of(args) is None and not drafts_by_block(args)
+        return {"draft_sources": [NGRAM], **corpus} if is_alone else corpus
     text = [name for name in types if name in TEXT_TYPES]
     names = dict(_MODELS)
     if args.model_draft is not None:  # the file decides between kinds with one name in llama.cpp
@@ -65,4 +67,4 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     models = dict.fromkeys(names[name] for name in types if name in names)
     sources = [*models, *([NGRAM] if text else [])]
     mode = {"draft": "auto"} if text else {}
-    return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}
+    return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **corpus, **mode}

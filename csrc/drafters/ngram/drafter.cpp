@@ -3,6 +3,7 @@
 #include "error.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -13,7 +14,9 @@ constexpr float novelty = 1.3f; // votes for something new, in those of one occu
 
 } // namespace
 
-ngram_drafter::ngram_drafter(int32_t n_seq_max, std::shared_ptr<ngram_store> store) : store_(std::move(store)) {
+ngram_drafter::ngram_drafter(int32_t n_seq_max, std::shared_ptr<ngram_store> store,
+                             std::shared_ptr<const ngram_store> corpus) :
+    store_(std::move(store)), corpus_(std::move(corpus)) {
     if (n_seq_max < 1) {
         throw std::invalid_argument(format("text drafter: expected n_seq_max >= 1, found %d", n_seq_max));
     }
@@ -110,12 +113,16 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
     for (const vote & v : votes_) {
         longest = std::max(longest, v.length);
     }
-    if (store_ != nullptr) {
-        stored_ = store_->find(begin, end, n_votes, static_cast<size_t>(n_max));
-        for (const auto & m : stored_) {
-            if (m.length > longest) { // the store has this text too
-                votes_.push_back({ m.tokens.data(), m.tokens.size(), m.length, false });
-            }
+    stored_.clear();
+    for (const ngram_store * store : { static_cast<const ngram_store *>(store_.get()), corpus_.get() }) {
+        if (store != nullptr) {
+            auto found = store->find(begin, end, n_votes, static_cast<size_t>(n_max));
+            std::move(found.begin(), found.end(), std::back_inserter(stored_));
+        }
+    }
+    for (const auto & m : stored_) {
+        if (m.length > longest) { // a store may have this text too
+            votes_.push_back({ m.tokens.data(), m.tokens.size(), m.length, false });
         }
     }
     if (votes_.empty()) {

@@ -17,7 +17,7 @@ struct ngram_node {
 };
 
 // Drafts for several sequences without a model: what followed, the last times, where the text ended as it ends now, in
-// the text itself or in a store of others.
+// the text itself, in a store of others or in a corpus, which is a store that nothing is added to.
 //
 // Each of the latest few occurrences votes for its continuation, with the square of the length that it agrees in, and
 // somebody unknown votes for something new, the more the shorter the longest agreement is. A token's share of the votes
@@ -25,7 +25,8 @@ struct ngram_node {
 // up to the end of the text goes on from its beginning, as it does in text that repeats itself.
 class ngram_drafter {
   public:
-    explicit ngram_drafter(int32_t n_seq_max, std::shared_ptr<ngram_store> store = nullptr);
+    explicit ngram_drafter(int32_t n_seq_max, std::shared_ptr<ngram_store> store = nullptr,
+                           std::shared_ptr<const ngram_store> corpus = nullptr);
 
     // Have a sequence's text be its first n_before tokens and these n: as far as it is that already nothing has to be
     // done. What was generated goes to the store, in pieces. n_prompt: tokens that were not generated. False if it is
@@ -88,12 +89,13 @@ class ngram_drafter {
     void drop_forbidden(branch & b, int32_t node, const std::vector<ngram_node> & nodes, grammar_lookahead & rules);
     void expand(const branch & b, int32_t node, int32_t top_k);
 
-    std::vector<sequence>           sequences_;
-    std::shared_ptr<ngram_store>    store_;
-    std::vector<ngram_index::match> matches_;
-    std::vector<ngram_store::match> stored_;
-    std::vector<vote>               votes_;
-    std::vector<branch>             branches_; // that may come next
+    std::vector<sequence>              sequences_;
+    std::shared_ptr<ngram_store>       store_;
+    std::shared_ptr<const ngram_store> corpus_;
+    std::vector<ngram_index::match>    matches_;
+    std::vector<ngram_store::match>    stored_;
+    std::vector<vote>                  votes_;
+    std::vector<branch>                branches_; // that may come next
 };
 
 } // namespace eagle3

@@ -114,6 +114,12 @@ SPECULATIVE = (
         differs=f"{_DEFAULTS}, llama.cpp none: what there is is used",
     ),
     flag(
+        "--draft-corpus",
+        "PATH",
+        "search for n-grams in this text file, or in the text files of this folder, too: a project's sources",
+        is_ours=True,
+    ),
+    flag(
         "--spec-draft-n-max",
         "N",
         "tokens to draft (default: what pays best on this machine)",
