@@ -970,7 +970,7 @@ class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.
 
     Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a drift
-    that all n share, and a correction per n.
+    that all n share, a correction per n, and what the depth of the context adds to a pass and to each row.
     """
 
     def __init__(self, measured: Mapping[int, float]) -> None:
@@ -979,6 +979,11 @@ class CostCurve:
         """Microseconds of n rows, as of now."""
     def observe(self, n: int, t_us: float) -> None:
         """A pass over n rows took t_us."""
+    def set_depth(self, n_past: float) -> None:
+        """So many tokens are before the rows from now on, of each sequence on average."""
+    @property
+    def growth(self) -> tuple[float, float]:
+        """Microseconds that 1,000 tokens before it add to a pass, and to each of its rows."""
     @property
     def measured(self) -> dict[int, float]:
         """What it was made from."""
@@ -1086,11 +1091,13 @@ class DraftRequest:
         draw: DrawKind | None = None,
         drafters: int = -1,
         shape: DraftShape | None = None,
+        n_past: int = 0,
     ) -> None:
         """id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max,
         n_max_ngram: tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not
         asked. draw: how its tokens are chosen; None: as before, and greedy at first. drafters: which may be asked, as
-        bits. shape: what to draft; None: what pays best.
+        bits. shape: what to draft; None: what pays best. n_past: tokens before id_last, on which the price of passes
+        depends.
         """
 
 class Policy:

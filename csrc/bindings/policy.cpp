@@ -192,13 +192,19 @@ void register_policy(py::module_ & m) {
         Microseconds of one pass over n rows: a staircase with one value per n.
 
         Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a drift
-        that all n share, and a correction per n.
+        that all n share, a correction per n, and what the depth of the context adds to a pass and to each row.
     )pbdoc")
         .def(py::init<const std::map<int32_t, double> &>(), py::arg("measured"),
              "measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times that are not "
              "> 0.")
         .def("at", &cost_curve::at, py::arg("n"), "Microseconds of n rows, as of now.")
         .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"), "A pass over n rows took t_us.")
+        .def("set_depth", &cost_curve::set_depth, py::arg("n_past"),
+             "So many tokens are before the rows from now on, of each sequence on average.")
+        .def_property_readonly(
+            "growth",
+            [](const cost_curve & self) { return std::make_pair(self.growth().per_pass, self.growth().per_row); },
+            "Microseconds that 1,000 tokens before it add to a pass, and to each of its rows.")
         .def_property_readonly("measured", &cost_curve::measured, "what it was made from")
         .def_property_readonly("corrected", &cost_curve::corrected, "the same, less where passes were faster")
         .def_property_readonly("drift", &cost_curve::drift, "by how much everything is slower now than measured")
@@ -228,15 +234,16 @@ void register_policy(py::module_ & m) {
         id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, n_max_ngram:
         tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. draw: how
         its tokens are chosen; None: as before. drafters: which may be asked, as bits. shape: what to draft; None: what
-        pays best.
+        pays best. n_past: tokens before id_last, on which the price of passes depends.
     )pbdoc")
         .def(py::init([](llama_seq_id seq_id, llama_token id_last, int32_t n_room, int32_t n_max, int32_t n_max_ngram,
-                         std::optional<draw_kind> draw, int32_t drafters, const std::optional<draft_shape> & shape) {
-                 return draft_request{ seq_id, id_last, n_room, n_max, n_max_ngram, draw, drafters, shape };
+                         std::optional<draw_kind> draw, int32_t drafters, const std::optional<draft_shape> & shape,
+                         int32_t n_past) {
+                 return draft_request{ seq_id, id_last, n_past, n_room, n_max, n_max_ngram, draw, drafters, shape };
              }),
              py::arg("seq_id"), py::arg("id_last"), py::arg("n_room"), py::arg("n_max") = INT32_MAX,
              py::arg("n_max_ngram") = INT32_MAX, py::arg("draw") = py::none(), py::arg("drafters") = -1,
-             py::arg("shape") = py::none());
+             py::arg("shape") = py::none(), py::arg("n_past") = 0);
 
     py::class_<py_policy>(m, "Policy", R"pbdoc(
         Chooses what to draft, step by step: a shape that a sequence asks for, else what makes tokens come fastest, which

@@ -17,11 +17,14 @@ constexpr float prior_guessed  = 0.4f * 0.4f;
 constexpr float step_drift     = 0.01f * 0.01f; // per timing: the drift forgets within about ten
 constexpr float step_n         = 0.003f * 0.003f;
 constexpr float surprise_max   = 0.5f; // one timing says no more than this, whatever interrupted it
+constexpr float prior_per_pass = 0.03f; // of one row's time, for 1,000 tokens before it: a standard deviation
+constexpr float prior_per_row  = 0.03f; // 1.5B on two cores take 0.1; with more, noise of short texts counts as depth
 constexpr float far_below      = 0.5f; // but nothing makes a pass faster than it is
 
 } // namespace
 
-cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(measured), drift_variance_(prior_drift) {
+cost_curve::cost_curve(const std::map<int32_t, double> & measured, depth_growth known) :
+    measured_(measured), drift_variance_(prior_drift), growth_(known) {
     if (measured.empty()) {
         throw std::invalid_argument("a cost curve needs at least one measured time, found none");
     }
@@ -38,6 +41,10 @@ cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(m
         variance_[n] = prior_measured;
         set_last(n);
     }
+    const auto square = [this](float share) {
+        return share * share * now_[1] * now_[1];
+    };
+    growth_variance_ = { square(prior_per_pass), square(prior_per_row) };
 }
 
 void cost_curve::set_last(int32_t n) {
@@ -54,32 +61,47 @@ void cost_curve::observe(int32_t n, double t_us) {
     if (n < 1 || n > n_max || !std::isfinite(t_us) || t_us <= 0.0) {
         return;
     }
-    if (t_us < far_below * at(n)) { // it was measured, or guessed, while something else ran
-        if (n == 1) {
-            drift_ *= static_cast<float>(t_us) / at(n); // nothing takes less than one row: all are that much faster
-        } else {
-            now_[n]      = static_cast<float>(t_us) / drift_;
-            variance_[n] = prior_measured;
-            for (int32_t m = n + 1; m <= n_max; ++m) { // more rows take no longer than these and the rest
-                now_[m] = std::min(now_[m], now_[n] + now_[m - n]);
-            }
-            n_last_ = std::max(n_last_, n);
-        }
+    const float t = at(n), surprise = std::clamp(std::log(static_cast<float>(t_us) / t), -surprise_max, surprise_max);
+    if (static_cast<float>(t_us) < far_below * t) {
+        observe_faster(n, static_cast<float>(t_us));
         return;
     }
     drift_variance_ += step_drift;
     variance_[n] += step_n;
-    const float surprise = std::clamp(std::log(static_cast<float>(t_us) / at(n)), -surprise_max, surprise_max);
-    const float total    = drift_variance_ + variance_[n] + noise_timing;
-    const float k_drift  = drift_variance_ / total;
-    const float k_n      = variance_[n] / total;
-    drift_ *= std::exp(k_drift * surprise);
-    now_[n] *= std::exp(k_n * surprise);
-    drift_variance_ *= 1.0f - k_drift;
-    variance_[n] *= 1.0f - k_n;
+    // how much a pass is longer, as a share, if each of these is
+    const float of_base = base(n) / t, of_pass = depth_ / t, of_row = of_pass * static_cast<float>(n);
+    const float total   = of_base * of_base * (drift_variance_ + variance_[n]) +
+                        of_pass * of_pass * growth_variance_.per_pass + of_row * of_row * growth_variance_.per_row +
+                        noise_timing;
+    const auto update = [total, surprise](float share, float & variance) {
+        const float k = share * variance / total;
+        variance *= 1.0f - k * share;
+        return k * surprise;
+    };
+    drift_ *= std::exp(update(of_base, drift_variance_));
+    now_[n] *= std::exp(update(of_base, variance_[n]));
+    growth_.per_pass = std::max(0.0f, growth_.per_pass + update(of_pass, growth_variance_.per_pass));
+    growth_.per_row  = std::max(0.0f, growth_.per_row + update(of_row, growth_variance_.per_row));
     if (n >= n_last_) {
         set_last(n);
     }
+}
+
+// it was measured, or guessed, while something else ran
+void cost_curve::observe_faster(int32_t n, float t_us) {
+    const float share = t_us / at(n); // depth is as uncertain
+    growth_.per_pass *= share;
+    growth_.per_row *= share;
+    if (n == 1) {
+        drift_ *= share; // nothing takes less than one row: all are that much faster
+        return;
+    }
+    now_[n] *= share;
+    variance_[n] = prior_measured;
+    for (int32_t m = n + 1; m <= n_max; ++m) { // more rows take no longer than these and the rest
+        now_[m] = std::min(now_[m], now_[n] + now_[m - n]);
+    }
+    n_last_ = std::max(n_last_, n);
 }
 
 std::map<int32_t, double> cost_curve::corrected() const {

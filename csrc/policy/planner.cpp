@@ -96,7 +96,14 @@ const std::vector<draft_tree> & planner::propose(const std::vector<draft_request
 
 // who may be drafted for, and what the n-gram drafter suggests
 void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_rows_extra) {
-    step_ = {};
+    step_         = {};
+    double n_past = 0.0;
+    for (const draft_request & r : requests) {
+        n_past += std::max(r.n_past, 0);
+    }
+    for (const std::shared_ptr<cost_curve> & curve : costs()) {
+        curve->set_depth(static_cast<float>(n_past / static_cast<double>(requests.size())));
+    }
     payoff_.set_step(static_cast<int32_t>(requests.size()), n_rows_extra);
     candidates_.clear();
     for (head & h : heads_) {

@@ -27,6 +27,7 @@ struct draft_shape {
 struct draft_request {
     llama_seq_id               seq_id      = 0;
     llama_token                id_last     = 0;
+    int32_t                    n_past      = 0;  // tokens before id_last
     int32_t                    n_room      = 0;  // tokens that fit after id_last
     int32_t                    n_max       = 0;  // of the drafters' that may follow each other; 0: they are not asked
     int32_t                    n_max_ngram = 0;  // and of the n-gram drafter's, which must be up to date

@@ -110,7 +110,7 @@ class Drafting:
         assert s.chain is not None  # it decodes
         bits = sum(1 << i for i, name in enumerate(self.memory.drafters.names) if name in settings.sources)
         n_max = settings.n_max if is_seen else 0
-        return DraftRequest(s.seq_id, s.tokens[-1], n_room, n_max, n_max_ngram, s.chain.draw_kind, bits)
+        return DraftRequest(s.seq_id, s.tokens[-1], n_room, n_max, n_max_ngram, s.chain.draw_kind, bits, None, s.n_past)
 
     def observe(self, step: Step, commit_ns: int) -> None:
         """Give the policy the sampled tokens and times of a step; not the time of steps with prefill."""

@@ -78,6 +78,37 @@ class TestCostCurve:
         assert curve.at(6) == pytest.approx(22, rel=0.05)
         assert curve.at(4) == pytest.approx(20, rel=0.05)
 
+    def test_depth_adds_to_passes_and_rows(self, rng: np.random.Generator) -> None:
+        """Of two texts the long one says what depth costs, and the short one still has its own prices."""
+        curve = CostCurve({1: 30e3, 4: 45e3, 8: 85e3})
+        base = {1: 30e3, 4: 45e3, 8: 85e3}
+
+        def real(n: int, n_past: float) -> float:
+            return base[n] + 1e-3 * n_past * (1500.0 + 1800.0 * n)
+
+        for n_past in (6000, 200, 6000, 200):
+            curve.set_depth(n_past)
+            for _ in range(30):
+                for n in (1, 4, 8):
+                    curve.observe(n, real(n, n_past) * np.exp(0.03 * rng.standard_normal()))
+        for n_past, near in ((6000, 0.06), (200, 0.06), (3000, 0.1)):
+            curve.set_depth(n_past)
+            for n in (1, 4, 8):
+                assert curve.at(n) == pytest.approx(real(n, n_past), rel=near)
+            assert curve.at(16) > curve.at(8) > curve.at(4) > curve.at(1)
+        per_pass, per_row = curve.growth
+        assert per_pass >= 0.0
+        assert 1000.0 < per_row < 3500.0
+
+    def test_depth_without_effect_is_no_price(self, rng: np.random.Generator) -> None:
+        curve = CostCurve({1: 10e3, 8: 30e3})
+        curve.set_depth(4000)
+        for _ in range(50):
+            for n, t in ((1, 10e3), (8, 30e3)):
+                curve.observe(n, t * np.exp(0.05 * rng.standard_normal()))
+        assert curve.at(1) == pytest.approx(10e3, rel=0.1)
+        assert curve.at(8) == pytest.approx(30e3, rel=0.1)
+
     def test_one_interruption_moves_little(self) -> None:
         curve = CostCurve({1: 10.0, 4: 20.0})
         curve.observe(4, 1e6)
