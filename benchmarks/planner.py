@@ -4,7 +4,8 @@ No model is loaded and no clock is read, so that the figures are the same on eve
 planner's own sources are compiled into `planner/replay.cpp`, with two changes: their constants can be other ones, and
 each mechanism in `planner_mechanisms.py` can be switched off. Needs a C++ compiler, `CXX` or `c++`.
 
-Recorded are what the head drafts along texts (`replay/record.py`) and what passes take on several machines. A scenario
+Recorded are what the head drafts along texts (`replay/record.py`; of real work with real models
+`replay/record_tasks.py`) and what passes take on several machines. A scenario
 (`planner_scenarios.py`) is a machine, a head, texts and a number of sequences; simulated passes vary, and the planner
 sees these times only. Each scenario runs with several seeds, which order the texts and draw the noise. One decision of
 the gate moves a run by up to 35 %, so versions are compared seed by seed, and differences have a standard error.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
 import math
 import os
@@ -43,11 +45,24 @@ _FLOAT = re.compile(
 )
 
 
+def digest() -> str:
+    """A name of the planner's sources without comments and spaces, by which the published tables say what they are of."""
+    found = hashlib.sha256()
+    for path in sorted(planner_sources()):
+        code = re.sub(r"//[^\n]*|\s", "", path.read_text(encoding="utf-8"))
+        found.update(f"{path.name} {code}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def planner_sources() -> list[Path]:
+    """Its files: all of csrc/policy but what draws fixed shapes."""
+    return [path for path in SOURCES.glob("policy/*") if path.stem not in ("fixed", "policy")]
+
+
 def sources(folder: Path) -> list[Path]:
     """Copy what is compiled, with its constants made variable; returns the .cpp files."""
-    planner = [path for path in SOURCES.glob("policy/*") if path.stem not in ("fixed", "policy")]
     session = [SOURCES / "drafter" / name for name in ("draft_tree.h", "draft_session.h")]
-    files = [*planner, *SOURCES.glob("drafters/ngram/*"), *session, SOURCES / "error.h"]
+    files = [*planner_sources(), *SOURCES.glob("drafters/ngram/*"), *session, SOURCES / "error.h"]
     for path in [*files, *SOURCES.glob("error.cpp")]:
         text = path.read_text(encoding="utf-8")
         if path.parent.name == "policy":
@@ -94,8 +109,11 @@ def write_inputs(folder: Path, some: str) -> list[tuple[str, str]]:
     """
     kinds: dict[str, list[int]] = {}
     words: list[str] = []
-    with gzip.open(HERE / "replay" / "acceptance.jsonl.gz", "rt", encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
+    lines = []
+    for name in ("acceptance", "tasks"):
+        with gzip.open(HERE / "replay" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+            found = [json.loads(line) for line in file]
+        lines += [{**line, "kind": f"tasks {line['kind']}"} for line in found] if name == "tasks" else found
     for i, line in enumerate(lines):
         kinds.setdefault(line["kind"], []).append(i)
         words.append(f"{line.get('draw', 0)} {line['n_prompt']} {len(line['tokens'])}")
@@ -129,7 +147,8 @@ class Replay:
         """All of the planner, without the switches."""
         done = subprocess.run([str(self.program), "--constants"], check=True, capture_output=True, text=True)
         found = dict(line.split() for line in done.stdout.splitlines())
-        return {name: float(value) for name, value in found.items() if "." in name}
+        switches = {name for name, *_ in SWITCHES}
+        return {name: float(value) for name, value in found.items() if "." in name and name not in switches}
 
     def run(self, settings: Mapping[str, float], sides: bool = False) -> Speeds:
         """Replay with these constants and switches."""
@@ -262,11 +281,12 @@ def main() -> None:
                 losses[title] = Comparison.of(replay.scenarios, full, speeds)
                 print(losses[title].line(title), flush=True)
         if args.publish and args.constants:
-            page = table(replay.constants(), losses, args.seeds)
+            page = table(replay.constants(), losses, args.seeds, digest())
             RESULTS.with_name("planner_constants.md").write_text(page, encoding="utf-8")
         elif args.publish:
             result = {
                 "seeds": args.seeds,
+                "sources": digest(),
                 "speed_over_plain": plain,
                 "speed_over_oracle": oracle,
                 "losses_in_percent": {title: x.as_dict() for title, x in losses.items()},
@@ -290,7 +310,8 @@ def mechanisms_page(
         "# What the planner's mechanisms are worth",
         "",
         f"`python benchmarks/planner.py --seeds {n_seeds} --publish`, {date.today()}: recorded acceptance at recorded "
-        f"costs, nothing timed, {len(names)} scenarios with {n_seeds} seeds each ([planner.json](planner.json)).",
+        f"costs, nothing timed, of sources `{digest()}`, {len(names)} scenarios with {n_seeds} seeds each "
+        "([planner.json](planner.json)).",
         "",
         "| scenarios | number | planner / plain | planner / oracle |",
         "|---|---:|---:|---:|",

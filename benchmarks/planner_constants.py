@@ -32,6 +32,16 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "cost_curve.step_drift": ("variance / timing", "the drift forgets within about ten timings", "chosen"),
     "cost_curve.step_n": ("variance / timing", "a time of its own changes slowly", "chosen"),
     "cost_curve.surprise_max": ("logarithm", "one timing says no more, whatever interrupted it", "chosen"),
+    "cost_curve.prior_per_pass": (
+        "standard deviation",
+        "of what 1,000 tokens before it add to a pass, in times of one row",
+        "chosen: by replay",
+    ),
+    "cost_curve.prior_per_row": (
+        "standard deviation",
+        "the same for each row",
+        "chosen: 1.5B on two cores take 0.1, and with more, noise counts as depth in short texts",
+    ),
     "cost_curve.far_below": (
         "share",
         "a pass so much faster was measured wrongly",
@@ -67,18 +77,23 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "planner.n_trial": ("tokens", "of a trial", "measured: kernels get fast at four rows"),
     "head.n_waiting_max": ("rows", "that the first graph of a draft evaluates", "derived: what drafters take"),
     "head.n_ready_max": ("rows", "that wait and that a probe evaluates at most", "chosen"),
+    "head.n_rows_dear": ("rows", "whose reading takes longer than a token: prompts are rented then", "chosen"),
+    "head.share_read": ("share of time", "that an unproven drafter's prompts may cost", "derived: 0.97 of plain"),
+    "head.n_read": ("tokens' time", "that its first prompts may cost", "derived: 3 % of 128 tokens"),
+    "head.rate_row": ("share / prompt", "forgetting of what reading a row takes", "chosen"),
     "planner.q_surprise": ("probability", "an accepted token that was believed less is news", "chosen"),
 }
 """Name -> unit, what it stands for, the reason of its value."""
 
 
-def table(values: Mapping[str, float], losses: Mapping[str, Any], n_seeds: int) -> str:
-    """The constants as a page; losses: of `Comparison`s, by what `planner.variants` calls them."""
+def table(values: Mapping[str, float], losses: Mapping[str, Any], n_seeds: int, sources: str) -> str:
+    """The constants as a page; losses: of `Comparison`s, by what `planner.variants` calls them; sources: of which."""
     lines = [
         "# The planner's constants",
         "",
-        f"`python benchmarks/planner.py --constants --seeds {n_seeds} --publish`: half and double are what the planner "
-        "loses with them over all scenarios, in percent (± standard error); less than twice the error is noise.",
+        f"`python benchmarks/planner.py --constants --seeds {n_seeds} --publish`, of sources `{sources}`: half and "
+        "double are what the planner loses with them over all scenarios, in percent (± standard error); less than "
+        "twice the error is noise.",
         "",
         "| constant | value | unit | what it stands for | reason | half | double |",
         "|---|---:|---|---|---|---:|---:|",

@@ -6,20 +6,20 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "cost_curve.drift",
         "cost_curve.cpp",
-        "drift_ *= std::exp(k_drift * surprise);",
-        "if (on) { drift_ *= std::exp(k_drift * surprise); }",
+        "drift_ *= std::exp(update(of_base, drift_variance_));",
+        "if (on) { drift_ *= std::exp(update(of_base, drift_variance_)); }",
     ),
     (
         "cost_curve.per_n",
         "cost_curve.cpp",
-        "now_[n] *= std::exp(k_n * surprise);",
-        "if (on) { now_[n] *= std::exp(k_n * surprise); }",
+        "now_[n] *= std::exp(update(of_base, variance_[n]));",
+        "if (on) { now_[n] *= std::exp(update(of_base, variance_[n])); }",
     ),
     (
         "cost_curve.faster_at_once",
         "cost_curve.cpp",
-        "if (t_us < far_below * at(n))",
-        "if (on && t_us < far_below * at(n))",
+        "if (static_cast<float>(t_us) < far_below * t)",
+        "if (on && static_cast<float>(t_us) < far_below * t)",
     ),
     (
         "cost_curve.extrapolate",
@@ -36,6 +36,18 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "const float gain = more / (on ? std::sqrt(std::max(variance_, variance_min)) : 1.0f);",
     ),
     ("gate.expected", "gate.cpp", "(expected <= rival && !surprise)", "(on && expected <= rival && !surprise)"),
+    (
+        "head.rent_or_buy",
+        "planner.cpp",
+        "    if (!h.is_dear(*payoff_.target)) {\n        return;",
+        "    if (!on || !h.is_dear(*payoff_.target)) {\n        return;",
+    ),
+    (
+        "head.account",
+        "planner.cpp",
+        "std::min(h.saved_us[static_cast<size_t>(r.seq_id)], h.account_us);",
+        "std::min(h.saved_us[static_cast<size_t>(r.seq_id)], on ? h.account_us : 1e30f);",
+    ),
     (
         "payoff.price",
         "payoff.cpp",
@@ -58,8 +70,8 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "may_wait",
         "planner.cpp",
-        "found |= !is_worth(heads_[i], n_seqs) &&",
-        "found |= on && !is_worth(heads_[i], n_seqs) &&",
+        "found |= !is_asked ||",
+        "found |= on && !is_asked ||",
     ),
     ("one_in_four", "planner.cpp", "return n * 0x9E3779B9u < 1u << 30;", "return on && n * 0x9E3779B9u < 1u << 30;"),
     ("first_graph_steps", "planner.cpp", "if (n_most > 1 &&", "if (on && n_most > 1 &&"),
@@ -72,8 +84,8 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "head_adds",
         "planner.cpp",
-        "(step_.value_ngram <= 0.0f || head_adds(h))",
-        "(!on || step_.value_ngram <= 0.0f || head_adds(h))",
+        "(step_.value_ngram <= 0.0f || head_adds(h, h.n_waiting()) > 0.0f)",
+        "(!on || step_.value_ngram <= 0.0f || head_adds(h, h.n_waiting()) > 0.0f)",
     ),
     (
         "candidates.both",
@@ -109,6 +121,7 @@ MECHANISMS |= {
         "cost_curve.faster_at_once": 0.0,
         "cost_curve.extrapolate": 0.0,
     },
+    "cost_curve.growth": {"cost_curve.prior_per_pass": 1e-9, "cost_curve.prior_per_row": 1e-9},
     "cost_curve.surprise_max": {"cost_curve.surprise_max": 100.0},
     "gate.hopeless": {"gate.hopeless": 1.0},
     "gate.longer waits": {"gate.n_wait_max": 8.0},

@@ -17,6 +17,10 @@ class Machine:
     step: Mapping[int, float]
     row: float = 0.14
     """Of one row of a prompt that the head reads."""
+    deeper: Mapping[int, float] | None = None
+    """Of a pass of the target, for each 1,000 tokens before it."""
+    deeper_level: float = 0.0
+    """Of the head's graphs, the same."""
 
 
 def _rows(*times: float) -> dict[int, float]:
@@ -56,6 +60,15 @@ MACHINES = {
         {1: 0.55, 2: 0.8, 4: 1.0, 8: 1.5},
         0.03,
     ),
+    # Qwen2.5-Coder's 1.5B and 0.5B, Q4_K_M, an AMD EPYC with two threads: measured
+    "epyc-1.5B": Machine(
+        {1: 31.0, 2: 34.0, 3: 37.0, 4: 47.0, 5: 60.0, 6: 72.0, 8: 84.0, 12: 135.0, 16: 175.0, 32: 330.0, 64: 450.0},
+        {1: 11.0, 2: 12.5, 4: 16.0, 8: 26.0, 16: 44.0},
+        {1: 11.0, 2: 12.5, 4: 16.0, 8: 26.0},
+        2.2,
+        {1: 3.2, 2: 5.1, 4: 9.5, 8: 16.6, 16: 33.0, 32: 66.0, 64: 132.0},
+        1.5,
+    ),
     # not measured: an accelerator, whose passes cost nearly the same whatever their rows
     "accelerator": Machine(
         _rows(10.0, 10.1, 10.2, 10.3, 10.5, 10.8, 11.3, 12.0, 14.5),
@@ -65,6 +78,14 @@ MACHINES = {
     ),
 }
 _PARALLEL_STEP = {1: 2.9, 3: 3.3, 5: 4.4, 7: 4.9, 15: 7.8}  # of a head that drafts in one graph
+
+SOURCES: dict[str, dict[str, object]] = {
+    "all": {"head": "good", "text": 1},
+    "ngram": {"head": "none", "text": 1},
+    "small": {"head": "good"},
+    "useless": {"head": "useless", "text": 1},
+}
+"""Who drafts in a task."""
 
 
 def _curve(times: Mapping[int, float]) -> str:
@@ -84,12 +105,15 @@ def scenarios(kinds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, di
             "target": _curve(m.target), "begin": _curve(m.begin), "step": _curve(m.step), "row": m.row,
             "texts": ",".join(map(str, texts)), "head": head,
         }  # fmt: skip
+        if m.deeper is not None:
+            values |= {"deeper": _curve(m.deeper), "deeper_level": m.deeper_level}
         values |= more
         name = " ".join([machine, head, *(f"{k}={v}" for k, v in more.items() if k not in ("told", "step", "name"))])
         return group, f"{name} {values.pop('name', '')}".strip(), values
 
     heads = ("good", "unsure", "oversure", "random", "useless")
-    for machine in list(MACHINES)[:-1]:
+    machines = [name for name in MACHINES if name not in ("accelerator", "epyc-1.5B")]
+    for machine in machines:
         for head in heads:
             yield make("chain", machine, own, head, name="own")
         yield make("chain", machine, code, "good", name="code")
@@ -152,3 +176,18 @@ def scenarios(kinds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, di
         yield make("one graph", "accelerator", own, head, n_unroll=128)
         yield make("one graph", "accelerator", own, head, **tree)
         yield make("one graph", "accelerator", own, head, n_unroll=128, n_seqs=4, uniform=1, n_tokens=2500)
+    work = {kind: texts for kind, texts in kinds.items() if kind.startswith("tasks ")}
+    for kind, texts in work.items():
+        for sources in SOURCES:
+            more = {"n_tokens": 0, "fresh": len(texts), "name": kind.removeprefix("tasks ")}
+            yield make("tasks", "epyc-1.5B", texts, **SOURCES[sources], **more)
+    if not work:
+        return
+    whole = [i for texts in work.values() for i in texts]
+    for sources in SOURCES:
+        yield make("served", "epyc-1.5B", whole, **SOURCES[sources], n_tokens=0, name="one after the other")
+    for n in (4, 8):
+        for uniform in (0, 1):
+            more = {"n_seqs": n, "n_nodes": 32, "uniform": uniform, "n_tokens": 0, "name": "together"}
+            yield make("served", "epyc-1.5B", whole, **SOURCES["all"], **more)
+            yield make("served", "epyc-1.5B", whole, **SOURCES["ngram"], **more)

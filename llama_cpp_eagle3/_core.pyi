@@ -1173,7 +1173,9 @@ class Policy:
         `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` although its gate was closed,
         `trials` although none could pay; `ngram`, steps that verified something of the n-gram drafter's; `levels` that
         were drafted behind first graphs; `draft_tokens`, {drafted tokens verified: steps}; `draft_us`; `planning_us`,
-        own time; `tokens_per_second`, the current estimate; `is_open`, whether a gate for one sequence is.
+        own time; `tokens_per_second`, the current estimate; `unread`, of each drafter's prompt that it has not read, in
+        the last step: microseconds that reading takes, that its drafts would have saved in this text, and that reading
+        may cost; `is_open`, whether a gate for one sequence is.
         """
 
 def grammar_sampler(

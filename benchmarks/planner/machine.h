@@ -80,7 +80,8 @@ class machine {
         parallel(s.count("parallel", 0) != 0), n_unroll(s.count("n_unroll", 1)), head(s.text("head")),
         target(s.curve("target")), begin(s.curve("begin")), step(s.curve("step")), unrolled(s.number("unrolled", 0.3)),
         us_other(1000.0 * s.number("other", 0.3)), us_row(1000.0 * s.number("row", 0.14)),
-        noise(s.number("noise", 0.03)), growth(s.number("growth", 0.0)),
+        noise(s.number("noise", 0.03)), growth(s.number("growth", 0.0)), deepens(!s.text("deeper").empty()),
+        deeper(deepens ? s.curve("deeper") : target), deeper_level(1000.0 * s.number("deeper_level", 0.0)),
         seed(static_cast<uint32_t>(s.count("seed", 0))), rng(seed) {
         std::istringstream in(s.text("texts"));
         for (std::string id; std::getline(in, id, ',');) {
@@ -124,13 +125,21 @@ class machine {
         now_seen += seen;
     }
 
-    double verify_us(int32_t n_rows) const {
+    // thousands of tokens before the next ones, of a sequence
+    double depth() const {
         double n_past = 0.0;
         for (const int32_t n : at) {
             n_past += n;
         }
-        return target.at(n_rows) * (1.0 + growth * n_past / 1000.0);
+        return n_past / (1000.0 * n_seqs);
     }
+
+    double verify_us(int32_t n_rows) const {
+        return target.at(n_rows) * (1.0 + growth * n_seqs * depth()) + (deepens ? depth() * deeper.at(n_rows) : 0.0);
+    }
+
+    // a level of the head's, or its first graph
+    double draft_us(const cost_curve & curve, int32_t n) const { return curve.at(n) + depth() * deeper_level; }
 
     // the head's candidates behind a node of a sequence; is_right: it is the text so far
     level candidates(size_t seq, int32_t depth, bool is_right, uint32_t salt) const {
@@ -144,8 +153,10 @@ class machine {
         } else if (is_right && i + d < r.levels.size()) {
             found = r.levels[i + d][0];
         } else {
-            found.probs =
-                r.astray[mix(static_cast<uint32_t>(at[seq]) + salt, static_cast<uint32_t>(depth)) % r.astray.size()];
+            found.probs = r.astray.empty() ? std::vector<float>{ 0.5f }
+                                           : r.astray[mix(static_cast<uint32_t>(at[seq]) + salt,
+                                                          static_cast<uint32_t>(depth)) %
+                                                      r.astray.size()];
             for (size_t j = 0; j < found.probs.size(); ++j) {
                 found.tokens.push_back(1000000 + static_cast<int32_t>(j));
             }
@@ -180,6 +191,9 @@ class machine {
     std::string  head;
     cost_curve   target, begin, step;
     double       unrolled, us_other, us_row, noise, growth;
+    bool         deepens;      // passes take longer at depth:
+    cost_curve   deeper;       // of the target by rows, per 1,000 tokens
+    double       deeper_level; // and of the head
     double       now = 0.0, now_seen = 0.0;
     uint32_t     seed;
     std::mt19937 rng;
@@ -213,7 +227,7 @@ class source : public eagle3::draft_session {
             n_rows += n;
             n = 0;
         }
-        m_.spend(m_.begin.at(std::max(n_rows, 1)));
+        m_.spend(m_.draft_us(m_.begin, std::max(n_rows, 1)));
         for (const llama_seq_id id : seq_ids) {
             append(-1, id, top_k);
         }
@@ -236,7 +250,7 @@ class source : public eagle3::draft_session {
 
     void expand(const std::vector<int32_t> & nodes, int32_t top_k) override {
         if (!m_.parallel) {
-            m_.spend(m_.step.at(static_cast<int32_t>(nodes.size())));
+            m_.spend(m_.draft_us(m_.step, static_cast<int32_t>(nodes.size())));
         }
         for (const int32_t i : nodes) {
             const draft_node & n = nodes_[static_cast<size_t>(i)];

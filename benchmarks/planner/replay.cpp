@@ -165,7 +165,7 @@ class run {
         }
         m.spend(other);
         for (size_t i = 0; i < n_seqs; ++i) {
-            if (m.ended(i)) {
+            if (m.ended(i) && n_emitted < n_limit) {
                 m.start(i);
                 begin_text(i);
             }
@@ -179,7 +179,9 @@ class run {
         std::vector<eagle3::draft_request>    requests(static_cast<size_t>(m.n_seqs));
         std::vector<std::vector<llama_token>> tokens;
         std::vector<draft_tree>               drafts(static_cast<size_t>(m.n_seqs));
-        const double                          t_start = m.now;
+        // of real work reading a prompt counts
+        const double t_start = s_.count("n_tokens", 1500) == 0 ? 0.0 : m.now;
+        n_limit                                       = n_tokens;
         while (n_emitted < n_tokens) {
             int32_t n_extra = 0, n_replay_max = 0, n_rows = 0;
             for (size_t i = 0; i < requests.size(); ++i) {
@@ -187,6 +189,7 @@ class run {
                 n_replay_max = std::max(n_replay_max, m.n_replay[i]);
                 requests[i]  = { static_cast<llama_seq_id>(i),
                                  m.of[i]->tokens[static_cast<size_t>(m.at[i]) - 1],
+                                 m.at[i] - 1,
                                  1000,
                                  1000,
                                  1000,
@@ -246,6 +249,7 @@ class run {
         for (int32_t d = 0; d <= deepest; ++d) {
             const double t_draft =
                 d == 0       ? 0.0
+                : m.deepens  ? m.draft_us(m.begin, n_wait) + (d - 1) * m.draft_us(m.step, m.n_seqs)
                 : m.parallel ? m.begin.at(n_wait) +
                                    (d > 1 ? std::max(0.0f, m.step.at((d - 1) * m.n_seqs) - m.begin.at(1)) : 0.0f)
                              : m.begin.at(n_wait) + (d - 1) * (m.n_unroll > 1 ? m.unrolled : 1.0) * m.step.at(m.n_seqs);
@@ -289,7 +293,7 @@ class run {
     source                                 head_drafts;
     std::shared_ptr<eagle3::ngram_drafter> ngram;
     std::unique_ptr<eagle3::planner>       plan;
-    int64_t                                n_emitted = 0;
+    int64_t                                n_emitted = 0, n_limit = 0;
 
   private:
     std::vector<eagle3::ngram_node> suggested_;
@@ -316,7 +320,14 @@ double rate(scenario s, const std::vector<recording> & recordings, const char * 
     for (size_t i = 1; i < texts.size(); ++i) {
         all += "," + texts[i];
     }
-    const int32_t n_fresh = s.count("fresh", 0), n_tokens = s.count("n_tokens", 1500);
+    const int32_t n_fresh = s.count("fresh", 0);
+    const auto    length  = [&](size_t i) {
+        return static_cast<int32_t>(recordings[std::stoul(texts[i])].levels.size());
+    };
+    int32_t n_tokens = s.count("n_tokens", 1500); // 0: each text once
+    for (size_t i = 0; s.count("n_tokens", 1500) == 0 && i < texts.size(); ++i) {
+        n_tokens += length(i);
+    }
     s.values["texts"] = all;
     s.values["seed"]  = std::to_string(seed);
     if (n_fresh == 0) {
@@ -327,7 +338,7 @@ double rate(scenario s, const std::vector<recording> & recordings, const char * 
     for (size_t i = 0; i < n; ++i) {
         s.values["texts"] = texts[i] + "," + all;
         s.values["seed"]  = std::to_string(100 * seed + static_cast<int32_t>(i));
-        t += 1.0 / run(s, recordings).go(n_tokens, side, price);
+        t += 1.0 / run(s, recordings).go(s.count("n_tokens", 0) == 0 ? length(i) : n_tokens, side, price);
     }
     return static_cast<double>(n) / t;
 }

@@ -68,12 +68,13 @@ def sampled(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int], Gumbe
 
 
 def record(
-    llm: Eagle3Llama, prompt: list[int], answer: list[int], noise: GumbelNoise | None = None
+    llm: Eagle3Llama, prompt: list[int], answer: list[int], noise: GumbelNoise | None = None, n_levels: int = N_LEVELS
 ) -> dict[str, object]:
-    """What the head has for each token of the answer but the first, which the prompt's last row gives."""
+    """What the drafter has for each token of the answer but the first, which the prompt's last row gives.
+
+    n_levels: 1 for a drafter that needs the text alone, whose later levels are the first ones of later tokens.
+    """
     target, drafter, tap = llm.target, llm.drafters[0], llm.tap
-    assert drafter is not None
-    assert tap is not None
     llm.reset()
     llm.eval(prompt)
     tokens, n_past = [*prompt, *answer], len(prompt)
@@ -86,7 +87,7 @@ def record(
         drafter.set_noise(noise)
         drafter.begin([0], [tokens[i - 1]], TOP_K)
         first = 0
-        for depth in range(N_LEVELS):
+        for depth in range(n_levels):
             nodes = drafter.nodes[first:]
             found.append([[n[1] for n in nodes], [float(f"{n[2]:.3g}") for n in nodes]])
             is_right = [n[1] == tokens[i + depth] if i + depth < len(tokens) else False for n in nodes]

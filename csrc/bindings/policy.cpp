@@ -181,7 +181,12 @@ py::dict stats(py_policy & self) {
     result["draft_us"]          = p.stats.t_draft_us;
     result["planning_us"]       = p.stats.t_plan_us;
     result["tokens_per_second"] = 1e6 * p.value().price();
-    result["is_open"]           = p.worth_asking(1);
+    std::vector<std::tuple<float, float, float>> unread;
+    for (const auto & u : p.stats.unread_prompt) {
+        unread.emplace_back(u.debt, u.saved, u.account);
+    }
+    result["unread"]  = unread;
+    result["is_open"] = p.worth_asking(1);
     return result;
 }
 
@@ -334,8 +339,10 @@ void register_policy(py::module_ & m) {
             What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of them
             although its gate was closed, `trials` although none could pay; `ngram`, steps that verified something of
             the n-gram drafter's; `levels` that were drafted behind first graphs; `draft_tokens`, {drafted tokens verified: steps};
-            `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate; `is_open`, whether
-            a gate for one sequence is.
+            `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate; `unread`, of
+            each drafter's prompt that it has not read, in the last step: microseconds that reading takes, that its
+            drafts would have saved in this text, and that reading may cost; `is_open`, whether a gate for one sequence
+            is.
         )pbdoc");
 }
 

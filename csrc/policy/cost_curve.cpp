@@ -16,10 +16,10 @@ constexpr float prior_measured = 0.05f * 0.05f;
 constexpr float prior_guessed  = 0.4f * 0.4f;
 constexpr float step_drift     = 0.01f * 0.01f; // per timing: the drift forgets within about ten
 constexpr float step_n         = 0.003f * 0.003f;
-constexpr float surprise_max   = 0.5f; // one timing says no more than this, whatever interrupted it
+constexpr float surprise_max   = 0.5f;  // one timing says no more than this, whatever interrupted it
 constexpr float prior_per_pass = 0.03f; // of one row's time, for 1,000 tokens before it: a standard deviation
 constexpr float prior_per_row  = 0.03f; // 1.5B on two cores take 0.1; with more, noise of short texts counts as depth
-constexpr float far_below      = 0.5f; // but nothing makes a pass faster than it is
+constexpr float far_below      = 0.5f;  // but nothing makes a pass faster than it is
 
 } // namespace
 
@@ -70,10 +70,10 @@ void cost_curve::observe(int32_t n, double t_us) {
     variance_[n] += step_n;
     // how much a pass is longer, as a share, if each of these is
     const float of_base = base(n) / t, of_pass = depth_ / t, of_row = of_pass * static_cast<float>(n);
-    const float total   = of_base * of_base * (drift_variance_ + variance_[n]) +
-                        of_pass * of_pass * growth_variance_.per_pass + of_row * of_row * growth_variance_.per_row +
-                        noise_timing;
-    const auto update = [total, surprise](float share, float & variance) {
+    const float total  = of_base * of_base * (drift_variance_ + variance_[n]) +
+                         of_pass * of_pass * growth_variance_.per_pass + of_row * of_row * growth_variance_.per_row +
+                         noise_timing;
+    const auto  update = [total, surprise](float share, float & variance) {
         const float k = share * variance / total;
         variance *= 1.0f - k * share;
         return k * surprise;

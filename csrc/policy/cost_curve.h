@@ -54,8 +54,7 @@ class cost_curve {
 
   private:
     float base(int32_t n) const {
-        return drift_ *
-               (n <= n_max ? now_[n] : now_[n_max] * static_cast<float>(n) / static_cast<float>(n_max));
+        return drift_ * (n <= n_max ? now_[n] : now_[n_max] * static_cast<float>(n) / static_cast<float>(n_max));
     }
 
     void set_last(int32_t n);

@@ -9,7 +9,9 @@ namespace eagle3 {
 namespace {
 
 constexpr int32_t n_ready_max = 128;   // rows that wait and that a probe evaluates at most
-constexpr float   share_dear  = 0.2f;  // of the target's time for a row
+constexpr int32_t n_rows_dear = 32;    // that take longer to read than the target takes for a token
+constexpr float   share_read  = 0.02f; // of all time, for prompts of one that has saved nothing yet
+constexpr float   n_read      = 4.0f;  // and so many tokens' time at first
 constexpr float   rate_row    = 0.25f; // of forgetting, per prompt
 
 draft_costs::first_graph first_graph_of(const draft_session & source, bool has_trees) {
@@ -25,7 +27,7 @@ head::head(priced_drafter source, size_t index, const payoff & value, int32_t n_
     drafter(source.drafter), index(index),
     costs(std::move(source.begin), std::move(source.step), first_graph_of(*drafter, trees)), accepted(n_seq_max),
     ahead(accepted, value, trees, uniform), gates(static_cast<size_t>(n_seq_max) + 1),
-    saved_us(static_cast<size_t>(n_seq_max)) {}
+    saved_us(static_cast<size_t>(n_seq_max)), account_us(n_read * value.target->at(1)) {}
 
 int32_t head::n_max() const {
     int32_t n = 0;
@@ -48,11 +50,16 @@ float head::debt_us(llama_seq_id seq_id) const {
 }
 
 bool head::is_dear(const cost_curve & target) const {
-    return row_us() * n_waiting_max > share_dear * target.at(n_waiting_max);
+    return row_us() * n_rows_dear > target.at(1);
+}
+
+void head::earn(double t_us, double t_saved_us) {
+    account_us += static_cast<float>(share_read * t_us + t_saved_us);
 }
 
 void head::observe_rows(int32_t n_rows, double t_us) {
     const float t_row = static_cast<float>(t_us) / static_cast<float>(n_rows);
+    account_us -= static_cast<float>(t_us);
     if (t_row > 0.0f) {
         row_us_ += (row_us_ > 0.0f ? rate_row : 1.0f) * (t_row - row_us_);
     }

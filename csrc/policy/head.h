@@ -36,6 +36,9 @@ struct head {
     std::vector<draft_request> asked;            // what it drafts for in this step, if it is asked
     // [seq_id]: microseconds that its drafts would have saved in this text, had it read what waits
     std::vector<float>         saved_us;
+    // Microseconds that reading prompts may cost: what its drafts have really saved in this process, a few tokens' time
+    // and a small share of all. So one that is not known to be good is bought late, and a bad one never costs more.
+    float                      account_us;
 
     const gate & gate_of(int32_t n_seqs) const { return gates[static_cast<size_t>(n_seqs)]; }
     gate &       gate_of(int32_t n_seqs) { return gates[static_cast<size_t>(n_seqs)]; }
@@ -51,9 +54,11 @@ struct head {
     float row_us() const { return row_us_ > 0.0f ? row_us_ : costs.begin->at(n_waiting_max) / n_waiting_max; }
     float debt_us(llama_seq_id seq_id) const;
 
-    // Is reading a prompt a good part of the target's own time for it? Then it is read once it would have been worth
-    // it.
+    // Does reading a prompt take as long as many tokens? Then it is read once it would have been worth it.
     bool is_dear(const cost_curve & target) const;
+
+    // a step has taken so long, of which its drafts saved some
+    void earn(double t_us, double t_saved_us);
 
     // the first graph has evaluated so many rows more than it usually does, in so long
     void observe_rows(int32_t n_rows, double t_us);

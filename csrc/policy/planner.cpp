@@ -55,6 +55,7 @@ planner::planner(std::vector<priced_drafter> heads, std::shared_ptr<ngram_drafte
         heads_.emplace_back(std::move(source), heads_.size(), payoff_, params_.n_seq_max, has_trees(), params_.uniform);
     }
     stats.n_asked.resize(heads_.size());
+    stats.unread_prompt.resize(heads_.size());
     stats.n_chosen.resize(static_cast<size_t>(params.n_nodes_max) + 1);
 }
 
@@ -142,11 +143,12 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
 // Leaves out the sequences of which a head has not read what is dear to read, until that would have been worth it, and
 // counts what its drafts would have saved in this step.
 void planner::leave_unread(head & h) {
+    stats.unread_prompt[h.index] = {};
     if (!h.is_dear(*payoff_.target)) {
         return;
     }
     const auto first = std::stable_partition(h.asked.begin(), h.asked.end(), [&h](const draft_request & r) {
-        return h.debt_us(r.seq_id) <= h.saved_us[static_cast<size_t>(r.seq_id)];
+        return h.debt_us(r.seq_id) <= std::min(h.saved_us[static_cast<size_t>(r.seq_id)], h.account_us);
     });
     std::vector<draft_request> others(first, h.asked.end());
     h.asked.erase(first, h.asked.end());
@@ -158,7 +160,9 @@ void planner::leave_unread(head & h) {
     const float  more   = head_adds(h, n_seqs); // a row of each waits, had it read the others
     const double t_us   = std::max(0.0f, more) / (payoff_.price() * n_seqs);
     for (const draft_request & r : h.asked) {
-        h.saved_us[static_cast<size_t>(r.seq_id)] += static_cast<float>(t_us);
+        float & saved = h.saved_us[static_cast<size_t>(r.seq_id)];
+        saved += static_cast<float>(t_us);
+        stats.unread_prompt[h.index] = { h.debt_us(r.seq_id), saved, h.account_us };
     }
     h.asked.swap(others);
 }
@@ -438,10 +442,14 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         return;
     }
     payoff_.observe(step_.n_emitted, n_rows, step_.t_draft_us - step_.t_read_us, t_verify_us, t_other_us);
+    const float more = payoff_.of_step(step_.n_emitted, step_.n_drafted, step_.t_expected);
+    for (head & h : heads_) {
+        h.earn(step_.t_draft_us - step_.t_read_us + t_verify_us + t_other_us,
+               &h == step_.by ? (more - rival()) / payoff_.price() : 0.0);
+    }
     if (step_.by != nullptr && !step_.is_trial) {
         step_.by->gate_of(payoff_.n_seqs())
-            .update(payoff_.of_step(step_.n_emitted, step_.n_drafted, step_.t_expected),
-                    step_.value - step_.value_ngram, rival(), step_.n_drafted > 0, step_.is_surprise);
+            .update(more, step_.value - step_.value_ngram, rival(), step_.n_drafted > 0, step_.is_surprise);
         step_.by->asks_all = step_.value > step_.value_ngram || step_.is_surprise;
     }
     step_.by        = nullptr;

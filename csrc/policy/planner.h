@@ -24,6 +24,12 @@ struct planner_params {
     std::optional<int32_t> n_snapshots = {};
 };
 
+// A prompt that a drafter has not read: microseconds that reading takes, what its drafts would have saved in this text,
+// and what reading may cost by what its drafts have really saved.
+struct unread {
+    float debt = 0.0f, saved = 0.0f, account = 0.0f;
+};
+
 struct planner_stats {
     int64_t              n_steps   = 0;
     int64_t              n_drafted = 0; // steps in which a head was asked
@@ -33,6 +39,7 @@ struct planner_stats {
     int64_t              n_levels  = 0; // drafted behind the first
     std::vector<int64_t> n_asked;       // [source]: steps in which it was asked
     std::vector<int64_t> n_chosen;      // [i]: steps in which i drafted tokens were verified
+    std::vector<unread>  unread_prompt; // [source]: of the last step that left it out
     double               t_draft_us = 0.0;
     double               t_plan_us  = 0.0; // own time
 };

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from ..chat import LeftOut, Loosened
+from ..draft.costs import why_not_read
 from ..engine import DraftSettings, Media, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
@@ -136,6 +137,9 @@ class Server:
             reason = "it was switched off"
         elif settings.mode == "auto" and not is_planned:
             reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
+        elif is_planned:
+            names = engine.drafters.names
+            reason = "; ".join(f"{names[i]}: {why}" for i, why in why_not_read(policy).items())
         return {
             "enabled": can_draft and settings.mode != "off",
             "reason": reason,

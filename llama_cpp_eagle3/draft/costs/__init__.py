@@ -7,7 +7,7 @@
 from .best_chain import BestChain, best_chain
 from .cache import cache_dir, load_costs, save_costs
 from .costs import Costs, DraftCosts, implausible, machine
-from .setup import costs_of, have_policy, keep_corrections, make_policy, measure_types, why_not
+from .setup import costs_of, have_policy, keep_corrections, make_policy, measure_types, why_not, why_not_read
 from .timing import is_idle, measure
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "measure_types",
     "save_costs",
     "why_not",
+    "why_not_read",
 ]

@@ -135,9 +135,25 @@ def why_not(policy: Policy, settings: DraftSettings) -> str:
             f"drafting them {draft / one:.1f} times: even a head that is always right would not pay "
             "(measured; `llama-cpp-eagle3 calibrate` measures again)"
         )
+    reasons = why_not_read(policy)
+    if reasons:
+        return "; ".join(reasons.values())
     if not policy.stats()["is_open"]:
         return "what the head drafts was accepted too rarely lately: it is only probed now and then"
     return "no draft was expected to pay"
+
+
+def why_not_read(policy: Policy) -> dict[int, str]:
+    """Why drafters have not read the prompt of the last step, by their index, of a policy that is measured."""
+    return {
+        i: (
+            f"reading the prompt would take the drafter {1e-6 * debt:.2f} s, its drafts would have saved about "
+            f"{1e-6 * saved:.2f} s so far, and its prompts may cost {max(0.0, 1e-6 * account):.2f} s (what it really "
+            "saved since the start, and a little)"
+        )
+        for i, (debt, saved, account) in enumerate(policy.stats()["unread"])
+        if debt > 0.0
+    }
 
 
 def measure_types(
