@@ -46,7 +46,7 @@ _FLOAT = re.compile(
 
 
 def digest() -> str:
-    """A name of the planner's sources without comments and spaces, by which the published tables say what they are of."""
+    """A name of the planner's sources, without comments and spaces: published tables say what they are of."""
     found = hashlib.sha256()
     for path in sorted(planner_sources()):
         code = re.sub(r"//[^\n]*|\s", "", path.read_text(encoding="utf-8"))
