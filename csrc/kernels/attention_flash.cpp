@@ -21,8 +21,9 @@ namespace {
 using namespace avx2;
 
 constexpr int64_t N_CELLS        = 32;       // of a block
-constexpr int64_t N_CHANNELS     = 32;       // of values that are converted at a time
+constexpr int64_t N_CHANNELS     = 32;       // of values that a thread takes, at least
 constexpr int64_t N_ROWS         = 48;       // whose sums are kept at a time
+constexpr int     N_ROWS_TILE    = 6;        // that are multiplied by values at a time
 constexpr int64_t N_BYTES_SCORES = 16 << 20; // about, of all rows that are computed at a time
 constexpr float   INF            = std::numeric_limits<float>::infinity();
 
@@ -81,50 +82,166 @@ AVX2 void multiply_keys(const float * keys, int64_t n_dims, const float * const 
     }
 }
 
-// n rows of weights of a block of cells [N_CELLS][N_ROWS] times 16 channels of values [N_CELLS][N_CHANNELS]
-template <int n>
-AVX2_INLINE void add_values(const double * weights, const double * values, double * sums, int64_t stride) {
-    __m256d s[n][4];
-    for (int r = 0; r < n; ++r) {
-        for (int c = 0; c < 4; ++c) {
-            s[r][c] = _mm256_loadu_pd(sums + r * stride + 4 * c);
-        }
+// How values are summed. Each has vectors of some `channels`, the low and the high half of which are registers.
+
+// in an order that does not matter
+struct exactly {
+    using number = double;
+    using vector = __m256d;
+
+    static constexpr int64_t channels = 8;
+    static constexpr double  first    = MIDDLE;
+
+    template <class format>
+    AVX2_INLINE static void load(const char * p, size_t /*high*/, vector & low_half, vector & high_half) {
+        const __m256 v = format::load8(p, 0);
+        low_half       = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+        high_half      = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
     }
-    for (int64_t cell = 0; cell < N_CELLS; ++cell) {
-        __m256d p[n];
-        for (int r = 0; r < n; ++r) {
-            p[r] = _mm256_broadcast_sd(weights + cell * N_ROWS + r);
-        }
-        for (int c = 0; c < 4; ++c) {
-            const __m256d v = _mm256_loadu_pd(values + cell * N_CHANNELS + 4 * c);
-            for (int r = 0; r < n; ++r) {
-                s[r][c] = _mm256_fmadd_pd(p[r], v, s[r][c]);
-            }
-        }
+
+    AVX2_INLINE static vector load(const double * p) { return _mm256_loadu_pd(p); }
+
+    AVX2_INLINE static void store(double * p, vector v) { _mm256_storeu_pd(p, v); }
+
+    AVX2_INLINE static vector broadcast(const double * p) { return _mm256_broadcast_sd(p); }
+
+    AVX2_INLINE static vector fma(vector a, vector b, vector c) { return _mm256_fmadd_pd(a, b, c); }
+
+    AVX2_INLINE static void store4(double * p, __m128 v) { _mm256_storeu_pd(p, _mm256_cvtps_pd(v)); }
+};
+
+// in the order of the cells, twice as fast
+struct in_order {
+    using number = float;
+    using vector = __m256;
+
+    static constexpr int64_t channels = 16;
+    static constexpr float   first    = 0.0f;
+
+    template <class format>
+    AVX2_INLINE static void load(const char * p, size_t high, vector & low_half, vector & high_half) {
+        low_half  = format::load8(p, 0);
+        high_half = format::load8(p + high, 0);
     }
-    for (int r = 0; r < n; ++r) {
-        for (int c = 0; c < 4; ++c) {
-            _mm256_storeu_pd(sums + r * stride + 4 * c, s[r][c]);
+
+    AVX2_INLINE static vector load(const float * p) { return _mm256_loadu_ps(p); }
+
+    AVX2_INLINE static void store(float * p, vector v) { _mm256_storeu_ps(p, v); }
+
+    AVX2_INLINE static vector broadcast(const float * p) { return _mm256_set1_ps(*p); }
+
+    AVX2_INLINE static vector fma(vector a, vector b, vector c) { return _mm256_fmadd_ps(a, b, c); }
+
+    AVX2_INLINE static void store4(float * p, __m128 v) { _mm_storeu_ps(p, v); }
+};
+
+// Sums of n rows. A member for each, since GCC would keep an array in memory.
+template <class way, int n>
+struct value_sums {
+    value_sums<way, n - 1> before;
+    typename way::vector   low, high;
+
+    AVX2_INLINE void load(const typename way::number * sums) {
+        before.load(sums);
+        low  = way::load(sums + (n - 1) * way::channels);
+        high = way::load(sums + (n - 1) * way::channels + way::channels / 2);
+    }
+
+    AVX2_INLINE void add(const typename way::number * weights, typename way::vector values_low,
+                         typename way::vector values_high) {
+        before.add(weights, values_low, values_high);
+        const auto p = way::broadcast(weights + n - 1);
+        low          = way::fma(p, values_low, low);
+        high         = way::fma(p, values_high, high);
+    }
+
+    AVX2_INLINE void store(typename way::number * sums) const {
+        before.store(sums);
+        way::store(sums + (n - 1) * way::channels, low);
+        way::store(sums + (n - 1) * way::channels + way::channels / 2, high);
+    }
+};
+
+template <class way>
+struct value_sums<way, 0> {
+    AVX2_INLINE void load(const typename way::number * /*sums*/) {}
+
+    AVX2_INLINE void add(const typename way::number * /*weights*/, typename way::vector /*low*/,
+                         typename way::vector /*high*/) {}
+
+    AVX2_INLINE void store(typename way::number * /*sums*/) const {}
+};
+
+// A block's cells: what each row weighs them by [N_CELLS][N_ROWS], and some channels of their values.
+template <class way>
+struct block_of_values {
+    const typename way::number * weights;
+    const char *                 values;
+    size_t                       stride; // bytes from one cell to the next
+    int64_t                      n_cells, n_channels, n_rows;
+};
+
+// channels from i and n rows from r on
+template <class way, class format, int n>
+AVX2 void add_values(const block_of_values<way> & b, int64_t i, int64_t r, typename way::number * sums) {
+    const char * values = b.values + i * format::SIZE;
+    const size_t high   = i + 8 < b.n_channels ? 8 * format::SIZE : 0; // else nobody reads those sums
+    value_sums<way, n> s;
+    s.load(sums);
+    for (int64_t cell = 0; cell < b.n_cells; ++cell) {
+        typename way::vector low_half, high_half;
+        way::template load<format>(values + cell * b.stride, high, low_half, high_half);
+        s.add(b.weights + cell * N_ROWS + r, low_half, high_half);
+    }
+    s.store(sums);
+}
+
+// Sums lie by channels of a vector, row and channel. Not inlined: it stays between the changes of the mode of rounding.
+template <class way, class format>
+AVX2 __attribute__((noinline)) void add_all(const block_of_values<way> & b, typename way::number * sums) {
+    constexpr decltype(&add_values<way, format, 1>) of_rows[N_ROWS_TILE] = {
+        add_values<way, format, 1>, add_values<way, format, 2>, add_values<way, format, 3>,
+        add_values<way, format, 4>, add_values<way, format, 5>, add_values<way, format, 6>,
+    };
+    for (int64_t i = 0; i < b.n_channels; i += way::channels) {
+        for (int64_t r = 0; r < b.n_rows; r += N_ROWS_TILE) {
+            const int64_t n = std::min<int64_t>(N_ROWS_TILE, b.n_rows - r);
+            of_rows[n - 1](b, i, r, sums + i * N_ROWS + r * way::channels);
         }
     }
 }
 
-// Not inlined: it stays between the changes of the mode of rounding.
-AVX2 __attribute__((noinline)) void add_all(const double * weights, const double * values, int64_t n_rows,
-                                            double * sums, int64_t stride) {
-    for (int64_t half = 0; half < N_CHANNELS; half += 16) {
-        for (int64_t r = 0; r < n_rows; r += 3) {
-            double * s = sums + r * stride + half;
-            n_rows - r >= 3   ? add_values<3>(weights + r, values + half, s, stride)
-            : n_rows - r == 2 ? add_values<2>(weights + r, values + half, s, stride)
-                              : add_values<1>(weights + r, values + half, s, stride);
-        }
-    }
-}
-
-AVX2 void add_downwards(const double * weights, const double * values, int64_t n_rows, double * sums, int64_t stride) {
+template <class format>
+AVX2 void add_block(const block_of_values<exactly> & b, double * sums) {
     const rounding_downwards mode;
-    add_all(weights, values, n_rows, sums, stride);
+    add_all<exactly, format>(b, sums);
+}
+
+template <class format>
+AVX2 void add_block(const block_of_values<in_order> & b, float * sums) {
+    add_all<in_order, format>(b, sums);
+}
+
+// Weights of a block [N_CELLS][N_ROWS], of rows of them. There is room for up to three rows more.
+template <class way>
+AVX2 void transpose(const float * rows, int64_t stride, int64_t n_rows, typename way::number * weights) {
+    for (int64_t r = 0; r < n_rows; r += 4) {
+        const float * x[4];
+        for (int64_t i = 0; i < 4; ++i) {
+            x[i] = rows + std::min(r + i, n_rows - 1) * stride;
+        }
+        for (int64_t c = 0; c < N_CELLS; c += 4) {
+            const __m128 a = _mm_loadu_ps(x[0] + c), b = _mm_loadu_ps(x[1] + c);
+            const __m128 d = _mm_loadu_ps(x[2] + c), e = _mm_loadu_ps(x[3] + c);
+            const __m128 ab = _mm_unpacklo_ps(a, b), de = _mm_unpacklo_ps(d, e);
+            const __m128 ab_high = _mm_unpackhi_ps(a, b), de_high = _mm_unpackhi_ps(d, e);
+            auto *       out = weights + c * N_ROWS + r;
+            way::store4(out, _mm_movelh_ps(ab, de));
+            way::store4(out + N_ROWS, _mm_movehl_ps(de, ab));
+            way::store4(out + 2 * N_ROWS, _mm_movelh_ps(ab_high, de_high));
+            way::store4(out + 3 * N_ROWS, _mm_movehl_ps(de_high, ab_high));
+        }
+    }
 }
 
 // Scores of a block: scaled, capped, and with what the mask adds. What is masked is not seen, whatever is there.
@@ -160,9 +277,8 @@ struct attention {
     explicit attention(const ggml_tensor * op) :
         op(op), q(op->src[0]), k(op->src[1]), v(op->src[2]), mask(op->src[3]), sinks(op->src[4]),
         n_shared(q->ne[2] / k->ne[2]), n_cells(k->ne[1]), n_blocks((n_cells + N_CELLS - 1) / N_CELLS),
-        n_padded(n_blocks * N_CELLS), n_sums(padded(v->ne[0], N_CHANNELS)),
-        n_together(std::clamp<int64_t>(
-            N_BYTES_SCORES / static_cast<int64_t>(sizeof(float) * q->ne[2] * q->ne[3] * n_padded), 1, q->ne[1])) {
+        n_padded(n_blocks * N_CELLS), n_scores(padded(n_padded, 32) + 16), n_sums(padded(v->ne[0], N_CHANNELS)),
+        is_tiled(q->ne[1] * q->ne[3] > N_ATTENTION_ROWS_MAX), n_together(is_tiled ? rows_of_tile() : rows_that_fit()) {
         float options[3];
         std::memcpy(options, op->op_params, sizeof(options));
         cap      = options[2];
@@ -170,39 +286,58 @@ struct attention {
         max_bias = options[1];
     }
 
-    size_t bytes_of_scores() const { return q->ne[2] * q->ne[3] * n_together * n_padded * sizeof(float); }
+    // of all rows that are computed at a time
+    size_t bytes_of_scores() const {
+        return is_tiled ? 0 : padded(q->ne[2] * q->ne[3] * n_together * n_scores * sizeof(float), 64);
+    }
 
-    // of each thread: keys of a block; or sums, weights and values
+    // of a thread's tile of rows
+    size_t bytes_of_tile() const {
+        return is_tiled ? padded(n_shared * n_together * n_scores * sizeof(float), 64) : 0;
+    }
+
+    // of each thread: scores of its tile, and keys of a block; or sums, weights and values
     size_t bytes_of_thread() const {
         const int64_t keys   = N_CELLS * k->ne[0] * sizeof(float);
-        const int64_t values = (N_ROWS * n_sums + N_CELLS * N_ROWS + N_CELLS * N_CHANNELS) * sizeof(double);
-        return padded(std::max(keys, values), 64);
+        const int64_t values = (N_ROWS * n_sums + N_CELLS * N_ROWS) * sizeof(double) + N_CELLS * n_sums * sizeof(float);
+        return bytes_of_tile() + padded(std::max(keys, values), 64);
     }
 
     const ggml_tensor *op, *q, *k, *v, *mask, *sinks;
     int64_t            n_shared; // heads that share one of K and V
     int64_t            n_cells, n_blocks, n_padded;
+    int64_t            n_scores;   // from one row's to the next one's: an odd number of cache lines
     int64_t            n_sums;     // channels of values, with those that fill up the last of them
+    bool               is_tiled;   // does each thread compute rows of its own, or do all share some?
     int64_t            n_together; // rows that are computed at a time
     float              scale, cap, max_bias;
+
+  private:
+    int64_t rows_of_tile() const { return std::clamp<int64_t>(N_ROWS / n_shared, 1, q->ne[1]); }
+
+    int64_t rows_that_fit() const {
+        const auto n_bytes = static_cast<int64_t>(sizeof(float) * q->ne[2] * q->ne[3] * n_scores);
+        return std::clamp<int64_t>(N_BYTES_SCORES / n_bytes, 1, q->ne[1]);
+    }
 };
 
-// Some rows of the operation. Their scores lie by sequence, head, row and cell.
+// Some rows of the operation. Their scores lie by sequence, head, row and cell; of a tile there are those of one head
+// of K and V alone.
 class part {
   public:
     part(const attention & a, int64_t first, float * scores, void * own) :
         a_(a), first_(first), n_(std::min(a.n_together, a.q->ne[1] - first)), scores_(scores), own_(own) {}
 
-    int64_t n_rows() const { return a_.q->ne[2] * a_.q->ne[3] * n_; }
+    int64_t n_rows() const { return a_.n_shared * n_; } // of the heads that share one of K and V
 
     // of a block of cells and all rows of the heads that share them
     void multiply_block(int64_t block, int64_t kv, int64_t i3) const {
-        const int64_t n_rows = a_.n_shared * n_;
+        const int64_t n_rows = this->n_rows();
         const int64_t begin  = block * N_CELLS;
         const int64_t n      = std::min(N_CELLS, a_.n_cells - begin);
         float         mask[N_CELLS];
         bool          is_seen = false;
-        for (int64_t r = 0; r < n_rows && !is_seen; ++r) {
+        for (int64_t r = 0; r < (a_.mask && a_.mask->ne[2] > 1 ? n_rows : n_) && !is_seen; ++r) {
             read_mask(head_of(kv, r), r % n_, i3, begin, n, mask);
             is_seen = largest(mask, N_CELLS) != -INF;
         }
@@ -230,17 +365,22 @@ class part {
             : n_tile == 2 ? multiply_keys<2>(keys, n_dims, queries, out)
                           : multiply_keys<1>(keys, n_dims, queries, out);
         }
-        for (int64_t r = 0; r < n_rows; ++r) {
-            const int64_t head = head_of(kv, r);
-            read_mask(head, r % n_, i3, begin, n, mask);
-            finish_scores(scores(kv, r, i3) + begin, mask, a_.scale, a_.cap, slope_of(head, a_.q->ne[2], a_.max_bias));
+        for (int64_t i = 0; i < n_; ++i) {
+            for (int64_t r = i; r < n_rows; r += n_) {
+                const int64_t head = head_of(kv, r);
+                if (r == i || (a_.mask && a_.mask->ne[2] > 1)) {
+                    read_mask(head, i, i3, begin, n, mask);
+                }
+                const float slope = slope_of(head, a_.q->ne[2], a_.max_bias);
+                finish_scores(scores(kv, r, i3) + begin, mask, a_.scale, a_.cap, slope);
+            }
         }
     }
 
     // scores become weights
-    void soft_max(int64_t row) const {
-        float *       x    = scores_ + row * a_.n_padded;
-        const int64_t head = row / n_ % a_.q->ne[2];
+    void soft_max(int64_t kv, int64_t row, int64_t i3) const {
+        float *       x    = scores(kv, row, i3);
+        const int64_t head = head_of(kv, row);
         float         max  = largest(x, a_.n_padded);
         const float   sink = a_.sinks ? static_cast<const float *>(a_.sinks->data)[head] : 0.0f;
         if (a_.sinks) {
@@ -259,8 +399,10 @@ class part {
 
     // channels [begin, end) of the values, for all rows of the heads that share them
     void multiply_values(int64_t kv, int64_t i3, int64_t begin, int64_t end) const {
-        for (int64_t row = 0; row < a_.n_shared * n_; row += N_ROWS) {
-            multiply_values(kv, i3, begin, end, row, std::min(N_ROWS, a_.n_shared * n_ - row));
+        for (int64_t row = 0; row < n_rows(); row += N_ROWS) {
+            const int64_t n = std::min(N_ROWS, n_rows() - row);
+            a_.is_tiled ? multiply_values<in_order>(kv, i3, begin, end, row, n)
+                        : multiply_values<exactly>(kv, i3, begin, end, row, n);
         }
     }
 
@@ -268,7 +410,8 @@ class part {
     int64_t head_of(int64_t kv, int64_t row) const { return kv * a_.n_shared + row / n_; }
 
     float * scores(int64_t kv, int64_t row, int64_t i3) const {
-        return scores_ + ((i3 * a_.q->ne[2] + kv * a_.n_shared) * n_ + row) * a_.n_padded;
+        const int64_t slab = a_.is_tiled ? 0 : i3 * a_.k->ne[2] + kv;
+        return scores_ + (slab * n_rows() + row) * a_.n_scores;
     }
 
     // what is added to a block's scores: nothing is seen after the last of the n cells
@@ -288,44 +431,42 @@ class part {
         }
     }
 
+    template <class way>
     AVX2 void multiply_values(int64_t kv, int64_t i3, int64_t begin, int64_t end, int64_t row, int64_t n_rows) const {
-        auto *        sums    = static_cast<double *>(own_);
-        double *      weights = sums + N_ROWS * a_.n_sums;
-        double *      values  = weights + N_CELLS * N_ROWS;
-        const int64_t n_dims  = a_.v->ne[0];
-        const float * p       = scores(kv, row, i3);
-        std::fill_n(sums, n_rows * a_.n_sums, MIDDLE);
+        auto *        sums       = static_cast<typename way::number *>(own_);
+        auto *        weights    = sums + N_ROWS * a_.n_sums;
+        auto *        converted  = reinterpret_cast<float *>(weights + N_CELLS * N_ROWS);
+        const int64_t n_dims     = a_.v->ne[0];
+        const int64_t n_channels = std::min(end, n_dims) - begin;
+        const float * p          = scores(kv, row, i3);
+        std::fill_n(sums, N_ROWS * padded(n_channels, way::channels), way::first);
         for (int64_t cell = 0; cell < a_.n_cells; cell += N_CELLS) {
             const int64_t n        = std::min(N_CELLS, a_.n_cells - cell);
             float         heaviest = 0.0f;
             for (int64_t r = 0; r < n_rows; ++r) {
-                heaviest = std::max(heaviest, largest(p + r * a_.n_padded + cell, N_CELLS));
+                heaviest = std::max(heaviest, largest(p + r * a_.n_scores + cell, N_CELLS));
             }
             if (heaviest == 0.0f) { // no row sees any of it
                 continue;
             }
-            for (int64_t r = 0; r < n_rows; ++r) {
-                for (int64_t c = 0; c < N_CELLS; ++c) {
-                    weights[c * N_ROWS + r] = p[r * a_.n_padded + cell + c];
-                }
+            transpose<way>(p + cell, a_.n_scores, n_rows, weights);
+            if (a_.v->type == GGML_TYPE_F16) { // as they lie
+                const char * v = at<const char>(a_.v, cell, kv, i3) + begin * sizeof(ggml_fp16_t);
+                add_block<f16>({ weights, v, a_.v->nb[1], n, n_channels, n_rows }, sums);
+                continue;
             }
-            for (int64_t channel = begin; channel < end; channel += N_CHANNELS) {
-                const int64_t n_channels = std::min(N_CHANNELS, n_dims - channel);
-                std::fill_n(values, N_CELLS * N_CHANNELS, 0.0);
-                for (int64_t c = 0; c < n; ++c) {
-                    float converted[N_CHANNELS];
-                    to_f32(a_.v->type, at<const char>(a_.v, cell + c, kv, i3), channel, n_channels, converted);
-                    for (int64_t i = 0; i < n_channels; i += 4) {
-                        _mm256_storeu_pd(values + c * N_CHANNELS + i, _mm256_cvtps_pd(_mm_loadu_ps(converted + i)));
-                    }
-                }
-                add_downwards(weights, values, n_rows, sums + channel, a_.n_sums);
+            for (int64_t c = 0; c < n; ++c) {
+                to_f32(a_.v->type, at<const char>(a_.v, cell + c, kv, i3), begin, n_channels,
+                       converted + c * n_channels);
             }
+            const auto * v = reinterpret_cast<const char *>(converted);
+            add_block<f32>({ weights, v, n_channels * sizeof(float), n, n_channels, n_rows }, sums);
         }
         for (int64_t r = 0; r < n_rows; ++r) {
             auto * out = at<float>(a_.op, head_of(kv, row + r), first_ + (row + r) % n_, i3);
             for (int64_t i = begin; i < std::min(end, n_dims); ++i) {
-                out[i] = static_cast<float>(sums[r * a_.n_sums + i] - MIDDLE);
+                const int64_t place = ((i - begin) / way::channels * N_ROWS + r) * way::channels + i % way::channels;
+                out[i]              = static_cast<float>(sums[place] - way::first);
             }
         }
     }
@@ -348,6 +489,10 @@ class flash_attention : public op_traits {
         const attention a(op);
         auto *          own   = static_cast<char *>(params->wdata) + params->ith * a.bytes_of_thread();
         auto *          first = static_cast<char *>(params->wdata) + params->nth * a.bytes_of_thread();
+        if (a.is_tiled) {
+            compute_tiles(params, a, own);
+            return true;
+        }
         for (int64_t row = 0; row < a.q->ne[1]; row += a.n_together) {
             compute(params, a, part(a, row, reinterpret_cast<float *>(first), own));
         }
@@ -355,6 +500,27 @@ class flash_attention : public op_traits {
     }
 
   private:
+    // Each thread has tiles of rows of its own. Later rows see more, so that threads take tiles in turns.
+    static void compute_tiles(const ggml_compute_params * params, const attention & a, char * own) {
+        const int64_t n_kv    = a.k->ne[2];
+        const int64_t n_slabs = n_kv * a.q->ne[3];
+        const int64_t n_tiles = (a.q->ne[1] + a.n_together - 1) / a.n_together * n_slabs;
+        auto *        scores  = reinterpret_cast<float *>(own);
+        for (int64_t i = params->ith; i < n_tiles; i += params->nth) {
+            const int64_t kv = i % n_kv;
+            const int64_t i3 = i / n_kv % a.q->ne[3];
+            const part    rows(a, i / n_slabs * a.n_together, scores, own + a.bytes_of_tile());
+            for (int64_t block = 0; block < a.n_blocks; ++block) {
+                rows.multiply_block(block, kv, i3);
+            }
+            for (int64_t row = 0; row < rows.n_rows(); ++row) {
+                rows.soft_max(kv, row, i3);
+            }
+            rows.multiply_values(kv, i3, 0, a.n_sums);
+        }
+    }
+
+    // All threads share the cells, then the rows, then the channels of values.
     static void compute(const ggml_compute_params * params, const attention & a, const part & rows) {
         const int64_t n_kv    = a.k->ne[2];
         const int64_t n_slabs = n_kv * a.q->ne[3];
@@ -364,9 +530,10 @@ class flash_attention : public op_traits {
             rows.multiply_block(i / n_kv % a.n_blocks, i % n_kv, i / n_kv / a.n_blocks);
         }
         libggml().barrier(params->threadpool);
-        const auto [row, last_row] = share(params, rows.n_rows());
+        const auto [row, last_row] = share(params, n_slabs * rows.n_rows());
         for (int64_t i = row; i < last_row; ++i) {
-            rows.soft_max(i);
+            const int64_t slab = i / rows.n_rows();
+            rows.soft_max(slab % n_kv, i % rows.n_rows(), slab / n_kv);
         }
         libggml().barrier(params->threadpool);
         const int64_t n_groups      = a.n_sums / N_CHANNELS;
@@ -397,8 +564,7 @@ op_traits * attention_flash(const ggml_tensor * op) {
     const ggml_tensor * k        = op->src[1];
     const ggml_tensor * v        = op->src[2];
     const ggml_tensor * mask     = op->src[3];
-    const bool          has_rows = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32 &&
-                                   q->ne[1] * q->ne[3] <= N_ATTENTION_ROWS_MAX;
+    const bool          has_rows = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32;
     const bool          has_heads = k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] &&
                                     q->ne[2] % k->ne[2] == 0 && k->ne[1] == v->ne[1];
     const bool          has_mask  = !mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t));

@@ -377,6 +377,14 @@ NEON_INLINE float _mm_cvtss_f32(__m128 a) {
     return vgetq_lane_f32(a, 0);
 }
 
+NEON_INLINE __m128 _mm_unpacklo_ps(__m128 a, __m128 b) {
+    return vzip1q_f32(a, b);
+}
+
+NEON_INLINE __m128 _mm_unpackhi_ps(__m128 a, __m128 b) {
+    return vzip2q_f32(a, b);
+}
+
 NEON_INLINE __m128 _mm_movehl_ps(__m128 a, __m128 b) {
     return vcombine_f32(vget_high_f32(b), vget_high_f32(a));
 }

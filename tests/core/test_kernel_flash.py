@@ -195,6 +195,48 @@ def test_scores_in_parts() -> None:
     case.weights.close()
 
 
+PROMPTS = [  # rows, heads, heads of keys, dimensions of K and of V, cells
+    (65, 12, 2, 128, 128, 300),
+    (130, 6, 3, 80, 72, 257),
+    (97, 64, 1, 40, 8, 96),
+    (70, 3, 1, 576, 512, 70),
+    (200, 4, 4, 256, 256, 64),
+    (66, 2, 2, 64, 40, 1),
+]
+
+
+@pytest.mark.parametrize("types", [(Type.F16, Type.F16), (Type.Q8_0, Type.BF16), (Type.F32, Type.Q4_0)])
+@pytest.mark.parametrize("shape", PROMPTS, ids=["-".join(map(str, shape)) for shape in PROMPTS])
+def test_prompts(shape: Any, types: Any) -> None:
+    """More rows than a draft has are computed in tiles: right, and the same with any threads and rows after them."""
+    n_rows, n_heads, n_kv, n_dims, n_dims_v, n_cells = shape
+    if any(n % 32 for n in (n_dims, n_dims_v)) and types != (Type.F16, Type.F16):
+        n_dims, n_dims_v = -(-n_dims // 32) * 32, -(-n_dims_v // 32) * 32
+    case = make(n_rows, n_heads, n_kv, n_dims, n_dims_v, n_cells, types=types)
+    check(case)
+    expected = case.attend()[1]
+    for n_threads in (1, 5):
+        np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
+    np.testing.assert_array_equal(case.attend(slice(0, 65))[1], expected[:, :65])
+    case.weights.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_prompts_with_any_masks(seed: int) -> None:
+    """Causal ones, windows, and what is left of a pool of sequences, with all options."""
+    rng = np.random.default_rng(seed)
+    n_rows, n_cells = int(rng.integers(65, 140)), int(rng.integers(100, 500))
+    options = {"cap": float(rng.choice([0.0, 5.0])), "max_bias": float(rng.choice([0.0, 8.0]))}
+    case = make(n_rows, 6, int(rng.choice([1, 2, 6])), 64, 32, n_cells, seed, **options)
+    case.sinks = rng.standard_normal(6) if seed % 2 else None
+    distance = np.arange(n_rows)[:, None] + n_cells - n_rows - np.arange(n_cells)
+    owner = rng.integers(0, 3, n_rows)[:, None] == rng.integers(0, 3, n_cells)
+    seen = (distance >= 0) & (distance < rng.integers(20, 600)) & (owner if seed % 3 else True)
+    case.mask = np.where(seen, -np.abs(distance) / 16 if case.max_bias else 0, -np.inf).astype(np.float32)
+    check(case)
+    case.weights.close()
+
+
 def test_ggml_alone_depends_on_the_order() -> None:
     """What is compared can differ."""
     case = make(5, 8, 2, 40, 40, 120)

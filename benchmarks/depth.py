@@ -1,0 +1,188 @@
+"""What a pass costs after a long context: by depth, rows, type of K/V, flash attention and side, with floors beside.
+
+    python benchmarks/depth.py [-m MODEL] [--depths 256,6144] [--rows 1,8,512] [--kv f16 q8_0] [--flash on off] [--publish]
+
+Both sides take turns in one process on one loaded model; a figure is the fastest of several passes. The context is
+filled with copies of its first 512 tokens, moved to the positions after them, since what a pass costs does not depend on
+what the cache holds; evaluating a long prompt for each setting would take minutes. Without flash attention llama.cpp
+quantizes K alone.
+
+`growth` is what a pass takes more than after the first depth. Its floor is the greater of two times: reading K and V of
+the tokens between once, and their multiply-adds at the speed of NumPy's float32 matrix products with as many threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+from pathlib import Path
+from time import perf_counter
+
+import common
+import llama_cpp
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from llama_cpp_eagle3 import _core, models
+from llama_cpp_eagle3.bench import machine
+from llama_cpp_eagle3.bench.figures import table
+
+N_BATCH = 512
+TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0": llama_cpp.GGML_TYPE_Q4_0}
+BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Of a value in the cache."""
+SIDES = ("ggml", "ours")
+
+
+def numbers(text: str) -> list[int]:
+    """N,N,..."""
+    return [int(part) for part in text.split(",")]
+
+
+class Context:
+    """A context of llama.cpp whose sequence 0 is filled; sequences 1 and 2 are used meanwhile."""
+
+    def __init__(self, model: object, n_ctx: int, kv: str, flash: bool, n_threads: int):
+        """kv: of TYPES, of V too with flash attention."""
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = n_ctx, N_BATCH, N_BATCH, 3
+        params.n_threads = params.n_threads_batch = n_threads
+        params.kv_unified, params.flash_attn_type = True, int(flash)
+        params.type_k = TYPES[kv]
+        params.type_v = TYPES[kv] if flash else TYPES["f16"]
+        self.ctx = lib.llama_init_from_model(model, params)
+        self.memory = lib.llama_get_memory(self.ctx)
+        self.batch = lib.llama_batch_init(N_BATCH, 0, 1)
+        self.n = 0
+
+    def decode(self, n: int, keep: bool = False) -> float:
+        """Seconds of a pass over n more tokens, which are removed again."""
+        batch = self.batch
+        batch.n_tokens = n
+        for i in range(n):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = 1000 + i * 7919 % 50000, self.n + i, 1, 0
+            batch.logits[i] = n <= 16 or i == n - 1
+        start = perf_counter()
+        if lib.llama_decode(self.ctx, batch):
+            raise SystemExit(f"llama_decode failed after {self.n} tokens")
+        lib.llama_synchronize(self.ctx)
+        seconds = perf_counter() - start
+        if keep:
+            self.n += n
+        else:
+            lib.llama_memory_seq_rm(self.memory, 0, self.n, -1)
+        return seconds
+
+    def fill(self, depth: int) -> None:
+        """Go on until there are so many tokens."""
+        while self.n < depth:
+            if self.n < N_BATCH:
+                self.decode(min(N_BATCH, depth) - self.n, keep=True)
+                continue
+            n = min(self.n, depth - self.n)
+            lib.llama_memory_seq_cp(self.memory, 0, 2, 0, n)
+            size = lib.llama_state_seq_get_size(self.ctx, 2)
+            data = (ctypes.c_uint8 * size)()
+            lib.llama_state_seq_get_data(self.ctx, data, size, 2)
+            if not lib.llama_state_seq_set_data(self.ctx, data, size, 1):
+                raise SystemExit(f"no room for {n} more tokens after {self.n}")
+            lib.llama_memory_seq_rm(self.memory, 2, -1, -1)
+            lib.llama_memory_seq_add(self.memory, 1, 0, -1, self.n)
+            lib.llama_memory_seq_cp(self.memory, 1, 0, -1, -1)
+            lib.llama_memory_seq_rm(self.memory, 1, -1, -1)
+            self.n += n
+            self.decode(1)  # K is moved with the next pass
+
+    def close(self) -> None:
+        """Free it."""
+        lib.llama_batch_free(self.batch)
+        lib.llama_free(self.ctx)
+
+
+def multiply_adds_per_second() -> float:
+    """Of NumPy's float32 matrix products, the best of some."""
+    a, b = (np.random.default_rng(i).standard_normal((1536, 1536), dtype=np.float32) for i in range(2))
+    best = 0.0
+    for _ in range(8):
+        start = perf_counter()
+        a @ b
+        best = max(best, len(a) ** 3 / (perf_counter() - start))
+    return best
+
+
+def measure(llm: llama_cpp.Llama, args: argparse.Namespace, kv: str, flash: bool) -> dict[tuple[int, int], dict[str, float]]:
+    """Milliseconds [depth, rows][side]."""
+    n_ctx = max(args.depths) + max(args.rows) + N_BATCH
+    context = Context(llm._model.model, n_ctx, kv, flash, args.threads)
+    matrices = _core.model_matrices(int(llm._model.model))
+    limits = dict.fromkeys(_core.cpu_kernel_names(), 1 << 30)
+    best: dict[tuple[int, int], dict[str, float]] = {}
+    for depth in args.depths:
+        context.fill(depth)
+        for run in range(args.runs):
+            common.progress(f"{kv}, flash attention {flash}, after {depth}: run {run}")
+            for side in SIDES:
+                kernels = _core.CpuKernels(matrices, limits) if side == "ours" else None
+                for n in args.rows:
+                    if n > 64 and run >= args.runs_of_prompts:
+                        continue
+                    found = best.setdefault((depth, n), {})
+                    found[side] = min(found.get(side, np.inf), 1e3 * context.decode(n))
+                if kernels is not None:
+                    kernels.close()
+    context.close()
+    return best
+
+
+def shape(llm: llama_cpp.Llama) -> tuple[int, int, int]:
+    """Multiply-adds of a row and a cell; values of K, and of V, of a cell. All layers are taken to be alike."""
+    model = llm._model.model
+    n_layer, n_head, n_kv = lib.llama_model_n_layer(model), lib.llama_model_n_head(model), lib.llama_model_n_head_kv(model)
+    n_dims = lib.llama_model_n_embd(model) // n_head
+    return 2 * n_layer * n_head * n_dims, n_layer * n_kv * n_dims, n_layer * n_kv * n_dims
+
+
+def main() -> None:
+    """Print one table."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("-m", "--model", default="qwen2.5-coder-1.5b", help="a file, or a name of `models`")
+    p.add_argument("--depths", type=numbers, default=[256, 6144, 16384], metavar="N,N,...")
+    p.add_argument("--rows", type=numbers, default=[1, 8, N_BATCH], metavar="N,N,...", help=f"at most {N_BATCH}")
+    p.add_argument("--kv", nargs="+", choices=TYPES, default=["f16", "q8_0"])
+    p.add_argument("--flash", nargs="+", choices=["on", "off"], default=["off", "on"])
+    p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
+    p.add_argument("--runs", type=int, default=5)
+    p.add_argument("--runs-of-prompts", type=int, default=2, help="of passes over more than 64 rows")
+    p.add_argument("--publish", action="store_true", help="write the figures to results/")
+    args = p.parse_args()
+    path = args.model if Path(args.model).exists() else str(models.fetched(args.model, common.progress))
+    llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
+    bandwidth, rate = machine.read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
+    per_cell, n_k, n_v = shape(llm)
+    first = min(args.depths)
+    rows, data = [], {}
+    for kv in args.kv:
+        for flash in args.flash:
+            found = measure(llm, args, kv, flash == "on")
+            for (depth, n), times in found.items():
+                n_bytes = n_k * BYTES[kv] + n_v * BYTES[kv if flash == "on" else "f16"]
+                floor = 1e3 * (depth - first) * max(n_bytes / bandwidth, n * per_cell / rate)
+                growth = {side: times[side] - found[first, n][side] for side in SIDES}
+                grown = ["" if depth == first else f"{value:.1f}" for value in (*growth.values(), floor)]
+                rows.append(
+                    [kv, flash, depth, n, f"{times['ggml']:.1f}", f"{times['ours']:.1f}",
+                     f"{times['ggml'] / times['ours']:.2f}", *grown]
+                )  # fmt: skip
+                data[f"{kv}, flash attention {flash}, after {depth}, {n} rows"] = times | {"floor_of_growth": floor}
+    llm.close()
+    header = ["K/V", "flash attention", "depth", "rows", "ggml, ms", "ours, ms", "ggml / ours",
+              "growth: ggml", "ours", "floor"]  # fmt: skip
+    text = (
+        f"Milliseconds of a pass, the fastest of {args.runs} ({args.runs_of_prompts} of more than 64 rows), by turns. "
+        f"Memory gives {bandwidth / 1e9:.0f} GB/s, NumPy {rate / 1e9:.0f} G multiply-adds/s.\n\n{table(header, rows)}"
+    )
+    common.finish(args, common.Section("depth", "Passes by depth", text, data), [path])
+
+
+if __name__ == "__main__":
+    main()
