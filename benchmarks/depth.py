@@ -1,10 +1,10 @@
 """What a pass costs after a long context: by depth, rows, type of K/V, flash attention and side, with floors beside.
 
-    python benchmarks/depth.py [-m MODEL] [--depths 256,6144] [--rows 1,8,512] [--kv f16 q8_0] [--flash on off] [--publish]
+    python benchmarks/depth.py [-m MODEL] [--depths 256,6144] [--rows 1,8,512] [--kv f16 q8_0] [--flash on off]
 
 Both sides take turns in one process on one loaded model; a figure is the fastest of several passes. The context is
-filled with copies of its first 512 tokens, moved to the positions after them, since what a pass costs does not depend on
-what the cache holds; evaluating a long prompt for each setting would take minutes. Without flash attention llama.cpp
+filled with copies of its first 512 tokens, moved to the positions after them, since what a pass costs does not depend
+on what the cache holds; evaluating a long prompt for each setting would take minutes. Without flash attention llama.cpp
 quantizes K alone.
 
 `growth` is what a pass takes more than after the first depth. Its floor is the greater of two times: reading K and V of
@@ -60,8 +60,8 @@ class Context:
         batch = self.batch
         batch.n_tokens = n
         for i in range(n):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = 1000 + i * 7919 % 50000, self.n + i, 1, 0
-            batch.logits[i] = n <= 16 or i == n - 1
+            batch.token[i], batch.pos[i] = 1000 + i * 7919 % 50000, self.n + i
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, n <= 16 or i == n - 1
         start = perf_counter()
         if lib.llama_decode(self.ctx, batch):
             raise SystemExit(f"llama_decode failed after {self.n} tokens")
@@ -110,7 +110,9 @@ def multiply_adds_per_second() -> float:
     return best
 
 
-def measure(llm: llama_cpp.Llama, args: argparse.Namespace, kv: str, flash: bool) -> dict[tuple[int, int], dict[str, float]]:
+def measure(
+    llm: llama_cpp.Llama, args: argparse.Namespace, kv: str, flash: bool
+) -> dict[tuple[int, int], dict[str, float]]:
     """Milliseconds [depth, rows][side]."""
     n_ctx = max(args.depths) + max(args.rows) + N_BATCH
     context = Context(llm._model.model, n_ctx, kv, flash, args.threads)
@@ -137,7 +139,8 @@ def measure(llm: llama_cpp.Llama, args: argparse.Namespace, kv: str, flash: bool
 def shape(llm: llama_cpp.Llama) -> tuple[int, int, int]:
     """Multiply-adds of a row and a cell; values of K, and of V, of a cell. All layers are taken to be alike."""
     model = llm._model.model
-    n_layer, n_head, n_kv = lib.llama_model_n_layer(model), lib.llama_model_n_head(model), lib.llama_model_n_head_kv(model)
+    n_layer, n_head = lib.llama_model_n_layer(model), lib.llama_model_n_head(model)
+    n_kv = lib.llama_model_n_head_kv(model)
     n_dims = lib.llama_model_n_embd(model) // n_head
     return 2 * n_layer * n_head * n_dims, n_layer * n_kv * n_dims, n_layer * n_kv * n_dims
 
