@@ -1,12 +1,13 @@
-// Attention of a few rows over a deep cache. Each block of K and of V is read and converted once for all rows and all
-// heads that share it. Scores are sums over channels in one order; sums over cells are exact (attention_product.cpp).
-// So a row's result depends neither on other rows, nor on threads, nor on where its cells lie.
+// Attention over a deep cache. Each block of K and of V is read and converted once for all rows, or all of a tile, and
+// all heads that share it. Scores are sums over channels in one order; sums over cells are exact
+// (attention_product.cpp) in passes of few rows. So a row's result depends neither on other rows, nor on threads, nor
+// on where its cells lie. Tiles of prompts are summed in the order of the cells.
 #include "kernels/attention.h"
 
 #include "kernels/attention_exp.h"
+#include "kernels/attention_values.h"
 #include "kernels/floats_avx2.h"
 #include "kernels/op_rows.h"
-#include "kernels/rounding.h"
 
 #ifdef EAGLE3_HAS_KERNELS
 
@@ -20,16 +21,9 @@ namespace {
 
 using namespace avx2;
 
-constexpr int64_t N_CELLS        = 32;       // of a block
 constexpr int64_t N_CHANNELS     = 32;       // of values that a thread takes, at least
-constexpr int64_t N_ROWS         = 48;       // whose sums are kept at a time
-constexpr int     N_ROWS_TILE    = 6;        // that are multiplied by values at a time
 constexpr int64_t N_BYTES_SCORES = 16 << 20; // about, of all rows that are computed at a time
 constexpr float   INF            = std::numeric_limits<float>::infinity();
-
-// Where sums begin: up to 2,048 to either side they are exact, if the processor rounds downwards
-// (attention_product.cpp).
-constexpr double MIDDLE = 6144.0;
 
 int64_t padded(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
@@ -82,168 +76,6 @@ AVX2 void multiply_keys(const float * keys, int64_t n_dims, const float * const 
     }
 }
 
-// How values are summed. Each has vectors of some `channels`, the low and the high half of which are registers.
-
-// in an order that does not matter
-struct exactly {
-    using number = double;
-    using vector = __m256d;
-
-    static constexpr int64_t channels = 8;
-    static constexpr double  first    = MIDDLE;
-
-    template <class format>
-    AVX2_INLINE static void load(const char * p, size_t /*high*/, vector & low_half, vector & high_half) {
-        const __m256 v = format::load8(p, 0);
-        low_half       = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
-        high_half      = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
-    }
-
-    AVX2_INLINE static vector load(const double * p) { return _mm256_loadu_pd(p); }
-
-    AVX2_INLINE static void store(double * p, vector v) { _mm256_storeu_pd(p, v); }
-
-    AVX2_INLINE static vector broadcast(const double * p) { return _mm256_broadcast_sd(p); }
-
-    AVX2_INLINE static vector fma(vector a, vector b, vector c) { return _mm256_fmadd_pd(a, b, c); }
-
-    AVX2_INLINE static void store4(double * p, __m128 v) { _mm256_storeu_pd(p, _mm256_cvtps_pd(v)); }
-};
-
-// in the order of the cells, twice as fast
-struct in_order {
-    using number = float;
-    using vector = __m256;
-
-    static constexpr int64_t channels = 16;
-    static constexpr float   first    = 0.0f;
-
-    template <class format>
-    AVX2_INLINE static void load(const char * p, size_t high, vector & low_half, vector & high_half) {
-        low_half  = format::load8(p, 0);
-        high_half = format::load8(p + high, 0);
-    }
-
-    AVX2_INLINE static vector load(const float * p) { return _mm256_loadu_ps(p); }
-
-    AVX2_INLINE static void store(float * p, vector v) { _mm256_storeu_ps(p, v); }
-
-    AVX2_INLINE static vector broadcast(const float * p) { return _mm256_set1_ps(*p); }
-
-    AVX2_INLINE static vector fma(vector a, vector b, vector c) { return _mm256_fmadd_ps(a, b, c); }
-
-    AVX2_INLINE static void store4(float * p, __m128 v) { _mm_storeu_ps(p, v); }
-};
-
-// Sums of n rows. A member for each, since GCC would keep an array in memory.
-template <class way, int n>
-struct value_sums {
-    value_sums<way, n - 1> before;
-    typename way::vector   low, high;
-
-    AVX2_INLINE void load(const typename way::number * sums) {
-        before.load(sums);
-        low  = way::load(sums + (n - 1) * way::channels);
-        high = way::load(sums + (n - 1) * way::channels + way::channels / 2);
-    }
-
-    AVX2_INLINE void add(const typename way::number * weights, typename way::vector values_low,
-                         typename way::vector values_high) {
-        before.add(weights, values_low, values_high);
-        const auto p = way::broadcast(weights + n - 1);
-        low          = way::fma(p, values_low, low);
-        high         = way::fma(p, values_high, high);
-    }
-
-    AVX2_INLINE void store(typename way::number * sums) const {
-        before.store(sums);
-        way::store(sums + (n - 1) * way::channels, low);
-        way::store(sums + (n - 1) * way::channels + way::channels / 2, high);
-    }
-};
-
-template <class way>
-struct value_sums<way, 0> {
-    AVX2_INLINE void load(const typename way::number * /*sums*/) {}
-
-    AVX2_INLINE void add(const typename way::number * /*weights*/, typename way::vector /*low*/,
-                         typename way::vector /*high*/) {}
-
-    AVX2_INLINE void store(typename way::number * /*sums*/) const {}
-};
-
-// A block's cells: what each row weighs them by [N_CELLS][N_ROWS], and some channels of their values.
-template <class way>
-struct block_of_values {
-    const typename way::number * weights;
-    const char *                 values;
-    size_t                       stride; // bytes from one cell to the next
-    int64_t                      n_cells, n_channels, n_rows;
-};
-
-// channels from i and n rows from r on
-template <class way, class format, int n>
-AVX2 void add_values(const block_of_values<way> & b, int64_t i, int64_t r, typename way::number * sums) {
-    const char * values = b.values + i * format::SIZE;
-    const size_t high   = i + 8 < b.n_channels ? 8 * format::SIZE : 0; // else nobody reads those sums
-    value_sums<way, n> s;
-    s.load(sums);
-    for (int64_t cell = 0; cell < b.n_cells; ++cell) {
-        typename way::vector low_half, high_half;
-        way::template load<format>(values + cell * b.stride, high, low_half, high_half);
-        s.add(b.weights + cell * N_ROWS + r, low_half, high_half);
-    }
-    s.store(sums);
-}
-
-// Sums lie by channels of a vector, row and channel. Not inlined: it stays between the changes of the mode of rounding.
-template <class way, class format>
-AVX2 __attribute__((noinline)) void add_all(const block_of_values<way> & b, typename way::number * sums) {
-    constexpr decltype(&add_values<way, format, 1>) of_rows[N_ROWS_TILE] = {
-        add_values<way, format, 1>, add_values<way, format, 2>, add_values<way, format, 3>,
-        add_values<way, format, 4>, add_values<way, format, 5>, add_values<way, format, 6>,
-    };
-    for (int64_t i = 0; i < b.n_channels; i += way::channels) {
-        for (int64_t r = 0; r < b.n_rows; r += N_ROWS_TILE) {
-            const int64_t n = std::min<int64_t>(N_ROWS_TILE, b.n_rows - r);
-            of_rows[n - 1](b, i, r, sums + i * N_ROWS + r * way::channels);
-        }
-    }
-}
-
-template <class format>
-AVX2 void add_block(const block_of_values<exactly> & b, double * sums) {
-    const rounding_downwards mode;
-    add_all<exactly, format>(b, sums);
-}
-
-template <class format>
-AVX2 void add_block(const block_of_values<in_order> & b, float * sums) {
-    add_all<in_order, format>(b, sums);
-}
-
-// Weights of a block [N_CELLS][N_ROWS], of rows of them. There is room for up to three rows more.
-template <class way>
-AVX2 void transpose(const float * rows, int64_t stride, int64_t n_rows, typename way::number * weights) {
-    for (int64_t r = 0; r < n_rows; r += 4) {
-        const float * x[4];
-        for (int64_t i = 0; i < 4; ++i) {
-            x[i] = rows + std::min(r + i, n_rows - 1) * stride;
-        }
-        for (int64_t c = 0; c < N_CELLS; c += 4) {
-            const __m128 a = _mm_loadu_ps(x[0] + c), b = _mm_loadu_ps(x[1] + c);
-            const __m128 d = _mm_loadu_ps(x[2] + c), e = _mm_loadu_ps(x[3] + c);
-            const __m128 ab = _mm_unpacklo_ps(a, b), de = _mm_unpacklo_ps(d, e);
-            const __m128 ab_high = _mm_unpackhi_ps(a, b), de_high = _mm_unpackhi_ps(d, e);
-            auto *       out = weights + c * N_ROWS + r;
-            way::store4(out, _mm_movelh_ps(ab, de));
-            way::store4(out + N_ROWS, _mm_movehl_ps(de, ab));
-            way::store4(out + 2 * N_ROWS, _mm_movelh_ps(ab_high, de_high));
-            way::store4(out + 3 * N_ROWS, _mm_movehl_ps(de_high, ab_high));
-        }
-    }
-}
-
 // Scores of a block: scaled, capped, and with what the mask adds. What is masked is not seen, whatever is there.
 AVX2 void finish_scores(float * x, const float * mask, float scale, float cap, float slope) {
     const __m256 none = _mm256_set1_ps(-INF);
@@ -292,9 +124,7 @@ struct attention {
     }
 
     // of a thread's tile of rows
-    size_t bytes_of_tile() const {
-        return is_tiled ? padded(n_shared * n_together * n_scores * sizeof(float), 64) : 0;
-    }
+    size_t bytes_of_tile() const { return is_tiled ? padded(n_shared * n_together * n_scores * sizeof(float), 64) : 0; }
 
     // of each thread: scores of its tile, and keys of a block; or sums, weights and values
     size_t bytes_of_thread() const {
@@ -560,11 +390,11 @@ bool is_readable(const ggml_tensor * cache) {
 op_traits * attention_flash(const ggml_tensor * op) {
     static flash_attention instance;
 
-    const ggml_tensor * q        = op->src[0];
-    const ggml_tensor * k        = op->src[1];
-    const ggml_tensor * v        = op->src[2];
-    const ggml_tensor * mask     = op->src[3];
-    const bool          has_rows = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32;
+    const ggml_tensor * q         = op->src[0];
+    const ggml_tensor * k         = op->src[1];
+    const ggml_tensor * v         = op->src[2];
+    const ggml_tensor * mask      = op->src[3];
+    const bool          has_rows  = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32;
     const bool          has_heads = k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] &&
                                     q->ne[2] % k->ne[2] == 0 && k->ne[1] == v->ne[1];
     const bool          has_mask  = !mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t));
