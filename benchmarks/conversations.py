@@ -91,7 +91,7 @@ def model_of(name: str) -> Model:
         body = {"logit_bias": [[byte, 100.0] for byte in _LETTERS], "reasoning_budget_tokens": _N_THOUGHT}
         return Model(str(path), "<|im_start|>", ("--jinja", "--chat-template-file", str(_TEMPLATE)), body, words=40)
     if name == "gemma3":
-        return Model(str(models.fetched("gemma-3-270m")), "<start_of_turn>")
+        return Model(str(models.fetched("gemma-3-270m")), "<|im_start|>")
     if name == "smollm2":
         return Model(str(models.smollm2()[0]), "<|im_start|>")
     if name in ("qwen-0.5b", "qwen-1.5b"):
