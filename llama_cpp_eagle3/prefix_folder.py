@@ -133,7 +133,8 @@ class PrefixFolder:
         name = self._name_of(stored.tokens, is_state=not stored.target)
         n_bytes = size_of(self._maker, stored)
         try:
-            self._make_room(n_bytes, kept)
+            if not self._make_room(n_bytes, kept):
+                return None
             if shutil.disk_usage(self.path).free < n_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             n_bytes = write_prefix(self.path / name, self._maker, stored)
@@ -169,16 +170,20 @@ class PrefixFolder:
         with suppress(OSError):
             os.utime(self.path / name)
 
-    def _make_room(self, n_bytes: int, kept: Collection[str]) -> None:
-        """Remove what others wrote, what was not used the longest first, until a file of this size has room."""
+    def _make_room(self, n_bytes: int, kept: Collection[str]) -> bool:
+        """Remove what others wrote, what was not used the longest first, until a file of this size has room.
+
+        False: it has none, as what is kept is larger than it was when we wrote it.
+        """
         files = [(status.st_mtime, name, status.st_size) for name, status in _files(self.path)]
         n_all = sum(size for _, _, size in files)
         for _, name, size in sorted(files):
             if n_all + n_bytes <= self.n_bytes_max:
-                return
+                break
             if name not in kept:
                 self._remove([name])
                 n_all -= size
+        return n_all + n_bytes <= self.n_bytes_max
 
     def _drop_damaged(self, name: str, e: Exception) -> None:
         _log.warning("'%s' of the prefix cache is dropped: %s", self.path / name, e)

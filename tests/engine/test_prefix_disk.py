@@ -61,6 +61,7 @@ class Machine(RuleBasedStateMachine):
         self._patch.setattr(PrefixFolder, "_drop_damaged", self._drop_damaged)
         self.rng = random.Random(0)
         self.texts: list[list[int]] = [[]]
+        self.n_grown = 0  # bytes that spoiled files have more than we wrote
 
     def teardown(self) -> None:
         self._patch.undo()
@@ -182,7 +183,9 @@ class Machine(RuleBasedStateMachine):
         elif what == "remove":
             path.unlink()
         elif what == "swap":
-            path.write_bytes(files[(index + 1) % len(files)].read_bytes())
+            other = files[(index + 1) % len(files)].read_bytes()
+            self.n_grown += max(0, len(other) - len(data))
+            path.write_bytes(other)
 
     def _ask(self, index: int, share: float, n_new: int, blocks: bool, stays: bool) -> None:
         text = self.texts[index % len(self.texts)]
@@ -228,7 +231,7 @@ class Machine(RuleBasedStateMachine):
         assert stats.n_file_bytes <= stats.n_file_bytes_max == self.options[1]
         files = [path for path in self.folder.iterdir() if not path.name.endswith(".part")]
         if not any(pool.todo for pool in self.pools):
-            assert sum(path.stat().st_size for path in files) <= self.options[1]
+            assert sum(path.stat().st_size for path in files) <= self.options[1] + self.n_grown
         assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
 
 
