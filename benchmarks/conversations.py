@@ -36,6 +36,7 @@ from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.bench import peer, random_model
 from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.engine.prefix_nodes import n_common
 from llama_cpp_eagle3.whole_file import whole_file
 
 Json = dict[str, Any]
@@ -173,17 +174,13 @@ class Known:
         is_chat = "messages" in request
         text = self.side.post("/apply-template", request)["prompt"] if is_chat else prompt
         tokens = self.side.tokens(text, add_special=is_chat or "input_prefix" not in request)
-        n_common = max((_n_common(tokens, other) for other in self._prompts), default=0)
+        n_shared = max((n_common(tokens, other) for other in self._prompts), default=0)
         self._prompts.append(tokens)
         if is_chat:
             begins = [i for i in range(len(tokens)) if tokens[i : i + len(self._turn)] == self._turn]
-            i = bisect_right(begins, n_common)
-            n_common = begins[i - 1] if i else 0
-        return len(tokens) - n_common, n_common <= 1
-
-
-def _n_common(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+            i = bisect_right(begins, n_shared)
+            n_shared = begins[i - 1] if i else 0
+        return len(tokens) - n_shared, n_shared <= 1
 
 
 def play(args: Any, name: str, setting: str, found: Found) -> Json:

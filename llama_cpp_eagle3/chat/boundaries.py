@@ -29,18 +29,19 @@ def message_boundaries(
     if answer:
         n_answer = len(tokenize(answer))
         for part in (answer[len(params.answer_begin) :], answer):
-            end = _without_joined(tokens, tokenize(part) if part else [])
-            if end is not None:
-                found = {n for n in found if n < len(tokens) - n_answer} | {len(tokens) - len(end)}
+            at = _begin_of(tokens, tokenize(part) if part else [])
+            if at is not None:
+                found = {n for n in found if n < len(tokens) - n_answer} | {at}
                 break
     return tuple(sorted(found))
 
 
-def _without_joined(tokens: list[int], end: list[int]) -> list[int] | None:
-    """What the tokens end with, of `end`: its first token may have been joined with what stands before it."""
+def _begin_of(tokens: list[int], end: list[int]) -> int | None:
+    """Where `end` begins at the end of the tokens: its first one may have been joined with what stands before it."""
     for part in (end, end[1:]):
-        if tokens[len(tokens) - len(part) :] == part and (part or not end):
-            return part
+        at = len(tokens) - len(part)
+        if tokens[at:] == part and (part or not end):
+            return at
     return None
 
 

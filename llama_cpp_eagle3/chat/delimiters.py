@@ -9,36 +9,30 @@ _TEXTS = ("aaq0", "bbq1", "ccq2", "ddq3", "eeq4")
 """That no template has, the same in no other place."""
 
 
-def find_delimiters(render: Callable[[list[dict[str, Any]]], str]) -> tuple[tuple[str, str], ...]:
-    """(role, what its messages begin with, without white space around it); none where a template shows it otherwise.
+def find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str, str]:
+    """[role]: all that stands before the text of its messages, of users and assistants.
 
-    Of users, then of assistants.
+    Empty where a template shows messages otherwise.
 
     Args:
         render: a conversation, without the beginning of an answer. It raises ValueError for what it refuses.
     """
-    begins = ((role, text.strip()) for role, text in find_beginnings(render))
-    return tuple((role, text) for role, text in begins if text)
-
-
-def find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> tuple[tuple[str, str], ...]:
-    """(role, all that stands before the text of its messages), of users and assistants; see `find_delimiters`."""
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(_TEXTS)]
     try:
         prompt = render(messages)
     except ValueError:
-        return ()
+        return {}
     before, at = [], 0
     for text in _TEXTS:
         found = prompt.find(text, at)
         if found < 0:
-            return ()
+            return {}
         before.append(prompt[at:found])
         at = found + len(text)
     # what ends a user's message does not belong to the next one
     assistant = _common_end(before[1::2]).removeprefix(prompt[at:])
-    return (("user", _common_end(before[0::2])), ("assistant", assistant))
+    return {"user": _common_end(before[0::2]), "assistant": assistant}
 
 
 def common_begin(a: str, b: str) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
-from .delimiters import common_begin, find_beginnings, find_delimiters
+from .delimiters import common_begin, find_beginnings
 from .fit import Habits
 from .limits import check_messages, check_tools, to_json
 from .parser import ChatParser
@@ -144,18 +144,20 @@ class ChatTemplates:
         return Habits(self.apply)
 
     @cached_property
+    def _beginnings(self) -> dict[str, str]:
+        """What stands before the text of earlier messages, by their role."""
+
+        def render(messages: list[dict[str, Any]]) -> str:
+            prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
+            return prompt
+
+        return find_beginnings(render)
+
+    @property
     def _delimiters(self) -> tuple[tuple[str, str], ...]:
         """What messages begin with, where llama.cpp does not say it."""
-        return find_delimiters(self._render_plain)
-
-    @cached_property
-    def _answer_begin(self) -> str:
-        """What stands before the text of an earlier answer."""
-        return dict(find_beginnings(self._render_plain)).get("assistant", "")
-
-    def _render_plain(self, messages: list[dict[str, Any]]) -> str:
-        prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
-        return prompt
+        stripped = ((role, text.strip()) for role, text in self._beginnings.items())
+        return tuple((role, text) for role, text in stripped if text)
 
     def _show(self, request: dict[str, Any], text: str) -> tuple[dict[str, Any], list[Any]]:
         """What llama.cpp makes of a request, and the tools that the template cannot show as they are."""
@@ -248,7 +250,7 @@ class ChatTemplates:
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),
             generation_prompt=params["generation_prompt"],
-            answer_begin=common_begin(params["generation_prompt"], self._answer_begin),
+            answer_begin=common_begin(params["generation_prompt"], self._beginnings.get("assistant", "")),
             thinking_start_tag=params["thinking_start_tag"],
             thinking_end_tags=tuple(params["thinking_end_tags"]),
             message_delimiters=tuple(params["message_delimiters"]) or self._delimiters,
