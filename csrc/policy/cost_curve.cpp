@@ -23,8 +23,7 @@ constexpr float far_below      = 0.5f;  // but nothing makes a pass faster than 
 
 } // namespace
 
-cost_curve::cost_curve(const std::map<int32_t, double> & measured, depth_growth known) :
-    measured_(measured), drift_variance_(prior_drift), growth_(known) {
+cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(measured), drift_variance_(prior_drift) {
     if (measured.empty()) {
         throw std::invalid_argument("a cost curve needs at least one measured time, found none");
     }

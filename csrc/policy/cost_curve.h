@@ -27,7 +27,7 @@ class cost_curve {
 
     // n -> microseconds, at the beginning of a context. Throws std::invalid_argument if empty, or for n outside
     // 1..n_max or times that are not > 0.
-    explicit cost_curve(const std::map<int32_t, double> & measured, depth_growth known = {});
+    explicit cost_curve(const std::map<int32_t, double> & measured);
 
     // so many tokens are before the rows from now on, of each sequence on average
     void set_depth(float n_past) { depth_ = n_past / 1000.0f; }
