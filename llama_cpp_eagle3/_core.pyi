@@ -1185,11 +1185,13 @@ def grammar_sampler(
     lazy: bool = False,
     trigger_patterns: Sequence[str] = (),
     trigger_tokens: Sequence[int] = (),
+    n_best: int = 0,
 ) -> int:
     """Return the address of a new llama_sampler for a grammar in GBNF, which neither hangs nor ends the process.
 
     vocab: address of the llama_vocab; trigger_patterns (regular expressions) and trigger_tokens: what a lazy grammar
-    waits for. Its methods throw where llama.cpp's grammar sampler would end the process.
+    waits for. n_best: what is applied after it looks at so many of the greatest logits alone, so that it may leave no
+    more of them; 0: at all. Its methods throw where llama.cpp's grammar sampler would end the process.
 
     Raises:
         ValueError: the grammar cannot be parsed, or cannot be used; or a pattern is no regular expression.

@@ -16,13 +16,15 @@ void register_sampler(py::module_ & m) {
     m.def(
         "grammar_sampler",
         [](uintptr_t vocab, const std::string & grammar, const std::string & root, bool lazy,
-           const std::vector<std::string> & trigger_patterns, const std::vector<llama_token> & trigger_tokens) {
-            return reinterpret_cast<uintptr_t>(grammar_sampler_init(
-                reinterpret_cast<const llama_vocab *>(vocab), grammar, root, lazy, trigger_patterns, trigger_tokens));
+           const std::vector<std::string> & trigger_patterns, const std::vector<llama_token> & trigger_tokens,
+           size_t n_best) {
+            return reinterpret_cast<uintptr_t>(grammar_sampler_init(reinterpret_cast<const llama_vocab *>(vocab),
+                                                                    grammar, root, lazy, trigger_patterns,
+                                                                    trigger_tokens, n_best));
         },
         py::arg("vocab"), py::arg("grammar"), py::arg("root") = "root", py::arg("lazy") = false,
         py::arg("trigger_patterns") = std::vector<std::string>(),
-        py::arg("trigger_tokens")   = std::vector<llama_token>(), without_gil,
+        py::arg("trigger_tokens") = std::vector<llama_token>(), py::arg("n_best") = 0, without_gil,
         "Address of a new llama_sampler for a grammar in GBNF.");
     m.def(
         "sampler_accept",

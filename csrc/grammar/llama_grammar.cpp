@@ -1,6 +1,7 @@
 // llama.cpp's own grammar code, from the sources of the dependency, compiled once more so that it ends when it should:
 // its assertions, which stand in its innermost loops, look at the budget, and throw where they would end the process.
 
+#include "grammar/llama_grammar.h"
 #include "error.h"
 #include "grammar/budget.h"
 #include "grammar/parse_error.h"
@@ -22,3 +23,11 @@
 #define fprintf(file, ...) eagle3::keep_parse_error(__VA_ARGS__)
 
 #include "llama-grammar.cpp"
+
+namespace eagle3 {
+
+std::pair<std::vector<uint32_t>, llama_partial_utf8> decode_piece(const std::string & text) {
+    return decode_utf8(text, {});
+}
+
+} // namespace eagle3

@@ -4,6 +4,7 @@
 #include "grammar/budget.h"
 #include "grammar/check.h"
 #include "grammar/parse_error.h"
+#include "grammar/pieces.h"
 #include "llama-grammar.h"
 
 #include <algorithm>
@@ -64,6 +65,8 @@ void swap(llama_grammar & grammar, grammar_state & state) {
 struct grammar_context {
     std::shared_ptr<llama_grammar>       grammar; // its state is that of the beginning
     std::shared_ptr<const grammar_state> start;   // to be reset to
+    std::shared_ptr<grammar_pieces>      pieces;
+    size_t                               n_best = 0; // what comes next looks at so many of the best alone; 0: at all
     grammar_state                        now;
 };
 
@@ -89,19 +92,59 @@ grammar_context & context_of(const llama_sampler * smpl) {
 
 llama_sampler * make(grammar_context ctx);
 
+bool is_refused(const llama_token_data & candidate) {
+    return candidate.logit == -INFINITY;
+}
+
 bool has_candidates(const llama_token_data_array * cur_p) {
     return std::any_of(cur_p->data, cur_p->data + cur_p->size,
-                       [](const llama_token_data & candidate) { return candidate.logit != -INFINITY; });
+                       [](const llama_token_data & candidate) { return !is_refused(candidate); });
+}
+
+// Leaves n_best or more of the candidates that the grammar allows, the best, in order. Inside of a string nearly all
+// are allowed, and so it need not be asked about all. Returns false if there are fewer among those that it was asked
+// about.
+bool leave_best(const llama_grammar & grammar, llama_token_data_array * cur_p, size_t n_best) {
+    const size_t n_asked = std::min(cur_p->size, 4 * n_best + 60);
+    std::partial_sort(cur_p->data, cur_p->data + n_asked, cur_p->data + cur_p->size,
+                      [](const llama_token_data & a, const llama_token_data & b) {
+                          return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+                      });
+    llama_token_data_array best = { cur_p->data, n_asked, /*.selected =*/-1, /*.sorted =*/true };
+    llama_grammar_apply_impl(grammar, &best);
+    const auto n_refused = static_cast<size_t>(std::count_if(best.data, best.data + n_asked, is_refused));
+    if (n_asked - n_refused < n_best) {
+        return false;
+    }
+    std::remove_if(best.data, best.data + n_asked, is_refused);
+    cur_p->size   = n_asked - n_refused;
+    cur_p->sorted = true;
+    return true;
 }
 
 void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
+    grammar_context &     ctx = context_of(smpl);
+    const grammar_in      in(ctx);
+    const llama_grammar & grammar = *in;
+    if (grammar.awaiting_trigger) {
+        return;
+    }
     const grammar_budget::scope scope;
-    const bool                  had_some = has_candidates(cur_p);
-    const grammar_in            grammar(context_of(smpl));
-    llama_grammar_apply_impl(*grammar, cur_p);
     // some of the tokens are a question, and not a choice
-    const bool is_choice = cur_p->size == static_cast<size_t>(llama_vocab_n_tokens((*grammar).vocab));
-    if (is_choice && had_some && !has_candidates(cur_p)) {
+    if (cur_p->size < static_cast<size_t>(llama_vocab_n_tokens(grammar.vocab))) {
+        llama_grammar_apply_impl(grammar, cur_p);
+        return;
+    }
+    const bool had_some = has_candidates(cur_p);
+    if (ctx.n_best > 0 && leave_best(grammar, cur_p, ctx.n_best)) {
+        return;
+    }
+    if (grammar.partial_utf8.n_remain == 0) {
+        ctx.pieces->apply(grammar, cur_p);
+    } else {
+        llama_grammar_apply_impl(grammar, cur_p);
+    }
+    if (had_some && !has_candidates(cur_p)) {
         throw std::invalid_argument(
             "the grammar allows no token here: it wants characters that there are not, or that no token of the "
             "vocabulary begins with");
@@ -144,7 +187,7 @@ llama_sampler * make(grammar_context ctx) {
 
 llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::string & grammar, const std::string & root,
                                      bool lazy, const std::vector<std::string> & trigger_patterns,
-                                     const std::vector<llama_token> & trigger_tokens) {
+                                     const std::vector<llama_token> & trigger_tokens, size_t n_best) {
     check_grammar(grammar);
     std::vector<const char *> patterns;
     for (const std::string & pattern : trigger_patterns) {
@@ -167,7 +210,7 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
         throw std::invalid_argument("llama.cpp cannot parse the grammar: " +
                                     (why.empty() ? "it has no rule named " + root : why));
     }
-    grammar_context ctx{ std::move(made), nullptr, {} };
+    grammar_context ctx{ std::move(made), nullptr, std::make_shared<grammar_pieces>(*vocab), n_best, {} };
     swap(*ctx.grammar, ctx.now);
     ctx.start = std::make_shared<const grammar_state>(ctx.now);
     return make(std::move(ctx));

@@ -75,6 +75,16 @@ class SamplerChain:
             return 1 + n_lowered
         return self._sampling.top_k + n_lowered if self._begins_with_top_k() else 0
 
+    @property
+    def _n_after_grammar(self) -> int:
+        """Of what the grammar allows, the best that the draw looks at; 0: all of it."""
+        s = self._sampling
+        if s.samplers is not None or s.temperature < 0.0:  # llama-server's asks about what was drawn
+            return 0
+        if s.temperature == 0.0:
+            return 1
+        return max(0, s.top_k) if s.mirostat_mode == 0 else 0
+
     def _begins_with_top_k(self) -> bool:
         s = self._sampling
         if s.looks_back or s.mirostat_mode != 0 or s.top_k <= 0:
@@ -153,7 +163,9 @@ class SamplerChain:
         try:
             if s.grammar is not None:
                 triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
-                grammar = grammar_sampler(vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers)
+                grammar = grammar_sampler(
+                    vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers, n_best=self._n_after_grammar
+                )
                 self._gbnf_address = grammar
                 try:
                     for token in () if s.grammar_lazy else s.grammar_prefill:

@@ -144,6 +144,79 @@ def test_grammars_that_are_used(llm: Eagle3Llama, grammar: str, text: str | None
 LAZY = {"grammar": 'root ::= "import" " zzz" [a-z]{4} "\\n"', "grammar_lazy": True}
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= "{" ws "\\"" [^"\\\\]* "\\"" ws ":" ws ("true" | "null" | [0-9]+) ws "}"\nws ::= [ \\n]*',
+        "root ::= [^a-z]+ | .*",
+        "root ::= ([äöüß日本語] | [\\U0001F300-\\U0001F6FF])+",
+        "root ::= [a-z]+ (<[300]> | !<[301]>) root?",
+        'root ::= "" | "def " [a-z_]+ "(" [^)]* "):" root',
+    ],
+)
+def test_allowed_tokens_are_those_of_llama_cpp(llm: Eagle3Llama, grammar: str) -> None:
+    """All tokens of the vocabulary, along random texts that the grammar allows."""
+    rng = np.random.default_rng(5)
+    n_vocab = llm.n_vocab()
+    vocab = lib.llama_model_get_vocab(llm.model)
+    address = ctypes.cast(vocab, ctypes.c_void_p).value
+    assert address is not None
+    theirs = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
+    ours = ctypes.cast(grammar_sampler(address, grammar, "root"), lib.llama_sampler_p_ctypes)
+    n_inside = 0
+    for _ in range(40):
+        allowed = [_allowed(sampler, n_vocab) for sampler in (ours, theirs)]
+        np.testing.assert_array_equal(*allowed)
+        choices = [token for token in np.flatnonzero(allowed[0]) if not lib.llama_vocab_is_eog(vocab, int(token))]
+        if not choices:
+            break
+        token = int(rng.choice(choices))
+        for sampler in (ours, theirs):
+            lib.llama_sampler_accept(sampler, token)
+        n_inside += 1
+    assert n_inside > 0
+    for sampler in (ours, theirs):
+        lib.llama_sampler_free(sampler)
+
+
+@pytest.mark.parametrize("n_best", [1, 40])
+@pytest.mark.parametrize("grammar", ['root ::= [^"]* "\\""', 'root ::= [ab]{60} [^"]*', "root ::= [äöü日本語]+"])
+def test_best_of_the_allowed_tokens(llm: Eagle3Llama, grammar: str, n_best: int) -> None:
+    """What a top-k after the grammar takes is the same whether the grammar was asked about all tokens or not."""
+    rng = np.random.default_rng(6)
+    n_vocab = llm.n_vocab()
+    address = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
+    assert address is not None
+    samplers = [
+        ctypes.cast(grammar_sampler(address, grammar, n_best=n), lib.llama_sampler_p_ctypes) for n in (0, n_best)
+    ]
+    for _ in range(20):
+        logits = rng.integers(-50, 50, n_vocab).astype(np.float32)  # many are equal
+        logits[rng.integers(0, n_vocab, 5)] = -np.inf
+        of_all, of_best = (_applied(sampler, logits) for sampler in samplers)
+        best = sorted(of_all, key=lambda token: (-logits[token], token))[:n_best]
+        assert sorted(of_best, key=lambda token: (-logits[token], token))[:n_best] == best
+        for sampler in samplers:
+            lib.llama_sampler_accept(sampler, best[0])
+    for sampler in samplers:
+        lib.llama_sampler_free(sampler)
+
+
+def _applied(sampler: Any, logits: npt.NDArray[np.float32]) -> list[int]:
+    """The tokens that a sampler leaves."""
+    data = (lib.llama_token_data * len(logits))(*((i, logit, 0.0) for i, logit in enumerate(logits)))
+    candidates = lib.llama_token_data_array(data=data, size=len(logits), selected=-1, sorted=False)
+    lib.llama_sampler_apply(sampler, ctypes.byref(candidates))
+    return [data[i].id for i in range(candidates.size) if data[i].logit != -np.inf]
+
+
+def _allowed(sampler: Any, n_vocab: int) -> npt.NDArray[np.bool_]:
+    data = (lib.llama_token_data * n_vocab)(*((token, 0.0, 0.0) for token in range(n_vocab)))
+    candidates = lib.llama_token_data_array(data=data, size=n_vocab, selected=-1, sorted=False)
+    lib.llama_sampler_apply(sampler, ctypes.byref(candidates))
+    return np.array([candidate.logit == 0.0 for candidate in data])
+
+
 def test_lazy_grammar_waits_for_its_trigger(llm: Eagle3Llama) -> None:
     free = run(llm, Sampling(temperature=0.0))
     assert "import" in str(free.detokenizer)[1:]
