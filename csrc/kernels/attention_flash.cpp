@@ -5,6 +5,7 @@
 #include "kernels/attention.h"
 
 #include "kernels/attention_exp.h"
+#include "kernels/attention_keys.h"
 #include "kernels/attention_values.h"
 #include "kernels/floats_avx2.h"
 #include "kernels/op_rows.h"
@@ -22,6 +23,7 @@ namespace {
 using namespace avx2;
 
 constexpr int64_t N_CHANNELS     = 32;       // of values that a thread takes, at least
+constexpr int64_t N_ROWS_DIRECT  = 12;       // more rows read keys that were converted
 constexpr int64_t N_BYTES_SCORES = 16 << 20; // about, of all rows that are computed at a time
 constexpr float   INF            = std::numeric_limits<float>::infinity();
 
@@ -40,39 +42,6 @@ AVX2 void to_f32(ggml_type type, const char * row, int64_t begin, int64_t n, flo
         }
     } else {
         ggml_get_type_traits(type)->to_float(x, out, n);
-    }
-}
-
-// the sums of four vectors, each in the same order
-AVX2_INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
-    const __m256 halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
-}
-
-// n rows of queries times a block of keys [N_CELLS][n_dims]
-template <int n>
-AVX2 void multiply_keys(const float * keys, int64_t n_dims, const float * const * queries, float * const * out) {
-    for (int64_t cell = 0; cell < N_CELLS; cell += 4) {
-        const float * k = keys + cell * n_dims;
-        __m256        sums[4][n];
-        for (auto & row : sums) {
-            std::fill(row, row + n, _mm256_setzero_ps());
-        }
-        for (int64_t i = 0; i < n_dims; i += 8) {
-            __m256 q[n];
-            for (int r = 0; r < n; ++r) {
-                q[r] = _mm256_loadu_ps(queries[r] + i);
-            }
-            for (int c = 0; c < 4; ++c) {
-                const __m256 w = _mm256_loadu_ps(k + c * n_dims + i);
-                for (int r = 0; r < n; ++r) {
-                    sums[c][r] = _mm256_fmadd_ps(w, q[r], sums[c][r]);
-                }
-            }
-        }
-        for (int r = 0; r < n; ++r) {
-            _mm_storeu_ps(out[r] + cell, sum4(sums[0][r], sums[1][r], sums[2][r], sums[3][r]));
-        }
     }
 }
 
@@ -177,23 +146,28 @@ class part {
             }
             return;
         }
-        const int64_t n_dims = a_.k->ne[0];
-        auto *        keys   = static_cast<float *>(own_);
-        for (int64_t c = 0; c < n; ++c) {
-            to_f32(a_.k->type, at<const char>(a_.k, begin + c, kv, i3), 0, n_dims, keys + c * n_dims);
+        const int64_t n_dims    = a_.k->ne[0];
+        const char *  lying     = at<const char>(a_.k, begin, kv, i3);
+        auto *        converted = static_cast<float *>(own_);
+        const bool    is_direct = a_.k->type == GGML_TYPE_F16 && n_rows <= N_ROWS_DIRECT;
+        for (int64_t c = 0; c < (is_direct ? 0 : n); ++c) {
+            to_f32(a_.k->type, lying + c * a_.k->nb[1], 0, n_dims, converted + c * n_dims);
         }
-        std::fill(keys + n * n_dims, keys + N_CELLS * n_dims, 0.0f);
-        for (int64_t r = 0; r < n_rows; r += 3) {
-            const float * queries[3];
-            float *       out[3];
-            const int64_t n_tile = std::min<int64_t>(3, n_rows - r);
+        block_of_keys keys{ reinterpret_cast<const char *>(converted), n_dims * sizeof(float), n, n_dims, 0 };
+        if (is_direct) {
+            const size_t next = begin + 2 * N_CELLS <= a_.n_cells ? N_CELLS * a_.k->nb[1] : 0;
+            keys              = { lying, a_.k->nb[1], n, n_dims, next };
+        }
+        for (int64_t r = 0; r < n_rows; r += N_QUERIES) {
+            const float * queries[N_QUERIES];
+            float *       out[N_QUERIES];
+            const int64_t n_tile = std::min<int64_t>(N_QUERIES, n_rows - r);
             for (int64_t i = 0; i < n_tile; ++i) {
                 queries[i] = at<const float>(a_.q, first_ + (r + i) % n_, head_of(kv, r + i), i3);
                 out[i]     = scores(kv, r + i, i3) + begin;
             }
-            n_tile == 3   ? multiply_keys<3>(keys, n_dims, queries, out)
-            : n_tile == 2 ? multiply_keys<2>(keys, n_dims, queries, out)
-                          : multiply_keys<1>(keys, n_dims, queries, out);
+            is_direct ? multiply_keys<f16>(keys, n_tile, queries, out) : multiply_keys<f32>(keys, n_tile, queries, out);
+            keys.next = 0; // the next block was asked for
         }
         for (int64_t i = 0; i < n_; ++i) {
             for (int64_t r = i; r < n_rows; r += n_) {
@@ -281,8 +255,9 @@ class part {
             }
             transpose<way>(p + cell, a_.n_scores, n_rows, weights);
             if (a_.v->type == GGML_TYPE_F16) { // as they lie
-                const char * v = at<const char>(a_.v, cell, kv, i3) + begin * sizeof(ggml_fp16_t);
-                add_block<f16>({ weights, v, a_.v->nb[1], n, n_channels, n_rows }, sums);
+                const char * v    = at<const char>(a_.v, cell, kv, i3) + begin * sizeof(ggml_fp16_t);
+                const size_t next = cell + 2 * N_CELLS <= a_.n_cells ? N_CELLS * a_.v->nb[1] : 0;
+                add_block<f16>({ weights, v, a_.v->nb[1], n, n_channels, n_rows, next }, sums);
                 continue;
             }
             for (int64_t c = 0; c < n; ++c) {
@@ -290,7 +265,7 @@ class part {
                        converted + c * n_channels);
             }
             const auto * v = reinterpret_cast<const char *>(converted);
-            add_block<f32>({ weights, v, n_channels * sizeof(float), n, n_channels, n_rows }, sums);
+            add_block<f32>({ weights, v, n_channels * sizeof(float), n, n_channels, n_rows, 0 }, sums);
         }
         for (int64_t r = 0; r < n_rows; ++r) {
             auto * out = at<float>(a_.op, head_of(kv, row + r), first_ + (row + r) % n_, i3);

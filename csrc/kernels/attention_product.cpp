@@ -39,12 +39,6 @@ struct tile {
     float *      out[3];
 };
 
-// the sums of four vectors, each ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
-AVX2_INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
-    const __m256 halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
-}
-
 // how many of the rows that are left make a tile: four are two and two
 int n_rows_together(int64_t left) {
     return left >= 5 || left == 3 ? 3 : left >= 2 ? 2 : 1;

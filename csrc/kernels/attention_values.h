@@ -115,6 +115,7 @@ struct block_of_values {
     const char *                 values;
     size_t                       stride; // bytes from one cell to the next
     int64_t                      n_cells, n_channels, n_rows;
+    size_t                       next; // from a cell to the one that memory is asked for meanwhile; 0: none
 };
 
 // channels from i and n rows from r on
@@ -124,7 +125,11 @@ AVX2 void add_values(const block_of_values<way> & b, int64_t i, int64_t r, typen
     const size_t       high   = i + 8 < b.n_channels ? 8 * format::SIZE : 0; // else nobody reads those sums
     value_sums<way, n> s;
     s.load(sums);
+    const bool prefetches = b.next && r == 0 && i * format::SIZE % 64 == 0;
     for (int64_t cell = 0; cell < b.n_cells; ++cell) {
+        if (prefetches) {
+            _mm_prefetch(values + cell * b.stride + b.next, _MM_HINT_T0);
+        }
         typename way::vector low_half, high_half;
         way::template load<format>(values + cell * b.stride, high, low_half, high_half);
         s.add(b.weights + cell * N_ROWS + r, low_half, high_half);
