@@ -1,13 +1,15 @@
-"""Count the package's functions, and their files, that one streamed token passes from the engine's step to the event.
+"""Count the package's functions, and their files, from a POST to its first event, and between two tokens of a stream.
 
     python benchmarks/calls_per_token.py [--path /v1/chat/completions] [--list]
 
-A tiny model is served in this process and decodes without drafts; what is counted are calls between two tokens.
+A tiny model is served in this process and decodes without drafts. Comprehensions and lambdas count as the function in
+which they stand. A hand-over is a call by which one thread gives work to another.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import threading
@@ -27,6 +29,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "the self"}], "max_tokens": 40},
 }
 N_SKIPPED = 10  # tokens, until nothing happens for the first time
+HAND_OVERS = ("put", "call_soon_threadsafe")
+_ANONYMOUS = re.compile(r"(\.<locals>\.<\w+>)+$")
 
 
 class Calls:
@@ -34,16 +38,28 @@ class Calls:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        """"file:function" of each; hand-overs begin with ">"."""
 
-    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+    def __call__(self, frame: FrameType, event: str, called: Any) -> None:
         """A profiler's hook."""
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE):
-            self.names.append(f"{Path(code.co_filename).relative_to(PACKAGE)}:{code.co_qualname}")
+        if event == "c_call" and called.__name__ in HAND_OVERS and code.co_filename.startswith(PACKAGE):
+            self.names.append(f">{called.__name__} in {_name(frame)}")
+        elif event != "call":
+            return
+        elif code.co_filename.startswith(PACKAGE):
+            self.names.append(_name(frame))
+        elif code.co_name in HAND_OVERS and frame.f_back and frame.f_back.f_code.co_filename.startswith(PACKAGE):
+            self.names.append(f">{code.co_name} in {_name(frame.f_back)}")
 
 
-def count(path: str) -> Counter[str]:
-    """Function -> calls of one token of a stream."""
+def _name(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"{Path(code.co_filename).relative_to(PACKAGE)}:{_ANONYMOUS.sub('', code.co_qualname)}"
+
+
+def count(path: str) -> tuple[Counter[str], Counter[str]]:
+    """(function -> calls from a POST to its first event, function -> calls of one token of a stream)."""
     from serving import Running
     from tiny import write_target
 
@@ -58,13 +74,34 @@ def count(path: str) -> Counter[str]:
 
         engine.step = slow_step  # type: ignore[method-assign]
         body = {**BODIES[path], "temperature": 0, "ignore_eos": True, "stream": True}
+        running.stream(path, body)  # the first request is the last to compile and read what is kept
+        calls.names.clear()
         running.stream(path, body)
-        steps = [i for i, name in enumerate(calls.names) if name.endswith("Engine.step")]
-        begin, end = steps[N_SKIPPED], steps[-N_SKIPPED]
-        n_tokens = len(steps) - 2 * N_SKIPPED
-        found = Counter(calls.names[begin:end])
+        names = calls.names[:]
     threading.setprofile(None)  # type: ignore[arg-type]
-    return Counter({name: round(n / n_tokens) for name, n in found.items() if 2 * n > n_tokens})
+    sends = [i for i, name in enumerate(names) if name.endswith("send_out")]
+    first = Counter(names[: sends[1] + 1])  # the headers, then the first event
+    steps = [i for i, name in enumerate(names) if name.endswith("Engine.step")]
+    begin, end = steps[N_SKIPPED], steps[-N_SKIPPED]
+    n_tokens = len(steps) - 2 * N_SKIPPED
+    found = Counter(names[begin:end])
+    return first, Counter({name: round(n / n_tokens) for name, n in found.items() if 2 * n > n_tokens})
+
+
+def report(title: str, calls: Counter[str], names: bool) -> None:
+    """Print the figures of one part."""
+    if names:
+        for name, n in sorted(calls.items()):
+            print(f"{n:3} {name}")
+    n_handed = sum(n for name, n in calls.items() if name.startswith(">"))
+    functions = Counter({name: n for name, n in calls.items() if not name.startswith(">")})
+    files = {name.split(":")[0] for name in functions}
+    engine = [name for name in functions if name.startswith("engine/")]
+    n_files = len({name.split(":")[0] for name in engine})
+    print(
+        f"{title}: {len(functions)} functions in {len(files)} files, of them {len(engine)} in {n_files} of the engine; "
+        f"{sum(functions.values())} calls, {n_handed} hand-overs between threads"
+    )
 
 
 def main() -> int:
@@ -73,12 +110,9 @@ def main() -> int:
     parser.add_argument("--path", choices=BODIES, default="/v1/chat/completions")
     parser.add_argument("--list", action="store_true", help="name the functions")
     args = parser.parse_args()
-    calls = count(args.path)
-    if args.list:
-        for name, n in sorted(calls.items()):
-            print(f"{n:3} {name}")
-    files = {name.split(":")[0] for name in calls}
-    print(f"{args.path}: {len(calls)} functions in {len(files)} files, {sum(calls.values())} calls a token")
+    first, token = count(args.path)
+    report(f"{args.path}, from the POST to the first event", first, args.list)
+    report(f"{args.path}, one token", token, args.list)
     return 0
 
 
