@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,29 @@ _HEAD = """# Flags
 
 Which flags does the command line take? llama.cpp's, as llama.cpp {version} spells them, with its aliases, environment
 variables, and values `on`, `off` and `auto` (also `1`, `true`, `enabled`, ...). The command line overrides the
-environment. Flags are not abbreviated; `--long_names` may have underscores. What a command does not support is
-refused by name.
+environment. Flags are not abbreviated; `--long_names` may have underscores. `--help-all` says what each does, and
+names its variable. What a command does not have is refused by name.
 
 Flags for RoPE (`--rope-...`, `--yarn-...`) hold for the target and for what rotates as it does: its own block for
 multi-token prediction, Gemma 4's assistant and, as in llama.cpp, a small model. A head or a block drafter keeps the
 rotation that its file has, with which it was trained. With such a flag and a drafter the log says once for whom it
 holds.
+
+## As in llama.cpp
+`speculative-simple` has those of llama-speculative-simple; `serve` and `batch` have llama-server's too. A flag has a
+short and a long name here; llama.cpp's other names for it are taken too.
 """
+_REFUSED = """
+## Refused
+llama.cpp has these, and the commands here do not have them. A flag that asks for what is so anyway, as `--no-perf`, is
+accepted. The server's reasons for features that it lacks are in [serving](serving.md#differences-from-llama-server).
+
+| why | flags |
+|---|---|"""
+_CHAT = """
+## `llama-cpp-eagle3 chat`
+It has the flags of speculative-simple that load and sample (at llama.cpp's temperature, 0.8), those of templates and
+reasoning, and {}."""
 
 
 def parse_help(text: str) -> list[dict[str, str | list[str]]]:
@@ -85,70 +100,76 @@ def our_flags() -> dict[str, list[Any]]:
     }
 
 
-def what_ours_does(flag: Any, names: Iterable[str]) -> str:
-    """One cell of the table."""
-    if flag.why_not and flag.no:
-        accepted = ", ".join(f"`{name}`" for name in flag.no)
-        return f"{accepted} alone: {flag.why_not}"
-    if flag.why_not:
-        return f"refused: {flag.why_not}"
+def document(known: Mapping[str, Any]) -> str:
+    """The document's text."""
+    from llama_cpp_eagle3.cli.flags import CONVERSATION
+    from llama_cpp_eagle3.serve.absent import ABSENT
+
+    ours = our_flags()
+    parts = [_HEAD.format(version=known["version"]), "| of | flags |\n|---|---|"]
+    for (tool, section), names in _as_they_are(known, ours).items():
+        parts.append(f"| {tool}: {section} | {', '.join(names)} |")
+    parts.append("\n## Other values, other defaults\n\n| flag | here |\n|---|---|")
+    parts += dict.fromkeys(
+        f"| {_spelled(flag)} | {_difference(flag)} |"
+        for flags in ours.values()
+        for flag in flags
+        if _difference(flag) and not flag.is_ours
+    )
+    parts.append(_REFUSED)
+    of_features = {absent.why for absent in ABSENT}
+    by_reason: dict[str, dict[str, None]] = {}
+    for flags in ours.values():
+        for flag in flags:
+            if flag.why_not and flag.why_not not in of_features:
+                by_reason.setdefault(flag.why_not, {})[_short(flag)] = None
+    parts += [f"| {why} | {', '.join(names)} |" for why, names in by_reason.items()]
+    parts.append("\n## Ours alone\n\n| flag | |\n|---|---|")
+    parts += dict.fromkeys(
+        f"| {_spelled(flag)} | {flag.help} |" for flags in ours.values() for flag in flags if flag.is_ours
+    )
+    parts.append(_CHAT.format(", ".join(map(_short, CONVERSATION))))
+    return "\n".join(parts) + "\n"
+
+
+def _as_they_are(known: Mapping[str, Any], ours: Mapping[str, list[Any]]) -> dict[tuple[str, str], list[str]]:
+    """(tool, section of its help) -> the flags that both have alike."""
+    found: dict[tuple[str, str], list[str]] = {}
+    seen: set[str] = set()
+    for command, tool in TOOLS.items():
+        by_name = {name: flag for flag in ours[command] for name in (*flag.names, *flag.no)}
+        for entry in known[command]:
+            names = entry["names"]
+            if names[0] in seen or _OF_ALL & set(names):
+                continue
+            seen.add(names[0])
+            flag = by_name[names[-1]]
+            missing = [name for name in names if name not in (*flag.names, *flag.no)]
+            assert not missing, missing
+            if not flag.why_not and not _difference(flag):
+                found.setdefault((tool, entry["section"]), []).append(_short(flag))
+    return found
+
+
+def _difference(flag: Any) -> str:
+    """What is not as in llama.cpp, of a flag that is taken."""
     if flag.metavar and flag.metavar == flag.default:
         return str(flag.help)
-    missing = [name for name in names if name not in (*flag.names, *flag.no)]
-    assert not missing, missing
-    parts = ["yes"]
-    parts += [f"without {flag.lacks}"] if flag.lacks else []
+    parts = [f"without {flag.lacks}"] if flag.lacks else []
     parts += [f"default: {flag.differs}"] if flag.differs else []
     return "; ".join(parts)
 
 
-def document(known: Mapping[str, Any]) -> str:
-    """The document's text."""
-    from llama_cpp_eagle3.cli.flags import CONVERSATION, TEMPLATE
+def _short(flag: Any) -> str:
+    """One name of each length."""
+    names = [*[name for name in flag.names if name[1] != "-"][:1], *[name for name in flag.names if name[1] == "-"][:1]]
+    return f"`{' '.join(names)}`"
 
-    parts = [_HEAD.format(version=known["version"])]
-    shown: set[str] = set()
-    ours = our_flags()
-    for command, tool in TOOLS.items():
-        by_name = {name: flag for flag in ours[command] for name in (*flag.names, *flag.no)}
-        only = "" if command == "speculative-simple" else ", beside those above"
-        parts.append(f"## {tool}: `llama-cpp-eagle3 {command}`{only}\n\n| flag | variable | here |\n|---|---|---|")
-        for entry in known[command]:
-            names = entry["names"]
-            if names[0] in shown or _OF_ALL & set(names):
-                continue
-            shown.add(names[0])
-            cell = what_ours_does(by_name[names[-1]], names)
-            value = f" {entry['value']}" if entry["value"] else ""
-            variable = f"`{entry['env']}`" if entry["env"] else ""
-            shown_as = f"{', '.join(names)}{value}".replace("|", "\\|")
-            parts.append(f"| `{shown_as}` | {variable} | {cell} |")
-        parts.append("")
-    parts.append("## Defaults that differ\n\n| command | flag | here |\n|---|---|---|")
-    told: set[tuple[tuple[str, ...], str]] = set()
-    for command, flags in ours.items():
-        for flag in flags:
-            if flag.differs and (flag.names, flag.differs) not in told:
-                told.add((flag.names, flag.differs))
-                parts.append(f"| {command} | `{flag.names[0]}` | {flag.differs} |")
-    parts.append("\n## Ours alone\n\n| flag | |\n|---|---|")
-    seen = set()
-    for flags in ours.values():
-        for flag in flags:
-            if flag.is_ours and flag.names not in seen:
-                seen.add(flag.names)
-                value = f" {flag.metavar}" if flag.metavar else ""
-                parts.append(f"| `{', '.join(flag.names)}{value}` | {flag.help} |")
-    parts.append(
-        "\n## `llama-cpp-eagle3 chat`\n\nThe flags of speculative-simple that load and sample (at "
-        "llama.cpp's temperature, 0.8), and\n\n| flag | variable | |\n|---|---|---|"
-    )
-    for flag in (*CONVERSATION, *TEMPLATE):
-        value = f" {flag.metavar}" if flag.metavar else ""
-        shown_as = f"{', '.join((*flag.names, *flag.no))}{value}".replace("|", "\\|")
-        variable = f"`{flag.env}`" if flag.env else ""
-        parts.append(f"| `{shown_as}` | {variable} | {f'refused: {flag.why_not}' if flag.why_not else flag.help} |")
-    return "\n".join(parts) + "\n"
+
+def _spelled(flag: Any) -> str:
+    value = f" {flag.metavar}" if flag.metavar else ""
+    spelled = f"{', '.join((*flag.names, *flag.no))}{value}".replace("|", "\\|")
+    return f"`{spelled}`"
 
 
 def main() -> int:

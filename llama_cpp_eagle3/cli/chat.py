@@ -16,7 +16,7 @@ from ..errors import Eagle3Error
 from ..llama import Eagle3Llama
 from ..serve.templates import Templates
 from .conversation import Conversation, Piece
-from .flags import CONVERSATION, LOAD, LOG, SAMPLING, TEMPLATE
+from .flags import CONVERSATION, LOAD, LOG, REFUSED, REFUSED_BY_CHAT, SAMPLING, TEMPLATE
 from .model import calibrate, list_devices, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
@@ -40,6 +40,7 @@ FLAGS = {
     **LOAD,
     "sampling": SAMPLING,
     "log": LOG,
+    "refused": (*REFUSED, *REFUSED_BY_CHAT),
 }
 """Title -> flags."""
 

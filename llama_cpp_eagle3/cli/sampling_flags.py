@@ -14,7 +14,7 @@ _NAMES = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """Fields of a request that the flags set."""
-    names = {flag.attribute for flag in SAMPLING if not flag.why_not}
+    names = {flag.attribute for flag in SAMPLING}
     found = {
         name: value for name, value in vars(args).items() if name in names and value is not None and value is not False
     }

@@ -9,7 +9,7 @@ from typing import Any
 from ..serve.embedder import POOLING
 from ..serve.options import ServeOptions, is_loopback
 from ..whole_file import output_path
-from .flags import LOAD, LOG, SAMPLING, SERVER, changed
+from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, changed
 from .parser import Parser
 from .sampling_flags import given as sampling_given
 
@@ -21,6 +21,7 @@ FLAGS = {
     "server": SERVER,
     "sampling: defaults of requests": SAMPLING,
     "log": LOG,
+    "refused": (*REFUSED, *REFUSED_BY_SERVER),
 }
 """Title -> flags."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llama_cpp_eagle3.cli.flags import SERVER
+from llama_cpp_eagle3.cli.flags import REFUSED_BY_SERVER
 from llama_cpp_eagle3.serve.absent import ABSENT
 from serving import Running
 
@@ -40,6 +40,6 @@ def test_every_route_of_llama_server_is_known(running: Running) -> None:
 def test_document() -> None:
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     for absent in ABSENT:
-        names = [flag.names[-1] for flag in SERVER if flag.why_not == absent.why]
+        names = [flag.names[-1] for flag in REFUSED_BY_SERVER if flag.why_not == absent.why]
         marks = ", ".join(f"`{mark}`" for mark in (*names, *absent.routes))
         assert f"| {absent.name} | {marks} | {absent.why} |" in lines

@@ -12,6 +12,7 @@ from .flag import Flag
 from .hub import HUB
 from .model import CONTEXT, FILES, LOG, MACHINE
 from .prompt import PROMPT
+from .refused import REFUSED, REFUSED_BY_CHAT, REFUSED_BY_SERVER
 from .sampling import SAMPLING
 from .server import SERVER
 
@@ -22,6 +23,9 @@ __all__ = [
     "LOAD",
     "LOG",
     "PROMPT",
+    "REFUSED",
+    "REFUSED_BY_CHAT",
+    "REFUSED_BY_SERVER",
     "SAMPLING",
     "SERVER",
     "SPECULATIVE",
@@ -36,6 +40,7 @@ LOAD = {
     "context": CONTEXT,
     "devices and memory": MACHINE,
     "speculative decoding": SPECULATIVE,
+    "refused": REFUSED,
 }
 """Title -> flags of everything that loads a pair."""
 
@@ -52,7 +57,7 @@ COMMON = frozenset(
 
 def changed(flags: Iterable[Flag], dest: str, **fields: Any) -> tuple[Flag, ...]:
     """Flags, of which that one has other fields."""
-    return tuple(replace(flag, **fields) if flag.attribute == dest and not flag.why_not else flag for flag in flags)
+    return tuple(replace(flag, **fields) if flag.attribute == dest else flag for flag in flags)
 
 
 def pick(*attributes: str) -> tuple[Flag, ...]:

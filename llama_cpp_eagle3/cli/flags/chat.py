@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .flag import NO_IMAGES, flag, on_off_auto, one_of, refuse
+from .flag import flag, on_off_auto, one_of
 from .prompt import COLOR
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
@@ -92,5 +92,4 @@ CONVERSATION = (
     ),
     COLOR,
     flag("--simple-io", help="no line editing"),
-    refuse("-mm --mmproj", NO_IMAGES, env="LLAMA_ARG_MMPROJ", metavar="FILE"),
 )

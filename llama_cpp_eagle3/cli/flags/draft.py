@@ -6,9 +6,8 @@ import argparse
 
 from ...draft.kinds import KINDS
 from ...ggml_types import CACHE_TYPES, WEIGHT_TYPES
-from .flag import NO_OTHER_DRAFTS, NO_POOLS, flag, layers, one_of, refuse
+from .flag import NO_OTHER_DRAFTS, flag, layers, one_of
 
-_NO_EXPERTS = "an EAGLE-3 head has no experts; -devd and -ngld choose its device"
 TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 """llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
 
@@ -59,26 +58,6 @@ HEAD = (
         "all)",
         int,
         is_ours=True,
-    ),
-    refuse("-tbd --threads-batch-draft --spec-draft-threads-batch", "a head has one number: -td", metavar="N"),
-    *(
-        refuse(names, NO_POOLS, metavar="N")
-        for names in (
-            *("--spec-draft-cpu-mask -Cd --cpu-mask-draft", "--spec-draft-cpu-range -Crd --cpu-range-draft"),
-            *("--spec-draft-cpu-strict --cpu-strict-draft", "--spec-draft-prio --prio-draft"),
-            *("--spec-draft-poll --poll-draft", "--spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft"),
-            "--spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft",
-            *("--spec-draft-cpu-strict-batch --cpu-strict-batch-draft", "--spec-draft-prio-batch --prio-batch-draft"),
-            "--spec-draft-poll-batch --poll-batch-draft",
-        )
-    ),
-    refuse("--spec-draft-override-tensor -otd --override-tensor-draft", _NO_EXPERTS, metavar="PATTERN=BUFFER"),
-    refuse("--spec-draft-cpu-moe -cmoed --cpu-moe-draft", _NO_EXPERTS, env="LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
-    refuse(
-        "--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft",
-        _NO_EXPERTS,
-        env="LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
-        metavar="N",
     ),
     *(
         flag(
@@ -143,31 +122,7 @@ SPECULATIVE = (
         default=0.0,
         env="LLAMA_ARG_SPEC_DRAFT_P_MIN",
     ),
-    refuse(
-        "--spec-draft-p-split --draft-p-split",
-        "--tree-depth, --tree-topk and --tree-tokens draft trees here",
-        env="LLAMA_ARG_SPEC_DRAFT_P_SPLIT",
-        metavar="P",
-    ),
-    refuse(
-        "--no-spec-draft-backend-sampling",
-        "a head chooses on its own device",
-        env="LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING",
-        fine="--spec-draft-backend-sampling",
-    ),
     flag("--tree-depth", "N", "draft trees of that many levels", int, is_ours=True),
     flag("--tree-topk", "N", "with that many successors after each node", int, is_ours=True),
     flag("--tree-tokens", "N", "and verify that many nodes", int, is_ours=True),
-    *(
-        refuse(f"--spec-ngram-{name}", NO_OTHER_DRAFTS, metavar="N")
-        for name in (
-            *("mod-n-min", "mod-n-max", "mod-n-match", "simple-size-n", "simple-size-m", "simple-min-hits"),
-            *("map-k-size-n", "map-k-size-m", "map-k-min-hits", "map-k4v-size-n", "map-k4v-size-m"),
-            "map-k4v-min-hits",
-        )
-    ),
-    refuse(
-        "--draft --draft-n --draft-max", "it is called --spec-draft-n-max now", env="LLAMA_ARG_DRAFT_MAX", metavar="N"
-    ),
-    refuse("--draft-min --draft-n-min", "it is called --spec-draft-n-min now", env="LLAMA_ARG_DRAFT_MIN", metavar="N"),
 )

@@ -12,9 +12,9 @@ TRUTHY = ("on", "enabled", "true", "1")
 FALSY = ("off", "disabled", "false", "0")
 _AUTO = ("auto", "-1")
 
-NO_POOLS = "llama_cpp gives no access to ggml's thread pools: use taskset and nice for the process"
 NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads, a block in the model's own file, small models and n-grams here"
-NO_IMAGES = "what is typed here is text: serve and speculative-simple take images"
+NO_FIT = "options are not reduced to fit the memory: use -ngl and -c"
+TEXT_LOG = "the log goes to stderr through Python's logging, as text"
 
 Reader = Callable[[str], Any]
 """Text -> value; ValueError or argparse.ArgumentTypeError if it cannot be one."""
@@ -67,11 +67,6 @@ class Flag:
 def flag(names: str, metavar: str = "", help: str = "", read: Reader = str, *, no: str = "", **more: Any) -> Flag:
     """A flag; names and no: with spaces between them."""
     return Flag(tuple(names.split()), metavar, help, read, no=tuple(no.split()), **more)
-
-
-def refuse(names: str, why: str, *, env: str = "", fine: str = "", metavar: str = "") -> Flag:
-    """A flag that is refused, with the reason; fine: names that are accepted, as they ask for the usual."""
-    return Flag(tuple(names.split()), metavar, why_not=why, env=env, no=tuple(fine.split()))
 
 
 def on_off(text: str) -> bool:

@@ -8,7 +8,8 @@ from ...cpu_kernels import MODES as KERNEL_MODES
 from ...ggml_types import CACHE_TYPES
 from ...options import default_threads
 from .flag import (
-    NO_POOLS,
+    NO_FIT,
+    TEXT_LOG,
     flag,
     items,
     key_values,
@@ -18,7 +19,6 @@ from .flag import (
     one_of,
     only,
     overrides,
-    refuse,
     scaled,
 )
 
@@ -27,11 +27,6 @@ LAZY_MODES = ("auto", "on", "off")
 NUMA = ("distribute", "isolate", "numactl")
 ROPE_SCALING = ("none", "linear", "yarn")
 SPLIT_MODES = ("none", "layer", "row")
-
-_NO_FIT = "options are not reduced to fit the memory: use -ngl and -c"
-_NO_CVECTOR = "llama_cpp has no reader for control vectors"
-_NO_DOWNLOAD = "download the file, and give its path with -m"
-_LOG = "the log goes to stderr through Python's logging, as text"
 
 
 def _threads(text: str) -> int:
@@ -48,13 +43,8 @@ FILES = (
         "target: a GGUF file, or a name as qwen2.5-coder-1.5b (default: a small one)",
         env="LLAMA_ARG_MODEL",
     ),
-    refuse("-mu --model-url", _NO_DOWNLOAD, env="LLAMA_ARG_MODEL_URL", metavar="MODEL_URL"),
-    refuse("-dr --docker-repo", _NO_DOWNLOAD, env="LLAMA_ARG_DOCKER_REPO", metavar="REPO"),
     flag("--lora", "FNAME,...", "LoRA adapters for the target", items, default=(), dest="lora"),
     flag("--lora-scaled", "FNAME:SCALE,...", "LoRA adapters with a scale", scaled, default=(), dest="lora_scaled"),
-    refuse("--control-vector", _NO_CVECTOR, metavar="FNAME"),
-    refuse("--control-vector-scaled", _NO_CVECTOR, metavar="FNAME:SCALE"),
-    refuse("--control-vector-layer-range", _NO_CVECTOR, metavar="START"),
     flag("--override-kv", "KEY=TYPE:VALUE,...", "override the header: int, float, bool, str", key_values, default=None),
     flag("--check-tensors", help="look for invalid values in the weights"),
 )
@@ -125,7 +115,6 @@ CONTEXT = (
         one_of(CACHE_TYPES),
         env="LLAMA_ARG_CACHE_TYPE_V",
     ),
-    refuse("-dt --defrag-thold", "llama.cpp itself ignores it", env="LLAMA_ARG_DEFRAG_THOLD", metavar="N"),
 )
 
 MACHINE = (
@@ -138,13 +127,6 @@ MACHINE = (
         env="LLAMA_ARG_THREADS",
     ),
     flag("-tb --threads-batch", "N", "CPU threads for batches (default: as -t)", _threads),
-    *(
-        refuse(names, NO_POOLS, metavar="N")
-        for names in (
-            *("-C --cpu-mask", "-Cr --cpu-range", "--cpu-strict", "--prio", "--poll", "-Cb --cpu-mask-batch"),
-            *("-Crb --cpu-range-batch", "--cpu-strict-batch", "--prio-batch", "--poll-batch"),
-        )
-    ),
     flag(
         "-ngl --gpu-layers --n-gpu-layers",
         "N",
@@ -195,14 +177,12 @@ MACHINE = (
     flag(
         "-fit --fit",
         "off",
-        f"off alone: {_NO_FIT}",
-        only("off", _NO_FIT),
+        f"off alone: {NO_FIT}",
+        only("off", NO_FIT),
         default="off",
         env="LLAMA_ARG_FIT",
-        differs=_NO_FIT,
+        differs=NO_FIT,
     ),
-    refuse("-fitt --fit-target", _NO_FIT, env="LLAMA_ARG_FIT_TARGET", metavar="MiB"),
-    refuse("-fitc --fit-ctx", _NO_FIT, env="LLAMA_ARG_FIT_CTX", metavar="N"),
     flag("--rpc", "SERVERS", "ggml-rpc servers for the target, HOST:PORT,HOST:PORT,...", env="LLAMA_ARG_RPC"),
     flag(
         "--repack",
@@ -246,23 +226,17 @@ MACHINE = (
     flag("--no-mmap", help="read the target instead of mapping it", is_ours=True),
     flag("--mlock", help="keep the target in RAM", is_ours=True),
     flag("--numa", "TYPE", f"{', '.join(NUMA)}", one_of(NUMA), env="LLAMA_ARG_NUMA"),
-    refuse("--perf", "figures are printed at the end", env="LLAMA_ARG_PERF", fine="--no-perf"),
 )
 
 LOG = (
     flag("-v --verbose --log-verbose", help="show llama.cpp's own messages"),
     flag("--log-file", "FNAME", "write the log to a file too", Path, env="LLAMA_ARG_LOG_FILE"),
-    refuse("--log-disable", "errors must be visible: redirect stderr with 2>"),
-    refuse("--log-jsonl", _LOG, env="LLAMA_ARG_LOG_JSONL", fine="--no-log-jsonl"),
-    flag("--log-colors", "off", f"off alone: {_LOG}", only("off", _LOG), default="off", env="LLAMA_ARG_LOG_COLORS"),
-    refuse(
-        "-lv --verbosity --log-verbosity",
-        "-v shows all; without it warnings and errors are shown",
-        env="LLAMA_ARG_LOG_VERBOSITY",
-        metavar="N",
+    flag(
+        "--log-colors",
+        "off",
+        f"off alone: {TEXT_LOG}",
+        only("off", TEXT_LOG),
+        default="off",
+        env="LLAMA_ARG_LOG_COLORS",
     ),
-    refuse("--log-prefix", _LOG, env="LLAMA_ARG_LOG_PREFIX", fine="--no-log-prefix"),
-    refuse("--log-timestamps", _LOG, env="LLAMA_ARG_LOG_TIMESTAMPS", fine="--no-log-timestamps"),
-    refuse("-cl --cache-list", "models are files here"),
-    refuse("--completion-bash", "there is no completion script"),
 )

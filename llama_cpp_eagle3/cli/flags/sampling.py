@@ -8,7 +8,7 @@ from typing import Any
 
 from ...engine import RNGS
 from ...sampler_names import samplers_of
-from .flag import flag, logit_bias, one_of, refuse, text_of
+from .flag import flag, logit_bias, one_of, text_of
 
 
 def _samplers(text: str) -> list[str]:
@@ -96,10 +96,5 @@ SAMPLING = (
         "the same from a file",
         lambda text: _schema(text_of(text)),
         dest="json_schema",
-    ),
-    refuse(
-        "-bs --backend-sampling",
-        "greedy sampling runs on the target's device by default, other samplers on the CPU",
-        env="LLAMA_ARG_BACKEND_SAMPLING",
     ),
 )

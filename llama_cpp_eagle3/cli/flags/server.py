@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...serve.absent import ADAPTERS, FILES, PROPERTIES, PROXY, RERANKING, ROUTER, SLEEP, TOOLS, VIDEO
+from ...serve.absent import RERANKING
 from .chat import TEMPLATE
-from .flag import NO_OTHER_DRAFTS, flag, one_of, only, refuse
+from .flag import flag, one_of, only
 from .model import MMPROJ
 
 POOLING_TYPES = ("none", "mean", "cls", "last")
-
-_PROJECTOR_DEVICE = "the projector runs where the target's layers do: on the CPU with -ngl 0"
-_IMAGE_TOKENS = "the projector's file has the number of tokens of an image"
-_NO_PRESETS = "name the files with -m and -md"
 
 SERVER = (
     flag("--host", "HOST,...", "(default: 127.0.0.1)", default="127.0.0.1", env="LLAMA_ARG_HOST"),
@@ -141,35 +137,6 @@ SERVER = (
         default=True,
         env="LLAMA_ARG_PREFILL_ASSISTANT",
     ),
-    refuse(
-        "--no-cont-batching -nocb",
-        "requests always join a running batch",
-        env="LLAMA_ARG_CONT_BATCHING",
-        fine="-cb --cont-batching",
-    ),
-    refuse(
-        "--no-cache-prompt", "set it in a request: cache_prompt", fine="--cache-prompt", env="LLAMA_ARG_CACHE_PROMPT"
-    ),
-    refuse("--no-escape", "requests carry texts as they are", fine="-e --escape"),
-    refuse("--no-warmup", "costs are measured with it", fine="--warmup"),
-    refuse(
-        "--no-cache-idle-slots",
-        "an idle slot's prefix stays cached until another request needs the slot; then it goes to --cache-ram",
-        fine="--cache-idle-slots",
-        env="LLAMA_ARG_CACHE_IDLE_SLOTS",
-    ),
-    refuse(
-        "--no-reasoning-preserve",
-        "the template decides",
-        fine="--reasoning-preserve",
-        env="LLAMA_ARG_REASONING_PRESERVE",
-    ),
-    refuse(
-        "--skip-chat-parsing",
-        "--reasoning-format none leaves all in the content",
-        fine="--no-skip-chat-parsing",
-        env="LLAMA_ARG_SKIP_CHAT_PARSING",
-    ),
     flag(
         "--cache-reuse",
         "0",
@@ -177,85 +144,5 @@ SERVER = (
         only("0", "a context is never shifted"),
         default="0",
         env="LLAMA_ARG_CACHE_REUSE",
-    ),
-    *(
-        refuse(names, why, env=env, metavar=metavar, fine=fine)
-        for names, env, metavar, fine, why in (
-            ("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT", "N", "", "-c is shared, or split evenly"),
-            ("-lcs --lookup-cache-static", "", "FNAME", "", NO_OTHER_DRAFTS),
-            ("-lcd --lookup-cache-dynamic", "", "FNAME", "", NO_OTHER_DRAFTS),
-            ("--spec-ngram-size-n", "", "N", "", NO_OTHER_DRAFTS),
-            ("--spec-ngram-size-m", "", "N", "", NO_OTHER_DRAFTS),
-            ("--spec-ngram-min-hits", "", "N", "", NO_OTHER_DRAFTS),
-            ("--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN", "L", "", "see `bench --synthetic-acceptance`"),
-            ("--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", "P", "", "see `bench --synthetic-acceptance`"),
-            ("--spec-default", "", "", "", NO_OTHER_DRAFTS),
-            ("-r --reverse-prompt", "", "TEXT", "", "set it in a request: stop"),
-            ("-sp --special", "", "", "", "special tokens are never part of a text here"),
-            ("--embd-normalize", "", "N", "", "set it in a request: embd_normalize"),
-            ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", RERANKING.why),
-            (
-                "-mmu --mmproj-url",
-                "LLAMA_ARG_MMPROJ_URL",
-                "URL",
-                "",
-                "nothing is fetched from an address: --mmproj names a file",
-            ),
-            (
-                "--mmproj-auto",
-                "LLAMA_ARG_MMPROJ_AUTO",
-                "",
-                "--no-mmproj --no-mmproj-auto",
-                "no projector is looked for: --mmproj names a file",
-            ),
-            ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", _PROJECTOR_DEVICE),
-            ("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE", "DEVICE", "", _PROJECTOR_DEVICE),
-            ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", _IMAGE_TOKENS),
-            ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", _IMAGE_TOKENS),
-            ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", "images are encoded one by one"),
-            ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", VIDEO.why),
-            ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", VIDEO.why),
-            ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", VIDEO.why),
-            ("--media-path", "", "PATH", "", "messages hold their images, and name no files of this machine"),
-            ("--reuse-port", "LLAMA_ARG_REUSE_PORT", "", "", "one server has one port, or the start fails"),
-            ("--path", "LLAMA_ARG_STATIC_PATH", "PATH", "", FILES.why),
-            ("--cors-methods", "LLAMA_ARG_CORS_METHODS", "METHODS", "", "--cors-origins alone opens the server"),
-            ("--cors-headers", "LLAMA_ARG_CORS_HEADERS", "HEADERS", "", "--cors-origins alone opens the server"),
-            ("--cors-credentials", "LLAMA_ARG_CORS_CREDENTIALS", "", "--no-cors-credentials", "there are no cookies"),
-            ("--api-prefix", "LLAMA_ARG_API_PREFIX", "PREFIX", "", FILES.why),
-            ("--ui-config --webui-config", "LLAMA_ARG_UI_CONFIG", "JSON", "", FILES.why),
-            ("--ui-config-file --webui-config-file", "LLAMA_ARG_UI_CONFIG_FILE", "PATH", "", FILES.why),
-            (
-                "--ui-mcp-proxy --webui-mcp-proxy",
-                "LLAMA_ARG_UI_MCP_PROXY",
-                "",
-                "--no-ui-mcp-proxy --no-webui-mcp-proxy",
-                PROXY.why,
-            ),
-            ("--tools", "LLAMA_ARG_TOOLS", "TOOLS", "", TOOLS.why),
-            ("--tools-runtime", "LLAMA_ARG_TOOLS_RUNTIME", "OPTION", "", TOOLS.why),
-            ("--mcp-servers-config", "LLAMA_ARG_MCP_SERVERS_CONFIG", "PATH", "", TOOLS.why),
-            ("--mcp-servers-json", "LLAMA_ARG_MCP_SERVERS_JSON", "JSON", "", TOOLS.why),
-            ("-ag --agent", "LLAMA_ARG_AGENT", "", "-no-ag --no-agent", TOOLS.why),
-            ("--threads-http", "LLAMA_ARG_THREADS_HTTP", "N", "", "one thread speaks HTTP"),
-            ("--props", "LLAMA_ARG_ENDPOINT_PROPS", "", "", PROPERTIES.why),
-            ("--models-dir", "LLAMA_ARG_MODELS_DIR", "PATH", "", ROUTER.why),
-            ("--models-preset", "LLAMA_ARG_MODELS_PRESET", "PATH", "", ROUTER.why),
-            ("--models-max", "LLAMA_ARG_MODELS_MAX", "N", "", ROUTER.why),
-            ("--models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD", "", "--no-models-autoload", ROUTER.why),
-            ("--reasoning-effort", "LLAMA_ARG_REASONING_EFFORT", "LEVEL", "", "set it in a request: reasoning_effort"),
-            ("-sps --slot-prompt-similarity", "", "X", "", "the longest prefix wins"),
-            ("--lora-init-without-apply", "", "", "", ADAPTERS.why),
-            ("--sleep-idle-seconds", "", "S", "", SLEEP.why),
-            ("--log-prompts-dir", "", "PATH", "", "prompts are never logged"),
-            *(
-                (f"--{name}", "", "", "", _NO_PRESETS)
-                for name in (
-                    *("embd-gemma-default", "fim-qwen-1.5b-default", "fim-qwen-3b-default", "fim-qwen-7b-default"),
-                    *("fim-qwen-7b-spec", "fim-qwen-14b-spec", "fim-qwen-30b-default", "gpt-oss-20b-default"),
-                    *("gpt-oss-120b-default", "vision-gemma-4b-default", "vision-gemma-12b-default"),
-                )
-            ),
-        )
     ),
 )
