@@ -11,19 +11,20 @@ from .chat import Conversation, prepare_message
 from .engine_thread import End, Event, Progress
 from .errors import ApiError, anthropic_error, invalid
 from .generation import Answer, Generation
+from .queue import Place
 from .response_format import ResponseFormat
 from .schema import MESSAGE_ALONE, parse_object
-from .server import Admission, Server, random_id
+from .server import Server, random_id
 from .sse import named_event
 
 _N_MAX_TOKENS = 4096  # the default, as in llama-server
 _OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
 
 
-def prepare_messages(server: Server, body: Any, admission: Admission) -> MessagesFormat:
+def prepare_messages(server: Server, body: Any, place: Place) -> MessagesFormat:
     """A request to /v1/messages."""
     asked, chat = to_chat(body, server.left_out)
-    generation, params = prepare_message(server, chat, admission, f"msg_{random_id()}")
+    generation, params = prepare_message(server, chat, place, f"msg_{random_id()}")
     return MessagesFormat(generation, params, asked.stop_sequences)
 
 

@@ -12,8 +12,9 @@ from .chat import prepare_chat
 from .completions import prepare_openai
 from .errors import ApiError, failed, invalid
 from .limits import check_body
+from .queue import Place
 from .response_format import ResponseFormat
-from .server import Admission, Server, random_id
+from .server import Server, random_id
 
 _log = logging.getLogger(__name__)
 
@@ -22,14 +23,14 @@ Keep = Callable[[dict[str, Any]], None]
 
 async def answer_all(server: Server, requests: Sequence[BatchRequest], keep: Keep) -> None:
     """Answer requests with a server that has been started. keep: takes each line of the result when it is there."""
-    # as many as run, and a few that are ready when one ends
-    room = asyncio.Semaphore(server.n_slots + 2)
+    left = iter(requests)
 
-    async def one(request: BatchRequest) -> None:
-        async with room:
+    async def answer_some() -> None:
+        for request in left:
             keep(await _run_one(server, request))
 
-    await asyncio.gather(*(one(request) for request in requests))
+    # as many as run, and a few that are ready when one ends
+    await asyncio.gather(*(answer_some() for _ in range(server.n_slots + 2)))
 
 
 async def _run_one(server: Server, request: BatchRequest) -> dict[str, Any]:
@@ -64,13 +65,15 @@ async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]
 
 
 async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    prepare: Callable[[Server, Any, Admission], ResponseFormat] = prepare_chat if url == CHAT else prepare_openai
+    prepare: Callable[[Server, Any, Place], ResponseFormat] = prepare_chat if url == CHAT else prepare_openai
 
-    def prepare_checked(admission: Admission) -> ResponseFormat:
+    def prepare_checked() -> ResponseFormat:
         check_body(body)
-        return prepare(server, body, admission)
+        return prepare(server, body, place)
 
-    format = await server.start_generation(prepare_checked)
+    async with server.queue.place() as place:
+        format = await server.executor.run(prepare_checked)
+        place.start(format.generation)
     await format.generation.run()
     response: dict[str, Any] = format.response()
     return response

@@ -24,10 +24,11 @@ from .completions import LlamaFormat
 from .engine_thread import End, Event, Progress, Token
 from .errors import invalid
 from .generation import Answer, Generation
+from .queue import Place
 from .request_metrics import usage
 from .response_format import FINGERPRINT, ResponseFormat, metrics_of, probs_of, progress_of
 from .schema import Completion, parse
-from .server import Admission, Server, random_id
+from .server import Server, random_id
 from .sse import DONE
 from .sse import event as sse
 
@@ -37,9 +38,9 @@ _N_PROBS = 20
 _log = logging.getLogger(__name__)
 
 
-def prepare_chat(server: Server, body: Any, admission: Admission) -> ChatFormat:
+def prepare_chat(server: Server, body: Any, place: Place) -> ChatFormat:
     """A request to /v1/chat/completions."""
-    generation, params = prepare_message(server, body, admission, f"chatcmpl-{random_id()}")
+    generation, params = prepare_message(server, body, place, f"chatcmpl-{random_id()}")
     return ChatFormat(server, generation, params, body.get("top_logprobs"))
 
 
@@ -110,7 +111,7 @@ def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Promp
         raise invalid(str(e)) from None
 
 
-def prepare_message(server: Server, body: Any, admission: Admission, id: str) -> tuple[Generation, ChatParams]:
+def prepare_message(server: Server, body: Any, place: Place, id: str) -> tuple[Generation, ChatParams]:
     """Prepare the answer to a conversation, and what parses it.
 
     Raises:
@@ -122,7 +123,7 @@ def prepare_message(server: Server, body: Any, admission: Admission, id: str) ->
     c = c.model_copy(update={"n_probs": _n_probs(body)})
     if c.n_probs and c.stream and body.get("tools"):
         raise invalid("logprobs is not supported with tools + stream")
-    admission.reserve(c.n)
+    place.take(c.n)
     params, files = conversation(server, body)
     c = c.model_copy(update={"stop": [*_stops(c), *params.additional_stops]})
     prompt = read_prompt(server, params, files)

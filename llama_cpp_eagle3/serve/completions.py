@@ -11,6 +11,7 @@ from ..engine import TokenLogprob
 from .engine_thread import End, Event, Progress, Token
 from .errors import invalid, unsupported
 from .generation import Answer, Generation
+from .queue import Place
 from .request_metrics import usage
 from .response_format import (
     FINGERPRINT,
@@ -22,7 +23,7 @@ from .response_format import (
     settings_of,
 )
 from .schema import Completion, parse
-from .server import Admission, Server
+from .server import Server
 from .sse import DONE
 from .sse import event as sse
 from .tokenizer import n_prompts
@@ -235,23 +236,23 @@ def _nested(data: Any, path: str) -> Any:
     return data
 
 
-def prepare_infill(server: Server, body: Any, admission: Admission) -> LlamaFormat:
+def prepare_infill(server: Server, body: Any, place: Place) -> LlamaFormat:
     """A request to /infill."""
     if server.infill.missing:
         raise unsupported(f"Infill is not supported by this model: it has no token for {server.infill.missing}")
     c, constraint = _options(server, body)
     engine = server.engine
-    admission.reserve(c.n)
+    place.take(c.n)
     prompt = server.infill.request(body, engine.n_batch, c.n_predict, engine.n_ctx)
     return LlamaFormat(server, server.make_generation([prompt], c, **constraint))
 
 
-def prepare_llama(server: Server, body: Any, admission: Admission) -> LlamaFormat:
+def prepare_llama(server: Server, body: Any, place: Place) -> LlamaFormat:
     """A request to /completion."""
-    return LlamaFormat(server, _prepare(server, body, admission))
+    return LlamaFormat(server, _prepare(server, body, place))
 
 
-def prepare_openai(server: Server, body: Any, admission: Admission) -> OpenAIFormat:
+def prepare_openai(server: Server, body: Any, place: Place) -> OpenAIFormat:
     """A request to /v1/completions.
 
     To OpenAI's clients `logprobs` of 0 asks for the tokens' own probabilities alone, to llama-server for none.
@@ -261,17 +262,17 @@ def prepare_openai(server: Server, body: Any, admission: Admission) -> OpenAIFor
     """
     n_probs = body.get("logprobs") if isinstance(body, dict) else None
     n_top = 0 if type(n_probs) is int and n_probs == 0 else None
-    generation = _prepare(server, body if n_top is None else {**body, "logprobs": 1}, admission)
+    generation = _prepare(server, body if n_top is None else {**body, "logprobs": 1}, place)
     return OpenAIFormat(server, generation, n_top)
 
 
-def _prepare(server: Server, body: Any, admission: Admission) -> Generation:
+def _prepare(server: Server, body: Any, place: Place) -> Generation:
     c, constraint = _options(server, body)
     if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
     if c.suffix and not server.infill.is_there:
         raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
-    admission.reserve(n_prompts(body.get("prompt")) * c.n)
+    place.take(n_prompts(body.get("prompt")) * c.n)
     return server.make_generation(_prompts(server, body.get("prompt"), c.suffix), c, **constraint)
 
 

@@ -15,7 +15,7 @@ from .embedder import NO_POOLING, Embedder, Matrix
 from .errors import failed, invalid, unsupported
 from .http import Json, compute, until_gone
 from .limits import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
-from .server import Admission, Server
+from .server import Server
 from .tokenizer import n_prompts
 
 
@@ -46,8 +46,8 @@ async def _embed(request: Request, openai: bool) -> Response:
     embedder = server.embedder
     if embedder is None:
         raise unsupported("This server does not support embeddings. Start it with `--embeddings`")
-    with Admission(server) as admission:
-        prompts = await compute(request, lambda server, body: _prepare(server, embedder, body, openai, admission))
+    async with server.queue.place(1):
+        prompts = await compute(request, lambda server, body: _prepare(server, embedder, body, openai))
         found = await until_gone(request.receive, _embed_all(server, embedder, prompts))
     if not prompts.openai:
         return Json([{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)])
@@ -65,7 +65,7 @@ async def _embed(request: Request, openai: bool) -> Response:
     )
 
 
-def _prepare(server: Server, embedder: Embedder, body: Any, openai: bool, admission: Admission) -> _Prompts:
+def _prepare(server: Server, embedder: Embedder, body: Any, openai: bool) -> _Prompts:
     """Check a request and tokenize its texts."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
@@ -83,7 +83,6 @@ def _prepare(server: Server, embedder: Embedder, body: Any, openai: bool, admiss
     texts = [_joined(text) for text in texts] if isinstance(texts, list) else _joined(texts)
     if n_prompts(texts) > N_EMBEDDINGS_MAX:
         raise exceeds("input", N_EMBEDDINGS_MAX, "texts", n_prompts(texts))
-    admission.reserve(1)
     prompts = server.tokenizer.prompts(texts)
     for tokens in prompts:
         if len(tokens) > embedder.n_max:

@@ -11,17 +11,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .bodies import parse_json
 from .engine_thread import Event
 from .errors import ApiError, anthropic_error
 from .generation import Answer
-from .jsons import dumps
+from .jsons import dumps, parse_json
+from .queue import Place
 from .response_format import ResponseFormat
-from .server import Admission, Server
+from .server import Server
 from .sse import PING
 
 T = TypeVar("T")
-Prepare = Callable[[Server, Any, Admission], ResponseFormat]
+Prepare = Callable[[Server, Any, Place], ResponseFormat]
 """Makes a generation of a request's JSON, in a thread."""
 Batch = list[tuple[Answer, Event]]
 Batches = AsyncGenerator[Batch, None]
@@ -37,9 +37,9 @@ async def compute(request: Request, function: Callable[[Server, Any], T]) -> T:
         ClientDisconnect: the client has left.
     """
     server: Server = request.app.state.server
-    async with server.bodies.read(request.stream()) as text:
-        work = server.executor.run(lambda: function(server, parse_json(text)))
-        found: T = await until_gone(request.receive, work)
+    async with server.queue.place() as place:
+        text = await place.read(request.stream())
+        found: T = await until_gone(request.receive, server.executor.run(lambda: function(server, parse_json(text))))
         return found
 
 
@@ -77,9 +77,12 @@ async def generate(request: Request, prepare: Prepare) -> Response:
 async def _start(request: Request, prepare: Prepare) -> ResponseFormat:
     """Start a generation; the body is not kept beyond that."""
     server: Server = request.app.state.server
-    async with server.bodies.read(request.stream()) as text:
-        work = server.start_generation(lambda admission: prepare(server, parse_json(text), admission))
-        return await until_gone(request.receive, work)
+    async with server.queue.place() as place:
+        text = await place.read(request.stream())
+        work = server.executor.run(lambda: prepare(server, parse_json(text), place))
+        format: ResponseFormat = await until_gone(request.receive, work)
+        place.start(format.generation)
+        return format
 
 
 class EventStream(Response):

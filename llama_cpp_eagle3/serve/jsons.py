@@ -1,14 +1,19 @@
-"""JSON in and out: orjson if it is installed, else the standard library."""
+"""JSON in, within limits, and out: orjson if it is installed, else the standard library."""
 
 from __future__ import annotations
 
 import json
 import math
+import threading
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from .errors import invalid
+from .limits import check_body, check_text
+
+_PARSING = threading.Lock()
+"""The parser holds the GIL: between two bodies all other threads have their turn."""
 
 orjson: Any
 try:
@@ -29,16 +34,24 @@ def dumps(value: Any) -> bytes:
     return text.encode(errors="backslashreplace")  # a lone surrogate becomes JSON's own escape of it
 
 
-def loads(text: bytes) -> Any:
-    """JSON as a value.
+def parse_json(text: bytes) -> Any:
+    """A request's body. An empty one is an empty object.
 
     Raises:
-        ApiError: it is none, or too deep.
+        ApiError: it is not JSON, is too deep, or exceeds a limit of requests.
     """
+    check_text(text)
     try:
-        return orjson.loads(text) if orjson is not None else json.loads(text, parse_constant=_no_constant)
+        with _PARSING:
+            body = _loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as e:
         raise invalid(f"the body is not JSON: {e}") from None
+    check_body(body)
+    return body
+
+
+def _loads(text: bytes) -> Any:
+    return orjson.loads(text) if orjson is not None else json.loads(text, parse_constant=_no_constant)
 
 
 def _no_constant(name: str) -> None:

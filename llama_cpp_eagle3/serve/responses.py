@@ -10,17 +10,18 @@ from .chat import Conversation, prepare_message
 from .engine_thread import End, Event, Progress, Token
 from .errors import ApiError, invalid, unsupported
 from .generation import Answer, Generation
+from .queue import Place
 from .request_metrics import usage
 from .response_format import ResponseFormat, metrics_of, progress_of
 from .response_items import messages_of
 from .schema import MESSAGE_ALONE
-from .server import Admission, Server, random_id
+from .server import Server, random_id
 from .sse import named_event
 
 
-def prepare_response(server: Server, body: Any, admission: Admission) -> ResponsesFormat:
+def prepare_response(server: Server, body: Any, place: Place) -> ResponsesFormat:
     """A request to /v1/responses."""
-    return ResponsesFormat(*prepare_message(server, to_chat(body, server.left_out), admission, f"resp_{random_id()}"))
+    return ResponsesFormat(*prepare_message(server, to_chat(body, server.left_out), place, f"resp_{random_id()}"))
 
 
 def to_chat(body: Any, left_out: LeftOut | None = None) -> dict[str, Any]:

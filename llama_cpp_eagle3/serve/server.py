@@ -6,30 +6,28 @@ import asyncio
 import logging
 import secrets
 import string
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from ..chat import LeftOut, Loosened
 from ..draft.costs import why_not_read
 from ..engine import DraftSettings, Media, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
-from .bodies import Bodies
 from .embedder import Embedder
 from .engine_thread import EngineThread, Job
-from .errors import ApiError, failed, invalid, too_busy, too_long
+from .errors import failed, invalid, too_long
 from .executor import Executor
 from .generation import Answer, Generation
 from .infill import Infill
 from .limits import check_logprobs
 from .metrics import Metrics
 from .options import ServeOptions
+from .queue import Queue
 from .record import Recorder
 from .request_metrics import RequestMetrics
 from .sampling_params import SEED_RANDOM, draft_of, sampling_of, stops_of
@@ -40,18 +38,8 @@ from .tokenizer import Tokenizer
 _log = logging.getLogger(__name__)
 _ALPHABET = string.ascii_letters + string.digits
 _N_UNLIMITED = 2**31 - 1  # tokens
-_N_BODIES = 4  # of the largest size, at once
 _STOP_SECONDS = 20.0
 _UNLIMITED_SECONDS = 1e9
-
-
-class Prepared(Protocol):
-    """A request that is ready to be generated."""
-
-    generation: Generation
-
-
-P = TypeVar("P", bound=Prepared)
 
 
 class Server:
@@ -66,11 +54,9 @@ class Server:
         self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()
         self.embedder = self._make_embedder() if options.embeddings else None
-        self.bodies = Bodies(_N_BODIES * options.n_body_max)
+        self.queue = Queue(self.engine_thread, self.metrics, options.n_queue_max, options.n_body_max)
         self.executor = Executor(options.prepare_seconds)
         self._file_executor = Executor(_UNLIMITED_SECONDS)
-        self._n_preparing = 0
-        self._admission_lock = threading.Lock()
         self.recorder = self._make_recorder(options.record) if options.record is not None else None
 
     def start(self) -> None:
@@ -114,15 +100,6 @@ class Server:
         n_cells = self.engine.n_ctx * (1 if self.engine.target.is_pooled else len(slots))
         return min(1.0, sum(user.n_past for user in users) / n_cells)
 
-    @property
-    def n_queued(self) -> int:
-        """Sequences that wait for a slot."""
-        return max(0, self._n_ahead - self.n_slots)
-
-    @property
-    def _n_ahead(self) -> int:
-        return len(self.engine_thread.jobs) + self._n_preparing
-
     def drafting(self) -> dict[str, Any]:
         """The default drafting, or the reason for none. For the engine's thread."""
         engine = self.engine
@@ -156,45 +133,6 @@ class Server:
         """Run a function that reads or writes files in a thread, without a deadline."""
         return await self._file_executor.run(function, *args)
 
-    def reserve(self, n_new: int) -> None:
-        """Reserve places in the queue for sequences that are being prepared; see `Admission`. From any thread.
-
-        Raises:
-            ApiError: there are too many for the queue, now or ever.
-        """
-        if self.engine_thread.failure:
-            raise failed(self.engine_thread.failure)
-        n_queue, n_most = self.options.n_queue_max, self.n_slots + self.options.n_queue_max
-        if n_new > n_most:
-            raise invalid(
-                f"the request asks for {n_new} texts (prompts x n) and never fits: this server has {self.n_slots} "
-                f"slots and a queue of {n_queue} (--max-queued-requests); send at most {n_most} at once"
-            )
-        with self._admission_lock:
-            if self._n_ahead + n_new > n_most:
-                raise too_busy(self.n_queued, self._retry_after())
-            self._n_preparing += n_new
-
-    def release(self, n: int, generation: Generation | None = None) -> None:
-        """Release reserved places; generation: it starts in their place."""
-        with self._admission_lock:
-            self._n_preparing -= n
-            if generation is not None:
-                generation.start()
-
-    async def start_generation(self, prepare: Callable[[Admission], P]) -> P:
-        """Prepare a request in a thread, then start its generation.
-
-        prepare: parses, renders and tokenizes, within one deadline.
-
-        Raises:
-            ApiError: the request cannot be done, takes too long to prepare, or there is no room.
-        """
-        with Admission(self) as admission:
-            prepared: P = await self.executor.run(prepare, admission)
-            admission.start(prepared.generation)
-        return prepared
-
     async def run_on_engine_thread(self, function: Any, seq_id: int | None = None) -> Any:
         """Run a function on the engine thread between two steps; seq_id: once this slot is free."""
         if self.engine_thread.failure:
@@ -214,7 +152,7 @@ class Server:
         thought_ends: SequenceOf[SequenceOf[int]] = (),
         **sampling: Any,
     ) -> Generation:
-        """Make the sequences that complete prompts, `completion.n` of each. Call `Admission.reserve` before.
+        """Make the sequences that complete prompts, `completion.n` of each. Take places in the queue for them before.
 
         Args:
             prompts: tokens of each.
@@ -239,10 +177,6 @@ class Server:
         for answer in generation.answers:
             answer.metrics.loosened = loosened
         return generation
-
-    def _retry_after(self) -> int:
-        seconds = self.n_queued * self.metrics.mean_request_seconds / max(1, self.n_slots)
-        return min(60, max(1, round(seconds)))
 
     def _prepare(
         self,
@@ -320,42 +254,6 @@ class Server:
             return None
         n_keep = n_prompt if c.n_keep < 0 else c.n_keep + (self.tokenizer.vocab.bos >= 0)
         return Shift(n_keep, c.n_discard)
-
-
-class Admission:
-    """Places in the queue that one request holds while it is prepared; without one it is refused at once."""
-
-    def __init__(self, server: Server):
-        self._server = server
-        self._lock = threading.Lock()
-        self._n = 0
-        self._is_over = False
-
-    def reserve(self, n_new: int) -> None:
-        """Reserve places in the queue. From any thread.
-
-        Raises:
-            ApiError: there are too many for the queue, now or ever; or the client has gone.
-        """
-        with self._lock:
-            if self._is_over:
-                raise ApiError(499, "invalid_request_error", "the client has left, or the request's time is over")
-            self._server.reserve(n_new)
-            self._n += n_new
-
-    def start(self, generation: Generation) -> None:
-        """Start a generation, whose sequences take the reserved places."""
-        with self._lock:
-            self._server.release(self._n, generation)
-            self._n = 0
-
-    def __enter__(self) -> Admission:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
-        with self._lock:
-            self._is_over = True
-            self._server.release(self._n)
 
 
 def check_unsupported(c: Completion) -> None:

@@ -90,8 +90,8 @@ async def act(request: Request) -> Response:
         raise invalid("Invalid slot ID")
     action = request.query_params.get("action", "")
     if action == "erase":
-        async with server.bodies.read(request.stream()):
-            pass  # none is needed, but only after it can the client be seen to leave
+        async with server.queue.place() as place:
+            await place.read(request.stream())  # none is needed, but only after it can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
         path = await compute(request, _path)

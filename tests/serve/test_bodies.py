@@ -73,7 +73,7 @@ def test_large_bodies_do_not_stop_a_stream(running: Running, monkeypatch: pytest
             statuses = [answer.result().status_code for answer in answers]
     assert text == expected
     assert statuses == [400] * 4
-    assert not running.server.bodies.n_bytes
+    assert not running.server.queue.n_bytes
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def small(pair: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
 
 
 def test_bodies_are_bounded_together(small: Running) -> None:
-    bodies = small.server.bodies
+    bodies = small.server.queue
     assert bodies.n_bytes_max == 400_000
     large = {**BODY, "prompt": "a", "user": "x" * 90_000}
     opened = [connect(small) for _ in range(4)]
@@ -109,7 +109,7 @@ def test_bodies_are_bounded_together(small: Running) -> None:
 
 
 def test_a_body_counts_until_it_is_prepared_and_no_longer(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = small.server.bodies
+    bodies = small.server.queue
     large = {**BODY, "user": "x" * 90_000, "stream": True}
     with monkeypatch.context() as patch, connect(small) as opened:
         held = Held(patch)
@@ -194,6 +194,6 @@ def test_who_leaves_is_noticed(
             return [(record.fields["path"], record.fields["status"]) for record in records]  # type: ignore[attr-defined]
 
         wait_for(lambda: (path.partition("?")[0], 499) in answers())
-        assert not running.server.n_queued
+        assert not running.server.queue.n_waiting
         held.go_on.set()
     assert running.ask("/tokenize", {"content": "a"})["tokens"]

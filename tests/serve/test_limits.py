@@ -22,7 +22,6 @@ from llama_cpp_eagle3.serve import server as server_module
 from llama_cpp_eagle3.serve.errors import ApiError
 from llama_cpp_eagle3.serve.limits import LIMITS, N_EMBEDDINGS_MAX, N_LOGPROBS_MAX, N_VALUES_MAX, check_body
 from llama_cpp_eagle3.serve.schema import Completion
-from llama_cpp_eagle3.serve.server import Admission
 from serving import Running
 
 DOC = Path(__file__).parents[2] / "docs" / "serving.md"
@@ -247,9 +246,10 @@ def test_a_full_queue_refuses_before_it_does_anything(
     monkeypatch.setattr(server.templates, "apply", lambda *args, **kw: seen.append(args) or apply(*args, **kw))
     message = [{"role": "user", "content": TEXT}]
     body = {"prompt": TEXT, "messages": message, "input": TEXT, "n_predict": 1}
-    with Admission(server) as admission:
-        admission.reserve(server.n_slots + server.options.n_queue_max)
-        response = running.post(path, body)
+    n = server.n_slots + server.options.n_queue_max
+    server.queue.take(n)
+    response = running.post(path, body)
+    server.queue.give_back(n)
     assert response.status_code == 429
     assert not seen
     assert running.post(path, body).status_code == 200
@@ -272,7 +272,7 @@ def test_two_slow_requests_do_not_hold_the_others(pair: Any, monkeypatch: pytest
                 assert "within 2 s" in error["message"]
         assert held.n_calls == 2
         assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})  # they are still at it
-        assert not server.n_queued
+        assert not server.queue.n_waiting
     assert server.llm.engine.n_ctx  # it was not freed below them
     held.go_on.set()
     assert server.executor.stop(20.0)
@@ -316,8 +316,8 @@ def test_a_client_leaves_while_its_request_is_prepared(
         patch.setattr(server.tokenizer, "check_length", held)
         with leave(running, path, {"prompt": TEXT, "messages": [{"role": "user", "content": TEXT}]}):
             wait_for(lambda: held.n_calls == 1)
-            assert server._n_preparing == 1
-        wait_for(lambda: not server._n_preparing)
+            assert server.queue.n_preparing == 1
+        wait_for(lambda: not server.queue.n_preparing)
         held.go_on.set()
     assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})
     assert not server.engine_thread.jobs
@@ -331,7 +331,7 @@ def test_a_client_of_embeddings_leaves(tiny_target: Any, monkeypatch: pytest.Mon
         monkeypatch.setattr(embedder, "embed", held)
         with leave(running, "/v1/embeddings", {"input": [TEXT] * 50}):
             wait_for(lambda: held.n_calls == 1)
-        wait_for(lambda: not running.server._n_preparing)
+        wait_for(lambda: not running.server.queue.n_preparing)
         held.go_on.set()
         assert "data" in running.ask("/v1/embeddings", {"input": TEXT})
         assert held.n_calls == 2  # the other 49 were not computed
