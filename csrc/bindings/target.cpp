@@ -10,7 +10,9 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <new>
 #include <optional>
+#include <string_view>
 
 namespace eagle3::python {
 
@@ -105,15 +107,28 @@ void decode_parts(py_target & self, const std::vector<batch_part> & parts) {
 }
 
 py::bytes state_get(py_target & self, llama_seq_id seq_id) {
-    const busy_flag::scope     scope(self.busy);
-    const std::vector<uint8_t> state = self.impl.memory().state_get(seq_id);
-    return { reinterpret_cast<const char *>(state.data()), state.size() };
+    py::object state;
+    {
+        const nogil            release;
+        const busy_flag::scope scope(self.busy);
+        self.impl.memory().state_get(seq_id, [&](size_t n) {
+            const py::gil_scoped_acquire acquire;
+            state = py::reinterpret_steal<py::object>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(n)));
+            if (!state) {
+                PyErr_Clear();
+                throw std::bad_alloc();
+            }
+            return reinterpret_cast<uint8_t *>(PyBytes_AS_STRING(state.ptr()));
+        });
+    }
+    return state;
 }
 
 void state_set(py_target & self, llama_seq_id seq_id, const py::bytes & state) {
-    const busy_flag::scope scope(self.busy);
     const std::string_view bytes = state;
-    self.impl.memory().state_set(seq_id, { bytes.begin(), bytes.end() });
+    const nogil            release;
+    const busy_flag::scope scope(self.busy);
+    self.impl.memory().state_set(seq_id, reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
 }
 
 llama_token sample_from(py_target & self, uintptr_t sampler,

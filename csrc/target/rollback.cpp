@@ -3,6 +3,8 @@
 #include "error.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace eagle3 {
 
@@ -214,105 +216,134 @@ namespace {
 
 constexpr uint32_t state_magic = 0x32545345; // "EST2"
 
-template <typename T>
-void put(std::vector<uint8_t> & bytes, const T * values, size_t n) {
-    const uint64_t n64   = n;
-    const auto     count = reinterpret_cast<const uint8_t *>(&n64);
-    const auto     data  = reinterpret_cast<const uint8_t *>(values);
-    bytes.insert(bytes.end(), count, count + sizeof(n64));
-    bytes.insert(bytes.end(), data, data + n * sizeof(T));
-}
-
-// what put() wrote
-class reader {
+// what state_get() writes: arrays, each after its length
+class writer {
   public:
-    explicit reader(const std::vector<uint8_t> & bytes) : bytes(bytes) {}
+    explicit writer(uint8_t * dst) : dst_(dst) {}
 
     template <typename T>
-    std::vector<T> get() {
-        uint64_t n = 0;
-        read(&n, sizeof(n));
-        if (n > (bytes.size() - at) / sizeof(T)) {
-            throw std::invalid_argument("not a state of a sequence, or truncated");
-        }
-        std::vector<T> values(n);
-        read(values.data(), n * sizeof(T));
+    static size_t size_of(size_t n) {
+        return sizeof(uint64_t) + n * sizeof(T);
+    }
+
+    template <typename T>
+    void put(const T * values, size_t n) {
+        std::copy_n(reinterpret_cast<const uint8_t *>(values), n * sizeof(T), skip<T>(n));
+    }
+
+    // where an array is to be, which the caller writes
+    template <typename T>
+    uint8_t * skip(size_t n) {
+        const uint64_t n64 = n;
+        memcpy(dst_, &n64, sizeof(n64));
+        uint8_t * values = dst_ + sizeof(n64);
+        dst_             = values + n * sizeof(T);
         return values;
     }
 
-    bool at_end() const { return at == bytes.size(); }
-
   private:
-    void read(void * dst, size_t n) {
-        if (n > bytes.size() - at) {
-            throw std::invalid_argument("not a state of a sequence, or truncated");
-        }
-        std::copy_n(bytes.data() + at, n, static_cast<uint8_t *>(dst));
-        at += n;
+    uint8_t * dst_;
+};
+
+class reader {
+  public:
+    reader(const uint8_t * src, size_t size) : src_(src), n_left_(size) {}
+
+    template <typename T>
+    std::vector<T> get() {
+        const auto [bytes, n] = next<T>();
+        std::vector<T> values(n);
+        std::copy_n(bytes, n * sizeof(T), reinterpret_cast<uint8_t *>(values.data()));
+        return values;
     }
 
-    const std::vector<uint8_t> & bytes;
-    size_t                       at = 0;
+    // where an array is, and how long it is
+    template <typename T>
+    std::pair<const uint8_t *, size_t> next() {
+        uint64_t n = 0;
+        check(n_left_ >= sizeof(n));
+        memcpy(&n, src_, sizeof(n));
+        n_left_ -= sizeof(n);
+        check(n <= n_left_ / sizeof(T));
+        const uint8_t * values = src_ + sizeof(n);
+        src_                   = values + n * sizeof(T);
+        n_left_ -= n * sizeof(T);
+        return { values, n };
+    }
+
+    bool at_end() const { return n_left_ == 0; }
+
+  private:
+    static void check(bool is_right) {
+        if (!is_right) {
+            throw std::invalid_argument("not a state of a sequence, or truncated");
+        }
+    }
+
+    const uint8_t * src_;
+    size_t          n_left_;
 };
 
 } // namespace
 
-std::vector<uint8_t> seq_rollback::state_get() {
+void seq_rollback::state_get(const allocator & allocate) {
     abort();
-    saved_state now;
-    store(now, LLAMA_STATE_SEQ_FLAGS_NONE);
-    std::vector<uint8_t> bytes;
-    const int32_t        header[] = { static_cast<int32_t>(state_magic), now.n_past };
-    put(bytes, header, 2);
-    put(bytes, replay_.data(), replay_.size());
-    put(bytes, now.data.data(), now.data.size());
-    return bytes;
+    const int32_t header[] = { static_cast<int32_t>(state_magic), memory_end() };
+    const size_t  n_data   = n_bytes(LLAMA_STATE_SEQ_FLAGS_NONE);
+    const size_t  n_replay = writer::size_of<llama_token>(replay_.size());
+    writer        out(allocate(writer::size_of<int32_t>(2) + n_replay + writer::size_of<uint8_t>(n_data)));
+    out.put(header, 2);
+    out.put(replay_.data(), replay_.size());
+    store(out.skip<uint8_t>(n_data), n_data, LLAMA_STATE_SEQ_FLAGS_NONE);
 }
 
-void seq_rollback::state_set(const std::vector<uint8_t> & state) {
-    reader     in(state);
+void seq_rollback::state_set(const uint8_t * src, size_t size) {
+    reader     in(src, size);
     const auto header = in.get<int32_t>();
     if (header.size() != 2 || header[0] != static_cast<int32_t>(state_magic)) {
         throw std::invalid_argument("not a state of a sequence, or truncated");
     }
     std::vector<llama_token> replay = in.get<llama_token>();
-    const saved_state        now    = { header[1], in.get<uint8_t>() };
+    const auto [data, n_data]       = in.next<uint8_t>();
     if (!in.at_end()) {
         throw std::invalid_argument("not a state of a sequence: it has more bytes than its header counts");
     }
     reset();
-    if (!restore(now, LLAMA_STATE_SEQ_FLAGS_NONE)) {
+    if (!restore(header[1], data, n_data, LLAMA_STATE_SEQ_FLAGS_NONE)) {
         clear_memory();
-        throw context_full_error(format("no room in the context for the %d tokens of a saved sequence", now.n_past));
+        throw context_full_error(format("no room in the context for the %d tokens of a saved sequence", header[1]));
     }
     replay_ = std::move(replay);
 }
 
+size_t seq_rollback::n_bytes(uint32_t flags) const {
+    return memory_end() == 0 ? 0 : llama_state_seq_get_size_ext(ctx_, seq_id_, flags);
+}
+
 void seq_rollback::store(saved_state & state, uint32_t flags) {
     state.n_past = memory_end();
-    if (state.n_past == 0) {
-        return;
-    }
-    state.data.resize(llama_state_seq_get_size_ext(ctx_, seq_id_, flags));
-    if (state.data.empty() ||
-        llama_state_seq_get_data_ext(ctx_, state.data.data(), state.data.size(), seq_id_, flags) != state.data.size()) {
+    state.data.resize(n_bytes(flags));
+    store(state.data.data(), state.data.size(), flags);
+}
+
+void seq_rollback::store(uint8_t * dst, size_t size, uint32_t flags) {
+    const bool is_empty = memory_end() == 0;
+    if (is_empty ? size != 0 : size == 0 || llama_state_seq_get_data_ext(ctx_, dst, size, seq_id_, flags) != size) {
         throw error(format("llama.cpp could not save the state of sequence %d", seq_id_));
     }
 }
 
-bool seq_rollback::restore(const saved_state & state, uint32_t flags) {
+bool seq_rollback::restore(int32_t n_past, const uint8_t * src, size_t size, uint32_t flags) {
     n_back_    = 0;
     is_before_ = false;
-    if (state.n_past == 0) {
+    if (n_past == 0) {
         clear_memory();
         return true;
     }
     // attention layers were not saved: what they have beyond that position goes
     llama_memory_t memory = llama_get_memory(ctx_);
-    return llama_state_seq_set_data_ext(ctx_, state.data.data(), state.data.size(), seq_id_, flags) ==
-               state.data.size() &&
-           llama_memory_seq_rm(memory, seq_id_, state.n_past, -1) &&
-           llama_memory_seq_pos_max(memory, seq_id_) == state.n_past - 1;
+    return llama_state_seq_set_data_ext(ctx_, src, size, seq_id_, flags) == size &&
+           llama_memory_seq_rm(memory, seq_id_, n_past, -1) && llama_memory_seq_pos_max(memory, seq_id_) == n_past - 1;
 }
 
 // what the memory holds, and what it could go back to

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -28,6 +29,9 @@ struct saved_state {
 };
 
 using saved_state_ptr = std::shared_ptr<const saved_state>;
+
+// Gives so many bytes to write to, all of which are written. A conversation has hundreds of MiB: none is copied twice
+using allocator = std::function<uint8_t *(size_t)>;
 
 // Takes tokens of one sequence back: begin(), decode, commit(). Also knows what truncate() needs to go back further:
 // saved states, which belong to whoever keeps them. Those that are gone are not gone back to.
@@ -99,8 +103,8 @@ class seq_rollback {
     // All that the sequence holds: its memory and the replay, not the saved states. state_set() is for an empty
     // sequence and throws context_full_error if there is no room, std::invalid_argument for bytes that are no such
     // state
-    std::vector<uint8_t> state_get();
-    void                 state_set(const std::vector<uint8_t> & state);
+    void state_get(const allocator & allocate);
+    void state_set(const uint8_t * src, size_t size);
 
     // other sequences' states were gathered where this one's snapshots were, or it is not known what was decoded
     void drop_snapshots() {
@@ -111,10 +115,15 @@ class seq_rollback {
   private:
     int32_t memory_end() const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), seq_id_) + 1; }
     bool    trim(int32_t n_past);
+    size_t  n_bytes(uint32_t flags) const; // of the memory
     void    store(saved_state & state, uint32_t flags);
-    bool    restore(const saved_state & state, uint32_t flags);
-    void    clear_memory();
-    void    reset();
+    void    store(uint8_t * dst, size_t size, uint32_t flags);
+    bool    restore(const saved_state & state, uint32_t flags) {
+        return restore(state.n_past, state.data.data(), state.data.size(), flags);
+    }
+    bool restore(int32_t n_past, const uint8_t * src, size_t size, uint32_t flags);
+    void clear_memory();
+    void reset();
 
     llama_context * ctx_;
     llama_seq_id    seq_id_;

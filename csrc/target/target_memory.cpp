@@ -151,39 +151,35 @@ void target_memory::set_spans(llama_seq_id seq_id, std::vector<media_span> spans
     positions_[seq_id].restore(std::move(spans));
 }
 
-std::vector<uint8_t> target_memory::state_get(llama_seq_id seq_id) {
+void target_memory::state_get(llama_seq_id seq_id, const allocator & allocate) {
     check_seq(seq_id);
     release_leaves(seq_id);
-    std::vector<uint8_t> state   = rollbacks_[seq_id].state_get();
-    const auto &         spans   = positions_[seq_id].spans();
-    const auto           n_spans = static_cast<uint32_t>(spans.size());
-    const auto *         bytes   = reinterpret_cast<const uint8_t *>(spans.data());
-    const auto *         count   = reinterpret_cast<const uint8_t *>(&n_spans);
-    // behind all else, their number last
-    if (n_spans > 0) {
-        state.insert(state.end(), bytes, bytes + n_spans * sizeof(media_span));
-    }
-    state.insert(state.end(), count, count + sizeof(n_spans));
-    return state;
+    const auto & spans    = positions_[seq_id].spans();
+    const auto   n_spans  = static_cast<uint32_t>(spans.size());
+    const size_t n_images = n_spans * sizeof(media_span);
+    // after all else, their number last
+    rollbacks_[seq_id].state_get([&](size_t n) {
+        uint8_t * dst = allocate(n + n_images + sizeof(n_spans));
+        std::copy_n(reinterpret_cast<const uint8_t *>(spans.data()), n_images, dst + n);
+        memcpy(dst + n + n_images, &n_spans, sizeof(n_spans));
+        return dst;
+    });
 }
 
-void target_memory::state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state) {
+void target_memory::state_set(llama_seq_id seq_id, const uint8_t * src, size_t size) {
     truncate(0, seq_id);
     uint32_t n_spans = 0;
-    size_t   n_bytes = state.size();
-    if (n_bytes >= sizeof(n_spans)) {
-        n_bytes -= sizeof(n_spans);
-        memcpy(&n_spans, state.data() + n_bytes, sizeof(n_spans));
+    if (size >= sizeof(n_spans)) {
+        size -= sizeof(n_spans);
+        memcpy(&n_spans, src + size, sizeof(n_spans));
     }
-    if (n_spans > n_bytes / sizeof(media_span)) {
+    if (n_spans > size / sizeof(media_span)) {
         throw std::invalid_argument("not a state of a sequence, or truncated");
     }
-    n_bytes -= n_spans * sizeof(media_span);
+    size -= n_spans * sizeof(media_span);
     std::vector<media_span> spans(n_spans);
-    for (uint32_t i = 0; i < n_spans; ++i) {
-        memcpy(&spans[i], state.data() + n_bytes + i * sizeof(media_span), sizeof(media_span));
-    }
-    rollbacks_[seq_id].state_set({ state.begin(), state.begin() + static_cast<std::ptrdiff_t>(n_bytes) });
+    std::copy_n(src + size, n_spans * sizeof(media_span), reinterpret_cast<uint8_t *>(spans.data()));
+    rollbacks_[seq_id].state_set(src, size);
     try {
         set_spans(seq_id, std::move(spans));
     } catch (...) {

@@ -71,8 +71,8 @@ class target_memory {
 
     // all that a sequence holds, but not what it can go back to. state_set throws context_full_error if there is no
     // room: the sequence is empty then
-    std::vector<uint8_t> state_get(llama_seq_id seq_id);
-    void                 state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state);
+    void state_get(llama_seq_id seq_id, const allocator & allocate);
+    void state_set(llama_seq_id seq_id, const uint8_t * src, size_t size);
 
     // Remove all sequences, and clear the cells too. What a damaged state left in cells may be NaN, and masked cells
     // take part in products with zero
