@@ -18,4 +18,7 @@ op_traits * attention_soft_max(const ggml_tensor * op); // null: left to ggml
 // flash attention: all of it in one operation
 op_traits * attention_flash(const ggml_tensor * op); // null: left to ggml
 
+// what recurrent layers have in the place of attention: the gated delta rule (delta_net.cpp)
+op_traits * gated_delta_net(const ggml_tensor * op); // null: left to ggml
+
 } // namespace eagle3::kernels

@@ -72,6 +72,9 @@ class registry : public extra_buffer_type {
         if (op->op == GGML_OP_FLASH_ATTN_EXT) {
             return comes_from(*table, op->src[0]) ? attention_flash(op) : nullptr;
         }
+        if (op->op == GGML_OP_GATED_DELTA_NET) { // by beta, as queries are made of saved states too
+            return comes_from(*table, op->src[4]) ? gated_delta_net(op) : nullptr;
+        }
         if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
             return nullptr;
         }

@@ -274,6 +274,41 @@ def flash_attend(
     return queries, found
 
 
+def delta_net(
+    weights: Weights,
+    x: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    g: np.ndarray,
+    state: np.ndarray,
+    n_states: int,
+    n_threads: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """GATED_DELTA_NET: what it gives, the states after the last n_states tokens, the newest first, and beta.
+
+    x: (sequences, tokens, n_embd); beta is weights times x. q, k, v, g: (sequences, tokens, heads, channels). state:
+    (sequences, heads, channels, channels).
+    """
+    context = Context()
+    inputs = context.new(F32, (x.shape[2], x.shape[0] * x.shape[1]))
+    flat = _call(_base, "ggml_mul_mat", context.address, _P(weights.address), _P(inputs))
+    sizes = [ctypes.c_int64(n) for n in (1, v.shape[2], v.shape[1], v.shape[0])]
+    beta = _call(_base, "ggml_reshape_4d", context.address, _P(flat), *sizes)
+    parts = [context.new(F32, part.shape[::-1]) for part in (q, k, v, g, state)]
+    args = [_P(part) for part in (*parts[:4], beta, parts[4])]
+    result = _call(_base, "ggml_gated_delta_net", context.address, *args, ctypes.c_int64(n_states))
+    compute = _Graph(context, result, n_threads)
+    for address, values in zip((inputs, *parts), (x, q, k, v, g, state), strict=True):
+        set_data(address, np.ascontiguousarray(values, np.float32).tobytes())
+    compute()
+    found = values_of(result).reshape(-1)
+    given, states = found[: v.size].reshape(v.shape), found[v.size :].reshape(n_states, *state.shape)
+    betas = values_of(flat).reshape(v.shape[:3])
+    context.close()
+    return given, states, betas
+
+
 def kernels_for(weights: Weights, n_rows_max: Mapping[str, int]) -> Any:
     """Have our kernels compute products with them."""
     return _core.CpuKernels([weights.address], n_rows_max)
