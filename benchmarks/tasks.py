@@ -11,8 +11,8 @@ that earlier calls have published under the same name.
 
 Sides are `plain`, `auto` (all that can draft), `auto-ngram` and `auto-draft` (one drafter alone), `auto-spm` (n-grams,
 and /infill with the suffix first), `chain-3` (fixed chains of -md), `llama-server` and `llama-server:TYPES[@N]` (its
---spec-type with +, and its --spec-draft-n-max), and `llama_cpp` and `llama_cpp:lookup` (llama-cpp-python in this
-process, plain and with its prompt lookup). The default is Qwen2.5-Coder-1.5B-Instruct with the 0.5B as -md.
+--spec-type with +, and the longest draft of each of them), and `llama_cpp` and `llama_cpp:lookup` (llama-cpp-python in
+this process, plain and with its prompt lookup). The default is Qwen2.5-Coder-1.5B-Instruct with the 0.5B as -md.
 """
 
 from __future__ import annotations
@@ -348,6 +348,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def longest_draft(spec_type: str, n_max: str) -> list[str]:
+    """llama-server's flags for the longest draft of one of its types."""
+    if spec_type == "ngram-mod":  # whose shortest is 48 by default
+        return ["--spec-ngram-mod-n-max", n_max, "--spec-ngram-mod-n-min", "1"]
+    if spec_type.startswith("ngram"):
+        return [f"--spec-{spec_type}-size-m", n_max]
+    return ["--spec-draft-n-max", n_max]
+
+
 def command_of(side: str, model: str, draft: str, args: Any) -> list[str]:
     """The command of a server, ours or llama.cpp's.
 
@@ -362,7 +371,7 @@ def command_of(side: str, model: str, draft: str, args: Any) -> list[str]:
         types, _, n_max = types.partition("@")
         flags = ["--spec-type", types.replace("draft", spec_type).replace("+", ",")] if types else []
         flags += ["-md", draft] if "draft" in types else []
-        flags += ["--spec-draft-n-max", n_max] if n_max else []
+        flags += [flag for of_type in types.split("+") for flag in longest_draft(of_type, n_max)] if n_max else []
         return [str(peer.get_tools(args.tools) / "llama-server"), *common_flags, *flags, "--offline"]
     chain = re.fullmatch(r"chain-(\d+)", side)
     ours = {
