@@ -6,26 +6,30 @@ import json
 from typing import Any
 
 from ..chat import ChatParams, LeftOut, read_messages
+from ..engine import Output
+from .answer import Answer, Progress
 from .anthropic_schema import MessagesRequest, ToolChoice
 from .chat import Conversation, prepare_message
-from .engine_thread import End, Event, Progress
+from .chat import count_tokens as count_chat_tokens
 from .errors import ApiError, anthropic_error, invalid
-from .generation import Answer, Generation
 from .queue import Place
-from .response_format import ResponseFormat
+from .reply import NamedEvents
 from .schema import MESSAGE_ALONE, parse_object
 from .server import Server, random_id
-from .sse import named_event
 
 _N_MAX_TOKENS = 4096  # the default, as in llama-server
 _OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
 
 
-def prepare_messages(server: Server, body: Any, place: Place) -> MessagesFormat:
+def prepare_messages(server: Server, body: Any, place: Place) -> MessagesReply:
     """A request to /v1/messages."""
     asked, chat = to_chat(body, server.left_out)
-    generation, params = prepare_message(server, chat, place, f"msg_{random_id()}")
-    return MessagesFormat(generation, params, asked.stop_sequences)
+    return MessagesReply(server, *prepare_message(server, chat, place), asked.stop_sequences)
+
+
+def count_tokens(server: Server, body: Any) -> dict[str, Any]:
+    """/v1/messages/count_tokens."""
+    return {"input_tokens": count_chat_tokens(server, to_chat(body, server.left_out)[1])["input_tokens"]}
 
 
 def to_chat(body: Any, left_out: LeftOut | None = None) -> tuple[MessagesRequest, dict[str, Any]]:
@@ -88,45 +92,50 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
     return chat | ({"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {})
 
 
-class MessagesFormat(ResponseFormat):
-    """Anthropic's objects and events of a message."""
-
-    @staticmethod
-    def encode(data: Any) -> bytes:
-        """An event as bytes: these have names."""
-        return named_event(data["type"], data)
+class MessagesReply(NamedEvents):
+    """Anthropic's objects and events: the message's head, its blocks one after the other, the reason of the end."""
 
     def error(self, e: ApiError) -> bytes:
         """An error in a stream that has begun."""
-        return named_event("error", anthropic_error(e))
+        return self.encode(anthropic_error(e))
 
-    def __init__(self, generation: Generation, params: ChatParams, stop_sequences: list[str]):
-        self.generation, self._stop_sequences = generation, stop_sequences
+    def __init__(self, server: Server, answers: list[Answer], params: ChatParams, stop_sequences: list[str]):
+        super().__init__(server, answers, "msg_")
+        self._stop_sequences = stop_sequences
         self._conversation = Conversation(params)
         self._has_begun = False
         self._block: tuple[str, int] | None = None
         """The block that is open: its type, and the number of its call."""
         self._n_blocks = 0
 
-    def chunks(self, answer: Answer, event: Event) -> list[Any]:
-        """The message's head, then its blocks, one after the other, then the reason of the end."""
-        events: list[dict[str, Any]] = []
-        if not self._has_begun:
-            self._has_begun = True
-            message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None}
-            events.append({"type": "message_start", "message": {**message, "usage": self._usage(answer, 0)}})
-        if isinstance(event, Progress):
-            return [*events, {"type": "ping"}]
-        for delta in self._conversation.add(event.text, is_partial=not isinstance(event, End)):
-            events += self._of_delta(delta)
-        if isinstance(event, End):
-            usage = {"output_tokens": answer.metrics.n_tokens}
-            events += [
-                *self._close(),
-                {"type": "message_delta", "delta": self._why(answer), "usage": usage},
-                {"type": "message_stop"},
-            ]
-        return events
+    def _begin(self, answer: Answer) -> list[dict[str, Any]]:
+        if self._has_begun:
+            return []
+        self._has_begun = True
+        message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None}
+        return [{"type": "message_start", "message": {**message, "usage": self._usage(answer, 0)}}]
+
+    def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
+        """Nothing but a sign of life."""
+        return [*self._begin(answer), {"type": "ping"}]
+
+    def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
+        """What the token adds to the message's blocks."""
+        return [*self._begin(answer), *self._deltas(output.text, True)]
+
+    def end(self, answer: Answer, text: str) -> list[Any]:
+        """The ends of the last block and of the message."""
+        usage = {"output_tokens": answer.n_tokens}
+        return [
+            *self._begin(answer),
+            *self._deltas(text, False),
+            *self._close(),
+            {"type": "message_delta", "delta": self._why(answer), "usage": usage},
+            {"type": "message_stop"},
+        ]
+
+    def _deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
+        return [event for delta in self._conversation.add(text, is_partial) for event in self._of_delta(delta)]
 
     def _of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
         events = []
@@ -167,25 +176,22 @@ class MessagesFormat(ResponseFormat):
         return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": {"type": kind, **fields}}
 
     def _head(self) -> dict[str, Any]:
-        generation = self.generation
-        return {"id": generation.id, "type": "message", "role": "assistant", "model": generation.model}
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
 
     @staticmethod
     def _usage(answer: Answer, n_tokens: int) -> dict[str, int]:
-        metrics = answer.metrics
         return {
             "cache_creation_input_tokens": 0,  # nothing is paid for keeping a prompt: all of it is read or new input
-            "cache_read_input_tokens": metrics.n_cached,
-            "input_tokens": metrics.n_prompt - metrics.n_cached,
+            "cache_read_input_tokens": answer.n_cached,
+            "input_tokens": answer.n_prompt - answer.n_cached,
             "output_tokens": n_tokens,
         }
 
     def _why(self, answer: Answer) -> dict[str, Any]:
         """Why the message ends; what a template itself ends with is no sequence of the request."""
-        assert answer.end is not None
         if answer.finish_reason != "stop":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
-        word = answer.end.stopping_word
+        word = answer.stopping_word
         sequence = word if word and word in self._stop_sequences else None
         if self._conversation.message.get("tool_calls"):
             return {"stop_reason": "tool_use", "stop_sequence": sequence}
@@ -193,7 +199,7 @@ class MessagesFormat(ResponseFormat):
 
     def response(self) -> Any:
         """All of it."""
-        (answer,) = self.generation.answers
+        (answer,) = self.answers
         self._conversation.add(answer.text, is_partial=False)
         message = self._conversation.message
         content: list[dict[str, Any]] = []
@@ -204,7 +210,7 @@ class MessagesFormat(ResponseFormat):
         for call in message.get("tool_calls") or ():
             fields = {"id": call.get("id") or f"toolu_{random_id()}", "name": call["function"]["name"]}
             content.append({"type": "tool_use", **fields, "input": _input(call["function"]["arguments"])})
-        usage = self._usage(answer, answer.metrics.n_tokens)
+        usage = self._usage(answer, answer.n_tokens)
         return {**self._head(), "content": content, **self._why(answer), "usage": usage}
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,10 +15,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from . import embeddings, endpoints, info, page, slots
+from . import anthropic, chat, completions, embeddings, info, page, responses, slots
 from .absent import ABSENT
 from .errors import ApiError, failed, not_found, out_of_memory
-from .http import ANTHROPIC, error_response
+from .http import ANTHROPIC, Prepare, answer, error_response, generate
 from .middleware import Middleware
 from .server import Server
 
@@ -26,35 +28,44 @@ _log = logging.getLogger(__name__)
 def _routes() -> list[BaseRoute]:
     found: list[BaseRoute] = []
 
-    def add(method: str, endpoint: object, *paths: str) -> None:
-        found.extend(Route(path, endpoint, methods=[method]) for path in paths)  # type: ignore[arg-type]
+    def get(endpoint: Any, *paths: str) -> None:
+        found.extend(Route(path, endpoint, methods=["GET"]) for path in paths)
 
-    add("GET", page.page, "/", "/index.html")
-    add("POST", page.markdown, "/markdown")
-    add("GET", info.health, "/health", "/v1/health")
+    def post(endpoint: Any, *paths: str) -> None:
+        found.extend(Route(path, endpoint, methods=["POST"]) for path in paths)
+
+    def generates(prepare: Prepare, *paths: str) -> None:
+        post(partial(generate, prepare=prepare), *paths)
+
+    def answers(function: Callable[[Server, Any], Any], *paths: str) -> None:
+        post(partial(answer, function=function), *paths)
+
+    get(page.page, "/", "/index.html")
+    answers(page.markdown, "/markdown")
+    get(info.health, "/health", "/v1/health")
     for absent in ABSENT:
         for method, path in map(str.split, absent.routes):
-            add(method, info.refusal_of(absent), path)
-    add("GET", info.models, "/models", "/v1/models")
-    add("GET", info.model, "/models/{id:path}", "/v1/models/{id:path}")
-    add("GET", info.props, "/props")
-    add("GET", info.metrics, "/metrics")
-    add("POST", info.tokenize, "/tokenize", "/v1/tokenize")
-    add("POST", info.detokenize, "/detokenize", "/v1/detokenize")
-    add("POST", endpoints.completion, "/completion", "/completions")
-    add("POST", endpoints.completion_openai, "/v1/completions")
-    add("POST", endpoints.infill, "/infill")
-    add("POST", endpoints.chat_completion, "/chat/completions", "/v1/chat/completions")
-    add("POST", endpoints.count_chat_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
-    add("POST", endpoints.apply_template, "/apply-template")
-    add("POST", endpoints.response, "/responses", "/v1/responses")
-    add("POST", endpoints.count_response_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
-    add("POST", endpoints.message, ANTHROPIC)
-    add("POST", endpoints.count_message_tokens, f"{ANTHROPIC}/count_tokens")
-    add("POST", embeddings.embeddings, "/embedding", "/embeddings")
-    add("POST", embeddings.embeddings_openai, "/v1/embeddings")
-    add("GET", slots.slots, "/slots")
-    add("POST", slots.act, "/slots/{id_slot}")
+            found.append(Route(path, info.refusal_of(absent), methods=[method]))
+    get(info.models, "/models", "/v1/models")
+    get(info.model, "/models/{id:path}", "/v1/models/{id:path}")
+    get(info.props, "/props")
+    get(info.metrics, "/metrics")
+    answers(info.tokenize, "/tokenize", "/v1/tokenize")
+    answers(info.detokenize, "/detokenize", "/v1/detokenize")
+    generates(completions.prepare_llama, "/completion", "/completions")
+    generates(completions.prepare_openai, "/v1/completions")
+    generates(completions.prepare_infill, "/infill")
+    generates(chat.prepare_chat, "/chat/completions", "/v1/chat/completions")
+    answers(chat.count_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
+    answers(chat.apply_template, "/apply-template")
+    generates(responses.prepare_response, "/responses", "/v1/responses")
+    answers(responses.count_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
+    generates(anthropic.prepare_messages, ANTHROPIC)
+    answers(anthropic.count_tokens, f"{ANTHROPIC}/count_tokens")
+    post(embeddings.embeddings, "/embedding", "/embeddings")
+    post(embeddings.embeddings_openai, "/v1/embeddings")
+    get(slots.slots, "/slots")
+    post(slots.act, "/slots/{id_slot}")
     return found
 
 

@@ -13,7 +13,7 @@ from .completions import prepare_openai
 from .errors import ApiError, failed, invalid
 from .limits import check_body
 from .queue import Place
-from .response_format import ResponseFormat
+from .reply import Reply
 from .server import Server, random_id
 
 _log = logging.getLogger(__name__)
@@ -65,15 +65,14 @@ async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]
 
 
 async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    prepare: Callable[[Server, Any, Place], ResponseFormat] = prepare_chat if url == CHAT else prepare_openai
+    prepare: Callable[[Server, Any, Place], Reply] = prepare_chat if url == CHAT else prepare_openai
 
-    def prepare_checked() -> ResponseFormat:
+    def prepare_checked() -> Reply:
         check_body(body)
         return prepare(server, body, place)
 
     async with server.queue.place() as place:
-        format = await server.executor.run(prepare_checked)
-        place.start(format.generation)
-    await format.generation.run()
-    response: dict[str, Any] = format.response()
+        reply: Reply = await server.executor.run(prepare_checked)
+        place.start(reply.answers)
+    response: dict[str, Any] = await reply.run()
     return response

@@ -18,19 +18,15 @@ from ..chat import (
     structured_output,
     thought_ends,
 )
-from ..engine import TokenLogprob
+from ..engine import Output, TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
-from .completions import LlamaFormat
-from .engine_thread import End, Event, Progress, Token
+from .answer import Answer, Progress
+from .completions import llama_end
 from .errors import invalid
-from .generation import Answer, Generation
 from .queue import Place
-from .request_metrics import usage
-from .response_format import FINGERPRINT, ResponseFormat, metrics_of, probs_of, progress_of
+from .reply import DONE, FINGERPRINT, Reply, probs_of, progress_of
 from .schema import Completion, parse
-from .server import Server, random_id
-from .sse import DONE
-from .sse import event as sse
+from .server import Server
 
 _OWN = CONSTRAINTS | {"prompt", "logprobs", "top_logprobs", "suffix", "echo", "verbosity"}
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
@@ -38,28 +34,30 @@ _N_PROBS = 20
 _log = logging.getLogger(__name__)
 
 
-def prepare_chat(server: Server, body: Any, place: Place) -> ChatFormat:
+def prepare_chat(server: Server, body: Any, place: Place) -> ChatReply:
     """A request to /v1/chat/completions."""
-    generation, params = prepare_message(server, body, place, f"chatcmpl-{random_id()}")
-    return ChatFormat(server, generation, params, body.get("top_logprobs"))
+    return ChatReply(server, *prepare_message(server, body, place), body.get("top_logprobs"))
 
 
-def n_prompt_tokens(server: Server, body: Any) -> int:
-    """Tokens of a request's prompt, its images too."""
-    return len(read_prompt(server, *conversation(server, body)).tokens)
+def count_tokens(server: Server, body: Any) -> dict[str, Any]:
+    """/v1/chat/completions/input_tokens: of a request's prompt, its images too."""
+    n_tokens = len(read_prompt(server, *conversation(server, body)).tokens)
+    return {"input_tokens": n_tokens, "object": "response.input_tokens"}
 
 
-def chat_params(server: Server, body: Any) -> ChatParams:
-    """A request's conversation as a prompt, and rules for the answer.
+def apply_template(server: Server, body: Any) -> dict[str, Any]:
+    """/apply-template: a request's prompt."""
+    return {"prompt": conversation(server, body)[0].prompt}
+
+
+def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
+    """A request's conversation as a prompt with rules for the answer, and the files of its images.
+
+    A marker stands for each of these in the prompt.
 
     Raises:
         ApiError: the conversation is not as it should be.
     """
-    return conversation(server, body)[0]
-
-
-def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
-    """The same, and the files of its images: a marker stands for each in the prompt."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     if any(name in body for name in ("chat_template", "chat_template_file")):
@@ -111,8 +109,8 @@ def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Promp
         raise invalid(str(e)) from None
 
 
-def prepare_message(server: Server, body: Any, place: Place, id: str) -> tuple[Generation, ChatParams]:
-    """Prepare the answer to a conversation, and what parses it.
+def prepare_message(server: Server, body: Any, place: Place) -> tuple[list[Answer], ChatParams]:
+    """Prepare the answers to a conversation, and what parses them.
 
     Raises:
         ApiError: it is not as it should be, or there is no room.
@@ -132,9 +130,8 @@ def prepare_message(server: Server, body: Any, place: Place, id: str) -> tuple[G
     rules = _rules(server, params, body)
     # without a grammar of its own it is the one that the server was started with, if any
     options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
-    generation = server.make_generation(
+    answers = server.make_answers(
         *([prompt.tokens], c),
-        id=id,
         special=rules.special,
         media=prompt.media,
         loosened=params.loosened,
@@ -142,7 +139,7 @@ def prepare_message(server: Server, body: Any, place: Place, id: str) -> tuple[G
         thought_ends=thought_ends(params, server.tokenizer.tokenize),
         **options,
     )
-    return generation, params
+    return answers, params
 
 
 def _rules(server: Server, params: ChatParams, body: Mapping[str, Any]) -> StructuredOutput:
@@ -219,17 +216,18 @@ class Conversation:
         return {"role": "assistant", **message}
 
 
-class ChatFormat(ResponseFormat):
-    """OpenAI's format of a chat, with llama-server's metrics."""
+class ChatReply(Reply):
+    """OpenAI's form of a chat, with llama-server's figures: the role, what is new of the message, the reason."""
 
-    def __init__(self, server: Server, generation: Generation, params: ChatParams, n_top: int | None):
+    def __init__(self, server: Server, answers: list[Answer], params: ChatParams, n_top: int | None):
         """n_top: alternatives of each token, if the request asks for them; 0 leaves the token's own probability."""
-        self._server, self.generation, self._n_top = server, generation, n_top
-        self._conversations = [Conversation(params) for _ in generation.answers]
+        super().__init__(server, answers, "chatcmpl-")
+        self._n_top = n_top
+        self._conversations = [Conversation(params) for _ in answers]
         self._head = {
-            "id": generation.id,
-            "created": generation.created,
-            "model": generation.model,
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
             "system_fingerprint": FINGERPRINT,
         }
         self._begun: set[int] = set()
@@ -239,57 +237,53 @@ class ChatFormat(ResponseFormat):
         choice = {"index": answer.index, "delta": delta, "finish_reason": finish_reason}
         return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
-    def chunks(self, answer: Answer, event: Event) -> list[Any]:
-        """The role first, then what is new of the message, then the reason of the end."""
-        conversation = self._conversations[answer.index]
-        chunks: list[dict[str, Any]] = []
-        if isinstance(event, Progress):
-            chunk = self._chunk(answer, {"role": "assistant", "content": None})
-            chunk["prompt_progress"] = progress_of(answer, event)
-            if answer.completion.timings_per_token:
-                chunk["timings"] = event.timings
-            self._begun.add(answer.index)
-            return [chunk]
-        is_end = isinstance(event, End)
-        if answer.index not in self._begun:
-            self._begun.add(answer.index)
-            chunks.append(self._chunk(answer, {"role": "assistant", "content": None}))
-        found: list[dict[str, Any]] = []
-        for delta in conversation.add(event.text, is_partial=not is_end):
-            found.append(self._chunk(answer, delta))
-        if isinstance(event, Token):
-            self._add_token_fields(answer, event, found)
-        chunks += found
-        if is_end:
-            chunks.append(self._last_chunk(answer, conversation))
-        return chunks
+    def _begin(self, answer: Answer) -> list[Any]:
+        """The role, before anything else."""
+        if answer.index in self._begun:
+            return []
+        self._begun.add(answer.index)
+        return [self._chunk(answer, {"role": "assistant", "content": None})]
 
-    def _add_token_fields(self, answer: Answer, event: Token, chunks: list[dict[str, Any]]) -> None:
-        """Probabilities and timings go with the last chunk; the former wait if there is none."""
-        if event.logprob is not None:
-            self._probs.setdefault(answer.index, []).append(event.logprob)
-        if not chunks:
-            return
-        last = chunks[-1]
-        last["choices"][0]["drafted"] = event.drafted
-        probs = self._probs.pop(answer.index, None)
-        if probs:
-            last["choices"][0]["logprobs"] = {"content": [self._prob(answer, prob) for prob in probs]}
-        if event.timings is not None:
-            last["timings"] = event.timings
-        if answer.completion.stream_options.continuous_usage_stats:
-            last["usage"] = self._usage()
+    def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
+        """The role, each time."""
+        self._begun.add(answer.index)
+        chunk = self._chunk(answer, {"role": "assistant", "content": None})
+        chunk["prompt_progress"] = progress_of(answer, progress)
+        return [chunk if timings is None else chunk | {"timings": timings}]
 
-    def _last_chunk(self, answer: Answer, conversation: Conversation) -> dict[str, Any]:
-        chunk = self._chunk(answer, {}, self._reason(answer, conversation.message))
+    def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
+        """Deltas. Probabilities and timings go with the last one; the former wait if there is none."""
+        if output.logprob is not None:
+            self._probs.setdefault(answer.index, []).append(output.logprob)
+        begin = self._begin(answer)
+        chunks = self._deltas(answer, output.text, True)
+        if chunks:
+            last = chunks[-1]
+            last["choices"][0]["drafted"] = output.drafted
+            probs = self._probs.pop(answer.index, None)
+            if probs:
+                last["choices"][0]["logprobs"] = {"content": [self._prob(answer, prob) for prob in probs]}
+            if timings is not None:
+                last["timings"] = timings
+            if answer.completion.stream_options.continuous_usage_stats:
+                last["usage"] = self.usage()
+        return [*begin, *chunks]
+
+    def end(self, answer: Answer, text: str) -> list[Any]:
+        """The last deltas, and the reason."""
+        chunks = [*self._begin(answer), *self._deltas(answer, text, False)]
+        last = self._chunk(answer, {}, self._reason(answer, self._conversations[answer.index].message))
         if not answer.completion.stream_options.include_usage:
-            chunk |= metrics_of(answer)
+            last |= answer.figures()
         if answer.completion.verbose:
-            chunk["__verbose"] = LlamaFormat(self._server, self.generation).final(answer, stream=True)
-        return chunk
+            last["__verbose"] = llama_end(self.server, answer, text)
+        return [*chunks, last]
+
+    def _deltas(self, answer: Answer, text: str, is_partial: bool) -> list[Any]:
+        return [self._chunk(answer, delta) for delta in self._conversations[answer.index].add(text, is_partial)]
 
     def _prob(self, answer: Answer, logprob: TokenLogprob) -> dict[str, Any]:
-        return probs_of(self._server, logprob, answer.completion.post_sampling_probs, self._n_top)
+        return probs_of(self.server.tokenizer.vocab, logprob, answer.completion.post_sampling_probs, self._n_top)
 
     @staticmethod
     def _reason(answer: Answer, message: Mapping[str, Any]) -> str:
@@ -297,22 +291,18 @@ class ChatFormat(ResponseFormat):
             return "tool_calls"
         return answer.finish_reason
 
-    def _usage(self) -> dict[str, Any]:
-        return usage(self.generation.prompt_metrics, self.generation.metrics)
-
     def stream_end(self) -> bytes:
         """Usage, if it was asked for, and OpenAI's end."""
-        answers = self.generation.answers
-        if not answers[0].completion.stream_options.include_usage:
+        first = self.answers[0]
+        if not first.completion.stream_options.include_usage:
             return DONE
         head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-        return sse({**head, "usage": self._usage(), **metrics_of(answers[0])}) + DONE
+        return self.encode({**head, "usage": self.usage(), **first.figures()}) + DONE
 
     def response(self) -> Any:
         """The choices of the whole answer."""
-        answers = self.generation.answers
         choices = []
-        for answer, conversation in zip(answers, self._conversations, strict=True):
+        for answer, conversation in zip(self.answers, self._conversations, strict=True):
             conversation.add(answer.text, is_partial=False)
             message = conversation.message
             choice: dict[str, Any] = {
@@ -323,13 +313,14 @@ class ChatFormat(ResponseFormat):
             if answer.probs:
                 choice["logprobs"] = {"content": [self._prob(answer, logprob) for _, logprob in answer.probs]}
             choices.append(choice)
+        first = self.answers[0]
         data = {
             **self._head,
             "object": "chat.completion",
             "choices": choices,
-            "usage": self._usage(),
-            **metrics_of(answers[0]),
+            "usage": self.usage(),
+            **first.figures(),
         }
-        if answers[0].completion.verbose:
-            data["__verbose"] = LlamaFormat(self._server, self.generation).final(answers[0], stream=False)
+        if first.completion.verbose:
+            data["__verbose"] = llama_end(self.server, first)
         return data

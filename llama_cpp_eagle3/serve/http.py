@@ -11,20 +11,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .engine_thread import Event
+from .answer import Came
 from .errors import ApiError, anthropic_error
-from .generation import Answer
 from .jsons import dumps, parse_json
 from .queue import Place
-from .response_format import ResponseFormat
+from .reply import Reply
 from .server import Server
-from .sse import PING
 
 T = TypeVar("T")
-Prepare = Callable[[Server, Any, Place], ResponseFormat]
-"""Makes a generation of a request's JSON, in a thread."""
-Batch = list[tuple[Answer, Event]]
-Batches = AsyncGenerator[Batch, None]
+Prepare = Callable[[Server, Any, Place], Reply]
+"""Makes the reply to a request's JSON, in a thread."""
 ANTHROPIC = "/v1/messages"
 """Where the paths begin that are Anthropic's."""
 
@@ -59,40 +55,42 @@ def error_response(e: ApiError, path: str) -> Json:
     return Json(body, status_code=e.code, headers=e.headers)
 
 
+async def answer(request: Request, function: Callable[[Server, Any], Any]) -> Response:
+    """Answer a request with what a function makes of its JSON."""
+    return Json(await compute(request, function))
+
+
 async def generate(request: Request, prepare: Prepare) -> Response:
     """Answer a request that generates: with one response, or with a stream of events.
 
     An error before the first event is a response of its own.
     """
-    format = await _start(request, prepare)
-    generation = request.state.generation = format.generation
-    if not format.stream:
-        await until_gone(request.receive, generation.run())
-        return Json(format.response())
-    batches = generation.batches(request.app.state.server.options.ping_seconds)
-    first = await until_gone(request.receive, anext(batches))
-    return EventStream(format, batches, first)
-
-
-async def _start(request: Request, prepare: Prepare) -> ResponseFormat:
-    """Start a generation; the body is not kept beyond that."""
     server: Server = request.app.state.server
+    reply = request.state.reply = await _start(request, server, prepare)
+    if not reply.stream:
+        return Json(await until_gone(request.receive, reply.run()))
+    batches = reply.batches(server.options.ping_seconds)
+    return EventStream(reply, batches, await until_gone(request.receive, anext(batches)))
+
+
+async def _start(request: Request, server: Server, prepare: Prepare) -> Reply:
+    """Start the answers to a request; its body is not kept beyond that."""
     async with server.queue.place() as place:
         text = await place.read(request.stream())
         work = server.executor.run(lambda: prepare(server, parse_json(text), place))
-        format: ResponseFormat = await until_gone(request.receive, work)
-        place.start(format.generation)
-        return format
+        reply: Reply = await until_gone(request.receive, work)
+        place.start(reply.answers)
+        return reply
 
 
 class EventStream(Response):
-    """A generation as a stream of server-sent events; it is cancelled when the client leaves."""
+    """A reply as a stream of server-sent events; it is cancelled when the client leaves."""
 
-    def __init__(self, format: ResponseFormat, batches: Batches, first: Batch):
-        """format: of the answer. batches: of the generation, after the first one."""
+    def __init__(self, reply: Reply, batches: AsyncGenerator[list[Came], None], first: list[Came]):
+        """batches: of the reply, after the first one."""
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
-        self._format, self._batches, self._first = format, batches, first
+        self._reply, self._batches, self._first = reply, batches, first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -100,21 +98,19 @@ class EventStream(Response):
             await until_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
+        reply = self._reply
         async with aclosing(self._batches) as batches:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             try:
-                batch: Batch | None = self._first
+                batch: list[Came] | None = self._first
                 while batch is not None:
-                    data = b"" if batch else PING
-                    for answer, event in batch:
-                        for chunk in self._format.chunks(answer, event):
-                            data += self._format.encode(chunk)
+                    data = reply.events(batch)
                     if data:
                         await send({"type": "http.response.body", "body": data, "more_body": True})
                     batch = await anext(batches, None)
-                data = self._format.stream_end()
+                data = reply.stream_end()
             except ApiError as e:
-                data = self._format.error(e)
+                data = reply.error(e)
             await send({"type": "http.response.body", "body": data, "more_body": False})
 
 

@@ -12,9 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from .absent import Absent
 from .errors import ApiError, invalid, not_found, unsupported
-from .http import Json, compute
+from .http import Json
 from .limits import LIMITS, check_field
-from .response_format import FINGERPRINT
+from .reply import FINGERPRINT
 from .sampling_params import generation_settings
 from .schema import Completion, parse
 from .server import Server
@@ -149,18 +149,14 @@ async def metrics(request: Request) -> Response:
     if not server.options.metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
     text = server.metrics.prometheus(
-        len(server.engine_thread.jobs), server.n_slots, server.cache_usage, server.engine.slots.cache.stats
+        len(server.engine_thread.answers), server.n_slots, server.cache_usage, server.engine.slots.cache.stats
     )
     headers = {"Process-Start-Time-Unix": str(server.metrics.t_start)}
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4", headers=headers)
 
 
-async def tokenize(request: Request) -> Response:
+def tokenize(server: Server, body: Any) -> dict[str, Any]:
     """POST /tokenize, with llama-server's `content` or vLLM's `prompt`."""
-    return await compute(request, _tokenized)
-
-
-def _tokenized(server: Server, body: Any) -> Response:
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     is_vllm = "content" not in body and "prompt" in body
@@ -175,9 +171,7 @@ def _tokenized(server: Server, body: Any) -> Response:
     if body.get("with_pieces"):
         found = [{"id": token, "piece": _piece(server, token)} for token in tokens]
     answer: dict[str, Any] = {"tokens": found}
-    if is_vllm:
-        answer |= {"count": len(tokens), "max_model_len": server.engine.n_ctx}
-    return Json(answer)
+    return answer | ({"count": len(tokens), "max_model_len": server.engine.n_ctx} if is_vllm else {})
 
 
 def _piece(server: Server, token: int) -> str | list[int]:
@@ -188,19 +182,15 @@ def _piece(server: Server, token: int) -> str | list[int]:
         return list(piece)
 
 
-async def detokenize(request: Request) -> Response:
+def detokenize(server: Server, body: Any) -> dict[str, Any]:
     """POST /detokenize."""
-    return await compute(request, _detokenized)
-
-
-def _detokenized(server: Server, body: Any) -> Response:
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     tokens = body.get("tokens", [])
     if not isinstance(tokens, list):
         raise invalid("Field 'tokens': expected a list of tokens")
     text = server.tokenizer.detokenize([server.tokenizer.check(token, "tokens") for token in tokens])
-    return Json({"content": text, "prompt": text})
+    return {"content": text, "prompt": text}
 
 
 def _modalities(server: Server) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..engine import Engine, PrefixStats
 from ..engine.stats import SourceStats
-from .engine_thread import Job
+from .answer import Answer
 
 _SECONDS = (
     0.001,
@@ -97,19 +97,18 @@ class Metrics:
             self._bucket.n_decode += n_decode
             self._bucket.n_busy += n_decode * max(1, engine.n_running)
 
-    def on_tokens(self, job: Job, n: int, now: float, before: float) -> None:
-        """n tokens came for a job at once; those before them came at `before`, 0.0 if there were none."""
-        request = job.metrics
+    def on_tokens(self, answer: Answer, n: int, now: float, before: float) -> None:
+        """n tokens came for a sequence at once; those before came at `before`, 0.0 if there were none."""
         with self._lock:
             self._n_tokens += n
             if not before:
-                n_read = request.n_prompt - request.n_cached
+                n_read = answer.n_prompt - answer.n_cached
                 self._n_prompt += n_read
-                self._n_cached += request.n_cached
-                self._prompt_seconds += request.prompt_seconds
+                self._n_cached += answer.n_cached
+                self._prompt_seconds += answer.prompt_seconds
                 self._bucket.n_read += n_read
-                self._bucket.read_seconds += request.prompt_seconds
-                self._first.observe(now - request.t_submit)
+                self._bucket.read_seconds += answer.prompt_seconds
+                self._first.observe(now - answer.t_submit)
                 self._bucket.n_steps += n - 1
                 if n > 1:
                     self._gap.observe(0.0, n - 1)
@@ -121,10 +120,10 @@ class Metrics:
             if n > 1:  # the others came at the same time
                 self._gap.observe(0.0, n - 1)
 
-    def on_end(self, job: Job, reason: str) -> None:
-        """Count a finished job."""
-        stats, request = job.metrics.stats, job.metrics
-        seconds = time.perf_counter() - request.t_submit
+    def on_end(self, answer: Answer, reason: str) -> None:
+        """Count a sequence that has ended."""
+        stats = answer.sequence.result.stats
+        seconds = time.perf_counter() - answer.t_submit
         with self._lock:
             self._ended[reason] = self._ended.get(reason, 0) + 1
             self._n_drafted += stats.drafted
@@ -136,17 +135,17 @@ class Metrics:
                 if i == len(self._per_position):
                     self._per_position.append(0)
                 self._per_position[i] += n
-            self._n_tokens_max = max(self._n_tokens_max, request.n_prompt + request.n_tokens)
+            self._n_tokens_max = max(self._n_tokens_max, answer.n_prompt + answer.n_tokens)
             if reason in ("stop", "length"):
                 self._whole.observe(seconds)
                 self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)
 
-    def prometheus(self, n_jobs: int, n_slots: int, cache_usage: float, prefixes: PrefixStats) -> str:
+    def prometheus(self, n_unfinished: int, n_slots: int, cache_usage: float, prefixes: PrefixStats) -> str:
         """In Prometheus' text format. Gauges of speed are over the time since the last call."""
         with self._lock:
             bucket, self._bucket = self._bucket, _Bucket()
-            n_running = min(n_jobs, n_slots)
-            lines = self._lines(bucket, n_running, n_jobs - n_running, cache_usage)
+            n_running = min(n_unfinished, n_slots)
+            lines = self._lines(bucket, n_running, n_unfinished - n_running, cache_usage)
             return "".join([*lines, *_prefix_lines(prefixes)])
 
     def _lines(self, bucket: _Bucket, n_running: int, n_waiting: int, cache_usage: float) -> Iterator[str]:

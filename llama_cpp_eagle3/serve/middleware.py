@@ -123,9 +123,9 @@ class Middleware:
             "status": status,
             "ms": round(1e3 * seconds, 1),
         }
-        generation = scope["state"].get("generation")
-        if generation is not None:
-            fields |= generation.log_fields()
+        reply = scope["state"].get("reply")
+        if reply is not None:
+            fields |= reply.log_fields()
         ACCESS.info("request", extra={"fields": fields})
 
 

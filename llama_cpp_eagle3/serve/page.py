@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from .errors import invalid, not_found
-from .http import Json, compute
 from .server import Server
 
 _PAGE = Path(__file__).with_name("page.html")
@@ -51,14 +50,10 @@ async def page(request: Request) -> Response:
     return HTMLResponse(text, headers=headers)
 
 
-async def markdown(request: Request) -> Response:
+def markdown(server: Server, body: Any) -> dict[str, Any]:
     """POST /markdown: HTML of an answer, for the page."""
-    _check(request.app.state.server)
-    return await compute(request, _rendered)
-
-
-def _rendered(server: Server, body: Any) -> Response:
+    _check(server)
     text = body.get("markdown") if isinstance(body, dict) else None
     if not isinstance(text, str):
         raise invalid("Field 'markdown': expected a string")
-    return Json({"html": _MARKDOWN.render(text)})
+    return {"html": _MARKDOWN.render(text)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 
+from .answer import Answer
 from .engine_thread import EngineThread
 from .errors import ApiError, failed, invalid, no_room, too_busy
-from .generation import Generation
 from .metrics import Metrics
 
 _N_BODIES = 4  # of the largest size, at once
@@ -39,7 +39,7 @@ class Queue:
     @property
     def n_waiting(self) -> int:
         """Sequences that wait for a slot."""
-        return max(0, len(self._engine_thread.jobs) + self.n_preparing - self.n_slots)
+        return max(0, len(self._engine_thread.answers) + self.n_preparing - self.n_slots)
 
     def take(self, n: int) -> None:
         """Take places for n sequences. From any thread.
@@ -56,17 +56,17 @@ class Queue:
                 f"and a queue of {self.n_waiting_max} (--max-queued-requests); send at most {n_most} at once"
             )
         with self._lock:
-            if len(self._engine_thread.jobs) + self.n_preparing + n > n_most:
+            if len(self._engine_thread.answers) + self.n_preparing + n > n_most:
                 seconds = self.n_waiting * self._metrics.mean_request_seconds / self.n_slots
                 raise too_busy(self.n_waiting, min(60, max(1, round(seconds))))
             self.n_preparing += n
 
-    def give_back(self, n: int, generation: Generation | None = None) -> None:
-        """Give places back; generation: its sequences run or wait in their stead."""
+    def give_back(self, n: int, answers: Iterable[Answer] = ()) -> None:
+        """Give places back; answers: their sequences run or wait in their stead."""
         with self._lock:
             self.n_preparing -= n
-            if generation is not None:
-                generation.start()
+            for answer in answers:
+                self._engine_thread.submit(answer)
 
 
 class Place:
@@ -120,7 +120,7 @@ class Place:
             self._queue.take(n)
             self._n += n
 
-    def start(self, generation: Generation) -> None:
-        """Have the sequences run, or wait, in the places that were taken."""
+    def start(self, answers: Iterable[Answer]) -> None:
+        """Have sequences run, or wait, in the places that were taken."""
         n, self._n = self._n, 0
-        self._queue.give_back(n, generation)
+        self._queue.give_back(n, answers)

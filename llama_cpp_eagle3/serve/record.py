@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 
 from ..whole_file import output_path
+from .answer import Answer
 from .errors import ApiError
-from .generation import Answer, Generation
 from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class RecordFile:
 
 
 class Recorder:
-    """Records generations in a thread of its own, until the limit or an error ends it; serving goes on."""
+    """Records answers in a thread of its own, until the limit or an error ends it; serving goes on."""
 
     def __init__(self, path: Path, n_bytes_max: int, tokenizer: Tokenizer):
         """Open the file, and log what is recorded.
@@ -101,7 +101,7 @@ class Recorder:
         self.n_recorded = 0
         self._is_over = False
         self._is_late = False
-        self._waiting: queue.Queue[Generation | None] = queue.Queue(_N_WAITING)
+        self._waiting: queue.Queue[list[Answer] | None] = queue.Queue(_N_WAITING)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
         _log.info(
@@ -109,12 +109,12 @@ class Recorder:
             *(self._file.path, self._file.n_bytes / 2**20, n_bytes_max / 2**20, LEFT_OUT),
         )
 
-    def add(self, generation: Generation) -> None:
-        """Record a generation that has ended. It does not wait."""
+    def add(self, answers: list[Answer]) -> None:
+        """Record answers that have ended. It does not wait."""
         if self._is_over:
             return
         try:
-            self._waiting.put_nowait(generation)
+            self._waiting.put_nowait(answers)
         except queue.Full:
             if not self._is_late:
                 self._is_late = True
@@ -128,8 +128,8 @@ class Recorder:
         _log.info("%d answers were recorded in '%s'", self.n_recorded, self._file.path)
 
     def _run(self) -> None:
-        while (generation := self._waiting.get()) is not None:
-            for answer in generation.answers:
+        while (answers := self._waiting.get()) is not None:
+            for answer in answers:
                 if not self._is_over and _is_whole(answer):
                     self._write(answer)
 
@@ -149,7 +149,7 @@ class Recorder:
 
 def _is_whole(answer: Answer) -> bool:
     """Whether an answer is recorded: complete, and to a text."""
-    has_ended = answer.end is not None and answer.end.reason in ("stop", "length")
+    has_ended = answer.end is not None and answer.end.finish_reason in ("stop", "length")
     return has_ended and bool(answer.text) and min(answer.prompt) >= 0  # images are tokens below 0
 
 

@@ -6,22 +6,26 @@ import time
 from typing import Any
 
 from ..chat import ChatParams, LeftOut
+from ..engine import Output
+from .answer import Answer, Progress
 from .chat import Conversation, prepare_message
-from .engine_thread import End, Event, Progress, Token
+from .chat import count_tokens as count_chat_tokens
 from .errors import ApiError, invalid, unsupported
-from .generation import Answer, Generation
 from .queue import Place
-from .request_metrics import usage
-from .response_format import ResponseFormat, metrics_of, progress_of
+from .reply import NamedEvents, progress_of
 from .response_items import messages_of
 from .schema import MESSAGE_ALONE
 from .server import Server, random_id
-from .sse import named_event
 
 
-def prepare_response(server: Server, body: Any, place: Place) -> ResponsesFormat:
+def prepare_response(server: Server, body: Any, place: Place) -> ResponsesReply:
     """A request to /v1/responses."""
-    return ResponsesFormat(*prepare_message(server, to_chat(body, server.left_out), place, f"resp_{random_id()}"))
+    return ResponsesReply(server, *prepare_message(server, to_chat(body, server.left_out), place))
+
+
+def count_tokens(server: Server, body: Any) -> dict[str, Any]:
+    """/v1/responses/input_tokens."""
+    return count_chat_tokens(server, to_chat(body, server.left_out))
 
 
 def to_chat(body: Any, left_out: LeftOut | None = None) -> dict[str, Any]:
@@ -63,16 +67,11 @@ def to_chat(body: Any, left_out: LeftOut | None = None) -> dict[str, Any]:
     return chat
 
 
-class ResponsesFormat(ResponseFormat):
-    """OpenAI's objects and events of a response."""
+class ResponsesReply(NamedEvents):
+    """OpenAI's objects and numbered events of a response."""
 
-    @staticmethod
-    def encode(data: Any) -> bytes:
-        """An event as bytes: these have names."""
-        return named_event(data["type"], data)
-
-    def __init__(self, generation: Generation, params: ChatParams):
-        self.generation = generation
+    def __init__(self, server: Server, answers: list[Answer], params: ChatParams):
+        super().__init__(server, answers, "resp_")
         self._conversation = Conversation(params)
         self._reasoning_id, self._message_id = f"rs_{random_id()}", f"msg_{random_id()}"
         self._calls: list[dict[str, str]] = []
@@ -91,23 +90,28 @@ class ResponsesFormat(ResponseFormat):
             }
         )
 
-    def chunks(self, answer: Answer, event: Event) -> list[Any]:
-        """Named events, numbered."""
-        events = self._begin()
-        if isinstance(event, Progress):
-            events.append({"type": "response.in_progress", "response": self._object("in_progress", [])})
-            events[-1]["prompt_progress"] = progress_of(answer, event)
-            if answer.completion.timings_per_token:
-                events[-1]["timings"] = event.timings
-        else:
-            for delta in self._conversation.add(event.text, is_partial=not isinstance(event, End)):
-                events += self._of_delta(delta)
-            if isinstance(event, Token) and event.timings is not None and events:
-                events[-1]["timings"] = event.timings
-            if isinstance(event, End):
-                events += self._finish(answer)
-        for data in events:
-            data["sequence_number"] = self._n_events
+    def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
+        """An event of a response that is in progress."""
+        event: dict[str, Any] = {"type": "response.in_progress", "response": self._object("in_progress", [])}
+        event["prompt_progress"] = progress_of(answer, progress)
+        return self._numbered([*self._begin(), event], timings)
+
+    def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
+        """What the token adds to the response's items."""
+        return self._numbered([*self._begin(), *self._deltas(output.text, True)], timings)
+
+    def end(self, answer: Answer, text: str) -> list[Any]:
+        """The ends of all items and of the response."""
+        return self._numbered([*self._begin(), *self._deltas(text, False), *self._finish(answer)], None)
+
+    def _deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
+        return [event for delta in self._conversation.add(text, is_partial) for event in self._of_delta(delta)]
+
+    def _numbered(self, events: list[dict[str, Any]], timings: dict[str, Any] | None) -> list[Any]:
+        if events and timings is not None:
+            events[-1]["timings"] = timings
+        for event in events:
+            event["sequence_number"] = self._n_events
             self._n_events += 1
         return events
 
@@ -182,7 +186,7 @@ class ResponsesFormat(ResponseFormat):
                 events.append({"type": "response.function_call_arguments.done", "name": item["name"], **data})
             events.append(self._item("done", item, i))
         last = "completed" if answer.finish_reason == "stop" else "incomplete"
-        events.append({"type": f"response.{last}", "response": self._object(last, output), **metrics_of(answer)})
+        events.append({"type": f"response.{last}", "response": self._object(last, output), **answer.figures()})
         return events
 
     def _output(self) -> list[dict[str, Any]]:
@@ -203,13 +207,12 @@ class ResponsesFormat(ResponseFormat):
         return output
 
     def _object(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        generation = self.generation
         data: dict[str, Any] = {
-            "id": generation.id,
+            "id": self.id,
             "object": "response",
-            "created_at": generation.created,
+            "created_at": self.created,
             "status": status,
-            "model": generation.model,
+            "model": self.model,
             "output": output,
             "parallel_tool_calls": True,
             "tool_choice": "auto",
@@ -218,7 +221,7 @@ class ResponsesFormat(ResponseFormat):
         if status == "incomplete":
             data["incomplete_details"] = {"reason": "max_output_tokens"}
         if status != "in_progress":
-            counts = usage(generation.prompt_metrics, generation.metrics)
+            counts = self.usage()
             data["completed_at"] = int(time.time())
             data["usage"] = {
                 "input_tokens": counts["prompt_tokens"],
@@ -231,7 +234,7 @@ class ResponsesFormat(ResponseFormat):
 
     def response(self) -> Any:
         """The whole response."""
-        answer = self.generation.answers[0]
+        answer = self.answers[0]
         self._conversation.add(answer.text, is_partial=False)
         status = "completed" if answer.finish_reason == "stop" else "incomplete"
-        return {**self._object(status, self._output()), **metrics_of(answer)}
+        return {**self._object(status, self._output()), **answer.figures()}

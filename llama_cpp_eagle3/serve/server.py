@@ -10,7 +10,6 @@ from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from ..chat import LeftOut, Loosened
@@ -18,18 +17,17 @@ from ..draft.costs import why_not_read
 from ..engine import DraftSettings, Media, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
+from .answer import Answer
 from .embedder import Embedder
-from .engine_thread import EngineThread, Job
+from .engine_thread import EngineThread
 from .errors import failed, invalid, too_long
 from .executor import Executor
-from .generation import Answer, Generation
 from .infill import Infill
 from .limits import check_logprobs
 from .metrics import Metrics
 from .options import ServeOptions
 from .queue import Queue
 from .record import Recorder
-from .request_metrics import RequestMetrics
 from .sampling_params import SEED_RANDOM, draft_of, sampling_of, stops_of
 from .schema import Completion
 from .templates import Templates
@@ -139,25 +137,23 @@ class Server:
             raise failed(self.engine_thread.failure)
         return await asyncio.wrap_future(self.engine_thread.call(function, seq_id))
 
-    def make_generation(
+    def make_answers(
         self,
         prompts: SequenceOf[list[int]],
-        completion: Completion,
+        c: Completion,
         *,
-        id: str | None = None,
         special: Collection[int] = (),
         media: SequenceOf[Media] = (),
         loosened: tuple[Loosened, ...] = (),
         boundaries: SequenceOf[int] = (),
         thought_ends: SequenceOf[SequenceOf[int]] = (),
         **sampling: Any,
-    ) -> Generation:
-        """Make the sequences that complete prompts, `completion.n` of each. Take places in the queue for them before.
+    ) -> list[Answer]:
+        """Make the sequences that complete prompts, `n` of each. Take places in the queue for them before.
 
         Args:
             prompts: tokens of each.
-            completion: the request.
-            id: of the answer.
+            c: the request.
             special: special tokens that are part of the text.
             media: images in the only prompt.
             loosened: what the grammar does not keep of JSON schemas.
@@ -168,32 +164,10 @@ class Server:
         Raises:
             ApiError: the request cannot be done.
         """
-        generation = Generation(self.engine_thread, id or f"cmpl-{random_id()}", self.options.model_name)
-        generation.n_per_prompt = completion.n
-        generation.on_end = None if self.recorder is None else self.recorder.add
-        generation.jobs, generation.answers = self._prepare(
-            generation, prompts, completion, special, media, boundaries, thought_ends, sampling
-        )
-        for answer in generation.answers:
-            answer.metrics.loosened = loosened
-        return generation
-
-    def _prepare(
-        self,
-        generation: Generation,
-        prompts: SequenceOf[list[int]],
-        c: Completion,
-        special: Collection[int],
-        media: SequenceOf[Media],
-        boundaries: SequenceOf[int],
-        thought_ends: SequenceOf[SequenceOf[int]],
-        more: dict[str, Any],
-    ) -> tuple[list[Job], list[Answer]]:
         check_unsupported(c)
         engine = self.engine
-        sampling = sampling_of(c, self.tokenizer, **more)
+        asked = sampling_of(c, self.tokenizer, **sampling)
         draft = draft_of(c.speculative, engine.draft)
-        jobs: list[Job] = []
         answers: list[Answer] = []
         for tokens in prompts:
             n_left = engine.n_ctx - len(tokens)
@@ -202,14 +176,13 @@ class Server:
             n_max = _N_UNLIMITED if self.options.context_shift else n_left
             n_tokens = max(1, min(n_max, c.n_predict if c.n_predict >= 0 else n_max))
             check_logprobs(c.n_probs, c.n * n_tokens * len(prompts) + len(tokens) * c.echo)
-            parent: Job | None = None
+            first: Answer | None = None
             for i in range(c.n):
-                own = sampling if i == 0 else replace(sampling, seed=_seed_of_child(sampling, i))
                 try:
                     sequence = engine.prepare(
                         Request(
                             tokens,
-                            own,
+                            asked if i == 0 else replace(asked, seed=_seed_of_child(asked, i)),
                             max_tokens=n_tokens,
                             stop=stops_of(c),
                             draft=draft,
@@ -230,24 +203,11 @@ class Server:
                     raise too_long(len(tokens), engine.n_ctx) from None
                 except ValueError as e:
                     raise invalid(str(e)) from None
-                metrics = RequestMetrics(len(tokens), perf_counter())
-                job = Job(
-                    *(len(jobs), sequence, generation, metrics),
-                    wants_timings=c.timings_per_token,
-                    wants_progress=c.return_progress and c.stream,
-                    prompt_only=c.n_predict == 0,
-                    t_max=max(0.0, 1e-3 * c.t_max_predict_ms),
-                    parent=parent,
-                )
-                parent = parent or job
-                jobs.append(job)
-                answers.append(
-                    Answer(
-                        *(job.index, tokens, c, own, draft, metrics, engine.n_ctx),
-                        prompt_logprobs=parent.sequence.result.prompt_logprobs,
-                    )
-                )
-        return jobs, answers
+                answer = Answer(len(answers), sequence, c, engine.n_ctx, loosened)
+                first = first or answer
+                answer.prompt_logprobs = first.sequence.result.prompt_logprobs
+                answers.append(answer)
+        return answers
 
     def _shift_of(self, c: Completion, n_prompt: int) -> Shift | None:
         if not self.options.context_shift:

@@ -13,13 +13,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..engine import Sequence, StoredPrefix
+from ..engine import StoredPrefix
 from ..errors import Eagle3Error
 from ..prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
 from .errors import ApiError, failed, invalid, unsupported
-from .generation import Answer, Generation
 from .http import Json, compute, until_gone
-from .response_format import settings_of
+from .reply import settings_of
 from .server import Server
 
 _N_NAME_MAX = 255
@@ -38,30 +37,26 @@ async def slots(request: Request) -> Response:
 
 def _state(server: Server) -> list[dict[str, Any]]:
     engine = server.engine
-    running: dict[int, tuple[Sequence, Answer]] = {}
-    for job in set(server.engine_thread.jobs):
-        if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
-            running[job.sequence.seq_id] = job.sequence, job.listener.answers[job.index]
+    running = {answer.sequence.seq_id: answer for answer in set(server.engine_thread.answers)}
     found = []
     for slot in engine.slots:
-        user = running.get(slot.seq_id)
+        answer = running.get(slot.seq_id)
         entry: dict[str, Any] = {
             "id": slot.seq_id,
             "n_ctx": engine.n_ctx,
             "speculative": bool(engine.drafters),
-            "is_processing": user is not None,
+            "is_processing": answer is not None,
             "n_prompt_tokens_cached": len(slot.cached),
             "n_states": engine.slots.cache.n_states(slot),
         }
-        if user is not None:
-            sequence, answer = user
-            n_decoded = answer.metrics.n_tokens
+        if answer is not None:
+            sequence, n_decoded = answer.sequence, answer.n_tokens
             entry |= {
                 "n_prompt_tokens": len(sequence.tokens),
-                "n_prompt_tokens_processed": answer.metrics.n_prefilled,
-                "n_prompt_tokens_cache": answer.metrics.n_cached,
-                "cached_in": answer.metrics.cached_in,
-                "params": settings_of(server, answer),
+                "n_prompt_tokens_processed": answer.n_prefilled,
+                "n_prompt_tokens_cache": answer.n_cached,
+                "cached_in": answer.cached_in,
+                "params": settings_of(answer, engine.vocab),
                 "draft_n": sequence.result.stats.drafted,
                 "draft_n_accepted": sequence.result.stats.accepted,
                 "next_token": [

@@ -135,9 +135,9 @@ def test_a_body_is_freed_once_it_is_prepared(path: str, running: Running, monkey
         try:
             opened.sendall(head.encode() + data.encode())
             assert opened.recv(12) == b"HTTP/1.1 200"
-            assert running.server.engine_thread.jobs  # it streams
+            assert running.server.engine_thread.answers  # it streams
             wait_for(lambda: tracemalloc.get_traced_memory()[0] < 4 << 20, 10.0)
-            assert running.server.engine_thread.jobs
+            assert running.server.engine_thread.answers
         finally:
             tracemalloc.stop()
 

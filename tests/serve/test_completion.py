@@ -374,7 +374,7 @@ def test_bad_bodies(running: Running, path: str) -> None:
         assert error["type"] == "invalid_request_error", body
         assert error["message"], body
     assert running.ask("/completion", greedy())["content"]
-    assert not running.server.engine_thread.jobs
+    assert not running.server.engine_thread.answers
 
 
 def test_tokens(running: Running) -> None:

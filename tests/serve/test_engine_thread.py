@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.serve.engine_thread import End, EngineThread, Job
+from llama_cpp_eagle3.serve.answer import Answer
+from llama_cpp_eagle3.serve.engine_thread import EngineThread
+from llama_cpp_eagle3.serve.schema import Completion
 
 
 class Idle:
@@ -24,14 +27,6 @@ class Idle:
         self.n_dropped += 1
 
 
-class Listener:
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def on_events(self, job: Any, events: list[Any]) -> None:
-        self.heard += events
-
-
 def make(engine: Any) -> EngineThread:
     observer: Any = None
     return EngineThread(engine, observer)
@@ -40,14 +35,14 @@ def make(engine: Any) -> EngineThread:
 async def check_answered(worker: EngineThread) -> None:
     with pytest.raises(RuntimeError, match="shutting down"):
         await asyncio.wait_for(asyncio.wrap_future(worker.call(lambda: 1)), 5)
-    listener, nothing = Listener(), Listener()
-    job: Any = Job(0, object(), listener, nothing)  # type: ignore[arg-type]
-    worker.submit(job)
+    heard: list[Any] = []
+    sequence: Any = SimpleNamespace(result=SimpleNamespace(error=None))
+    answer = Answer(0, sequence, Completion(), 512, receive=heard.append)
+    worker.submit(answer)
     await asyncio.sleep(0.05)
-    assert [(type(e), e.reason, str(e.error)) for e in listener.heard] == [
-        (End, "error", "the server is shutting down")
-    ]
-    assert not worker.jobs
+    assert [(one, output.token, output.finish_reason) for one, output, _ in heard] == [(answer, None, "error")]
+    assert str(sequence.result.error) == "the server is shutting down"
+    assert not worker.answers
 
 
 def test_after_the_end() -> None:

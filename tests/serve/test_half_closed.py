@@ -65,7 +65,7 @@ def test_it_gets_its_stream(running: Running) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_it_leaves(running: Running, stream: bool) -> None:
     """Nothing but writing tells that from waiting."""
-    jobs = running.server.engine_thread.jobs
+    jobs = running.server.engine_thread.answers
     body = {**BODY, "n_predict": -1, "ignore_eos": True, "stream": stream, "prompt": "a"}
     step = running.server.engine.step
 
@@ -97,4 +97,4 @@ def test_http_1_0(running: Running) -> None:
     """It knows no interim responses: as before it has left."""
     with send(running, BODY, "1.0") as opened:
         assert opened.recv(100) == b""
-    wait_for(lambda: not running.server.engine_thread.jobs)
+    wait_for(lambda: not running.server.engine_thread.answers)

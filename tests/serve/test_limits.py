@@ -320,7 +320,7 @@ def test_a_client_leaves_while_its_request_is_prepared(
         wait_for(lambda: not server.queue.n_preparing)
         held.go_on.set()
     assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})
-    assert not server.engine_thread.jobs
+    assert not server.engine_thread.answers
 
 
 def test_a_client_of_embeddings_leaves(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_a_full_queue(small: Running) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_clients_leave(small: Running, stream: bool) -> None:
     """While generating, while waiting, and with a stream: all are gone with the next step."""
-    jobs = small.server.engine_thread.jobs
+    jobs = small.server.engine_thread.answers
     n_before = n_cancelled(small)
     with Slow(small, 0.1):  # none is done before its client leaves, on a busy machine either
         sockets: list[socket.socket] = []
@@ -113,7 +113,7 @@ def send(running: Running, body: dict[str, Any]) -> socket.socket:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_closes_its_sending_half(small: Running, stream: bool) -> None:
     """It gets its answer; a full close is leaving all the same."""
-    jobs, n_before = small.server.engine_thread.jobs, n_cancelled(small)
+    jobs, n_before = small.server.engine_thread.answers, n_cancelled(small)
     body = {"prompt": "the self", "n_predict": 8, "temperature": 0.0}
     expected = small.ask("/completion", body)["content"]
     with Slow(small, 0.05), send(small, {**body, "stream": stream}) as opened:
@@ -138,14 +138,14 @@ def test_a_client_that_closes_its_sending_half(small: Running, stream: bool) -> 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_of_several_leaves(pair: Any, stream: bool) -> None:
-    """Those that wait for the one that reads the prompt go with it, before they were given a place."""
+    """All of them go, before they were given a slot."""
     with Running(*pair, draft_n_max=2, n_ctx=1024, options={"n_queue_max": 8}) as running:
-        engine, jobs = running.server.engine, running.server.engine_thread.jobs
+        engine, jobs = running.server.engine, running.server.engine_thread.answers
         with Slow(running, 0.1):
             others = [send(running, LONG) for _ in range(2)]
             wait_for(lambda: engine.n_running == 2)
             with send(running, {**LONG, "n": 3, "stream": stream}):
-                wait_for(lambda: len(jobs) == 5 and engine.n_waiting == 1)
+                wait_for(lambda: len(jobs) == 5 and engine.n_waiting == 3)
             wait_for(lambda: len(jobs) == 2)
             assert n_cancelled(running) == 3
             for opened in others:
@@ -165,7 +165,7 @@ def test_slots_say_what_runs(small: Running) -> None:
         assert busy[0]["next_token"][0]["n_decoded"] >= 1
         assert busy[0]["params"]["n_predict"] == LONG["n_predict"]
         assert small.server.engine.n_running == 1
-    wait_for(lambda: not small.server.engine_thread.jobs)
+    wait_for(lambda: not small.server.engine_thread.answers)
     assert not any(slot["is_processing"] for slot in small.client.get("/slots").json())
 
 
@@ -179,7 +179,7 @@ def test_first_come_first_served(small: Running) -> None:
     with Slow(small), ThreadPoolExecutor(4) as threads:
         for i in range(4):
             threads.submit(ask, i)
-            wait_for(lambda i=i: len(small.server.engine_thread.jobs) > i or len(order) > 0)  # type: ignore[misc]
+            wait_for(lambda i=i: len(small.server.engine_thread.answers) > i or len(order) > 0)  # type: ignore[misc]
     assert sorted(order[:2]) == [0, 1]
 
 
@@ -201,7 +201,7 @@ def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch, caplog
         def fail() -> None:
             raise RuntimeError("the device is gone")
 
-        running.server.engine_thread.jobs = Changing()
+        running.server.engine_thread.answers = Changing()
         monkeypatch.setattr(running.server.engine, "before_step", fail)
         response = running.post("/completion", BODY)
         assert response.status_code == 500
@@ -235,7 +235,7 @@ def test_jobs_that_come_meanwhile(small: Running, monkeypatch: pytest.MonkeyPatc
     with Slow(small), small.client.stream("POST", "/completion", json=LONG) as response:
         lines = response.iter_lines()
         next(lines)
-        monkeypatch.setattr(small.server.engine_thread, "jobs", Changing(small.server.engine_thread.jobs.copy()))
+        monkeypatch.setattr(small.server.engine_thread, "answers", Changing(small.server.engine_thread.answers.copy()))
         found = httpx.get(small.url + "/slots", trust_env=False)
         assert [slot["is_processing"] for slot in found.json()].count(True) == 1
-    wait_for(lambda: not small.server.engine_thread.jobs)
+    wait_for(lambda: not small.server.engine_thread.answers)

@@ -166,7 +166,7 @@ def test_stop(running: Running, browser: Chrome) -> None:
     wait(browser, lambda: text_of(browser, ".assistant"))
     browser.execute_script("document.getElementById('stop').click()")
     wait(browser, lambda: idle(browser))
-    wait(browser, lambda: not running.server.engine_thread.jobs)
+    wait(browser, lambda: not running.server.engine_thread.answers)
 
 
 def test_errors_and_phones(running: Running, browser: Chrome) -> None:

@@ -1,0 +1,230 @@
+"""The reply to a request: its answers as they come, and what the JSON of all dialects shares."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..engine import Output, TokenLogprob, Vocab
+from ..errors import ContextFullError
+from .answer import Answer, Came, Progress
+from .errors import ApiError, failed, invalid, out_of_memory, too_long
+from .jsons import dumps
+from .sampling_params import generation_settings
+from .server import Server, random_id
+
+FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
+"""llama-server has its build here, which begins so too."""
+DONE = b"data: [DONE]\n\n"
+_PING = b":\n\n"
+_LONG = 1e6  # seconds
+
+
+class Reply(ABC):
+    """The answers to one request, whole or as the events of a stream. They are cancelled when the client has gone."""
+
+    def __init__(self, server: Server, answers: list[Answer], prefix: str = "cmpl-"):
+        """answers: to be started. prefix: of the id."""
+        self.server, self.answers = server, answers
+        self.id, self.created, self.model = prefix + random_id(), int(time.time()), server.options.model_name
+        self._came: list[Came] = []
+        self._wake = asyncio.Event()
+        for answer in answers:
+            answer.receive = self._receive
+
+    @property
+    def stream(self) -> bool:
+        """Whether the client wants events."""
+        return self.answers[0].completion.stream
+
+    def _receive(self, came: Came) -> None:
+        self._came.append(came)
+        self._wake.set()
+
+    async def batches(self, idle_seconds: float = _LONG) -> AsyncGenerator[list[Came], None]:
+        """What comes, in batches: all of one step of the engine together. The caller adds it to the answers.
+
+        Args:
+            idle_seconds: silence after which an empty batch comes.
+
+        Raises:
+            ApiError: a sequence ended with an error.
+        """
+        n_left = len(self.answers)
+        try:
+            while n_left:
+                # a timer and not a timeout, which would make a task of every wait
+                timer = asyncio.get_running_loop().call_later(idle_seconds, self._wake.set)
+                try:
+                    await self._wake.wait()
+                finally:
+                    timer.cancel()
+                self._wake.clear()
+                batch, self._came = self._came, []
+                for answer, event, _ in batch:
+                    if isinstance(event, Output) and event.finish_reason:
+                        n_left -= 1
+                        if event.finish_reason == "error":
+                            raise _error_of(answer)
+                yield batch
+            if self.server.recorder is not None:
+                self.server.recorder.add(self.answers)
+        finally:
+            if n_left:
+                self.cancel()
+
+    async def run(self) -> Any:
+        """Wait until all sequences have ended; returns the whole response."""
+        async for batch in self.batches():
+            for answer, event, _ in batch:
+                answer.add(event)
+        return self.response()
+
+    def cancel(self) -> None:
+        """Cancel all sequences that run or wait."""
+        for answer in self.answers:
+            if answer.end is None:
+                self.server.engine_thread.cancel(answer)
+
+    def events(self, batch: list[Came]) -> bytes:
+        """A stream's events of a batch."""
+        data = b"" if batch else _PING
+        for answer, event, timings in batch:
+            answer.add(event)
+            chunks: list[Any] = []
+            if isinstance(event, Progress):
+                chunks = self.progress(answer, event, timings)
+            else:
+                if event.token is not None:
+                    chunks = self.token(answer, event, timings)
+                if event.finish_reason:  # a token's text has gone with the token
+                    chunks += self.end(answer, event.text if event.token is None else "")
+            for chunk in chunks:
+                data += self.encode(chunk)
+        return data
+
+    # what each dialect has its own form of
+
+    @staticmethod
+    def encode(data: Any) -> bytes:
+        """An event as bytes."""
+        return b"data: " + dumps(data) + b"\n\n"
+
+    def error(self, e: ApiError) -> bytes:
+        """An error in a stream that has begun, as bytes."""
+        return self.encode(e.body)
+
+    @abstractmethod
+    def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
+        """A stream's events for a chunk of the prompt."""
+
+    @abstractmethod
+    def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
+        """A stream's events for a token."""
+
+    @abstractmethod
+    def end(self, answer: Answer, text: str) -> list[Any]:
+        """A stream's events for the end of an answer. text: the rest of it."""
+
+    def stream_end(self) -> bytes:
+        """What ends a stream; nothing by default."""
+        return b""
+
+    @abstractmethod
+    def response(self) -> Any:
+        """The whole response, without a stream."""
+
+    # figures
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's token counts."""
+        n_prompt = sum(answer.n_prompt for answer in self._prompts)
+        n_tokens = sum(answer.n_tokens for answer in self.answers)
+        return {
+            "completion_tokens": n_tokens,
+            "prompt_tokens": n_prompt,
+            "total_tokens": n_prompt + n_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(answer.n_cached for answer in self._prompts)},
+        }
+
+    @property
+    def _prompts(self) -> Sequence[Answer]:
+        """One answer of each prompt."""
+        return self.answers[:: self.answers[0].completion.n]
+
+    def log_fields(self) -> dict[str, Any]:
+        """For the access log."""
+        answers, prompts = self.answers, self._prompts
+        stats = [answer.sequence.result.stats for answer in answers]
+        ttft = min((answer.t_first - answer.t_submit for answer in answers if answer.t_first), default=0.0)
+        return {
+            "n_prompt": sum(answer.n_prompt for answer in prompts),
+            "n_cached": sum(answer.n_cached for answer in prompts),
+            "cached_in": ",".join(sorted({answer.cached_in for answer in prompts} - {""})),
+            "n_evaluated": sum(s.prompt_tokens for s in stats),
+            "n_tokens": sum(answer.n_tokens for answer in answers),
+            "n_drafted": sum(s.drafted for s in stats),
+            "n_accepted": sum(s.accepted for s in stats),
+            "ttft_ms": round(1e3 * ttft, 1),
+            "finish": ",".join(sorted({answer.end.finish_reason if answer.end else "left" for answer in answers})),
+        }
+
+
+class NamedEvents(Reply):
+    """A reply whose events have names, those of their types."""
+
+    @staticmethod
+    def encode(data: Any) -> bytes:
+        """An event as bytes."""
+        return b"event: " + str(data["type"]).encode() + b"\n" + Reply.encode(data)
+
+
+def _error_of(answer: Answer) -> ApiError:
+    error = answer.sequence.result.error
+    if isinstance(error, ContextFullError):
+        return too_long(answer.n_prompt, answer.n_ctx)
+    if isinstance(error, ValueError):  # a grammar that is too ambiguous
+        return invalid(str(error))
+    if isinstance(error, MemoryError):
+        return out_of_memory()
+    return failed(str(error))
+
+
+def progress_of(answer: Answer, progress: Progress) -> dict[str, Any]:
+    """llama-server's `prompt_progress`."""
+    return {
+        "total": answer.n_prompt,
+        "cache": answer.n_cached,
+        "processed": progress.n_prefilled,
+        "time_ms": int(1e3 * progress.seconds),
+    }
+
+
+def settings_of(answer: Answer, vocab: Vocab) -> dict[str, Any]:
+    """llama-server's `generation_settings`."""
+    sequence = answer.sequence
+    settings = generation_settings(answer.completion, sequence.request.sampling, sequence.draft)
+    if answer.completion.ignore_eos:
+        settings["logit_bias"] += [{"token": token, "bias": None} for token in sorted(vocab.eog)]
+    return settings
+
+
+def probs_of(vocab: Vocab, logprob: TokenLogprob, post: bool, n_top: int | None = None) -> dict[str, Any]:
+    """llama-server's object of one token and its alternatives; n_top: how many (None: all)."""
+    return {
+        **_prob_of(vocab, logprob.token, logprob.logprob, post),
+        "top_probs" if post else "top_logprobs": [
+            _prob_of(vocab, token, value, post) for token, value in list(logprob.top.items())[:n_top]
+        ],
+    }
+
+
+def _prob_of(vocab: Vocab, token: int, logprob: float, post: bool) -> dict[str, Any]:
+    piece = vocab.piece(token)
+    value = {"prob": min(1.0, math.exp(logprob))} if post else {"logprob": max(logprob, -3.4e38)}
+    return {"id": token, "token": piece.decode("utf-8", errors="replace"), "bytes": list(piece), **value}
