@@ -1087,14 +1087,14 @@ class DraftRequest:
         id_last: int,
         n_room: int,
         n_max: int = ...,
-        n_max_ngram: int = ...,
+        ngram_n_max: int = ...,
         draw: DrawKind | None = None,
         drafters: int = -1,
         shape: DraftShape | None = None,
         n_past: int = 0,
     ) -> None:
         """id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max,
-        n_max_ngram: tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not
+        ngram_n_max: tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not
         asked. draw: how its tokens are chosen; None: as before, and greedy at first. drafters: which may be asked, as
         bits. shape: what to draft; None: what pays best. n_past: tokens before id_last, on which the price of passes
         depends.

@@ -90,7 +90,7 @@ class LlamaAttributes:
     draft: str = _setting("mode")
     draft_sources: Sequence[str] = _setting("sources")
     draft_n_max: int = _setting("n_max")
-    draft_ngram_n_max: int = _setting("n_max_ngram")
+    draft_ngram_n_max: int = _setting("ngram_n_max")
     draft_n_min: int = _setting("n_min")
     draft_p_min: float = _setting("p_min")
     draft_tree_depth: int = _setting("tree_depth")

@@ -120,7 +120,7 @@ class DraftOptions:
             mode=self.mode,  # type: ignore[arg-type]
             sources=self.sources,
             n_max=self.n_max,
-            n_max_ngram=self.ngram_n_max,
+            ngram_n_max=self.ngram_n_max,
             n_min=self.n_min,
             p_min=self.p_min,
             tree_depth=self.tree_depth,

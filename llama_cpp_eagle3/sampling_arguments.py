@@ -93,7 +93,7 @@ class SamplingDefaults:
 
     seed: int | None
     rng: Rng
-    penalty_last_n: int
+    repeat_last_n: int
 
     def sampling(self, arguments: Mapping[str, Any]) -> Sampling:
         """The engine's sampling.
@@ -115,7 +115,7 @@ class SamplingDefaults:
         return Sampling(
             seed=self.seed if seed is None else seed,
             rng=arguments.get("rng") or self.rng,
-            penalty_last_n=self.penalty_last_n,
+            repeat_last_n=self.repeat_last_n,
             logit_bias=arguments.get("logit_bias") or {},
             logits_processors=list(arguments.get("logits_processor") or ()),
             **options,

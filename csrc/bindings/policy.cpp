@@ -236,18 +236,18 @@ void register_policy(py::module_ & m) {
     py::class_<draft_request>(m, "DraftRequest", R"pbdoc(
         A sequence of a step that is drafted for.
 
-        id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, n_max_ngram:
+        id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, ngram_n_max:
         tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. draw: how
         its tokens are chosen; None: as before. drafters: which may be asked, as bits. shape: what to draft; None: what
         pays best. n_past: tokens before id_last, on which the price of passes depends.
     )pbdoc")
-        .def(py::init([](llama_seq_id seq_id, llama_token id_last, int32_t n_room, int32_t n_max, int32_t n_max_ngram,
+        .def(py::init([](llama_seq_id seq_id, llama_token id_last, int32_t n_room, int32_t n_max, int32_t ngram_n_max,
                          std::optional<draw_kind> draw, int32_t drafters, const std::optional<draft_shape> & shape,
                          int32_t n_past) {
-                 return draft_request{ seq_id, id_last, n_past, n_room, n_max, n_max_ngram, draw, drafters, shape };
+                 return draft_request{ seq_id, id_last, n_past, n_room, n_max, ngram_n_max, draw, drafters, shape };
              }),
              py::arg("seq_id"), py::arg("id_last"), py::arg("n_room"), py::arg("n_max") = INT32_MAX,
-             py::arg("n_max_ngram") = INT32_MAX, py::arg("draw") = py::none(), py::arg("drafters") = -1,
+             py::arg("ngram_n_max") = INT32_MAX, py::arg("draw") = py::none(), py::arg("drafters") = -1,
              py::arg("shape") = py::none(), py::arg("n_past") = 0);
 
     py::class_<py_policy>(m, "Policy", R"pbdoc(

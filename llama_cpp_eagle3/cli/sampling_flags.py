@@ -9,7 +9,7 @@ from ..chat import json_schema_to_grammar
 from ..engine import SAMPLERS, Sampling
 from .flags import SAMPLING
 
-_NAMES = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
+_NAMES = {"mirostat": "mirostat_mode"}
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:

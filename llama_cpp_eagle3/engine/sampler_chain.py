@@ -128,7 +128,7 @@ class SamplerChain:
         s = self._sampling
         penalties = s.repeat_penalty != 1.0 or s.frequency_penalty != 0.0 or s.presence_penalty != 0.0
         active = {
-            "penalties": s.penalty_last_n != 0 and penalties,
+            "penalties": s.repeat_last_n != 0 and penalties,
             "dry": s.dry_multiplier != 0.0 and s.dry_base >= 1.0 and s.dry_penalty_last_n != 0,
             "top_n_sigma": s.top_n_sigma > 0.0,
             "top_k": s.top_k > 0,
@@ -197,7 +197,7 @@ class SamplerChain:
     def _penalties_link(self) -> Any:
         s = self._sampling
         penalties = (s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
-        return lib.llama_sampler_init_penalties(self._vocab.n_tokens, s.penalty_last_n, *penalties)
+        return lib.llama_sampler_init_penalties(self._vocab.n_tokens, s.repeat_last_n, *penalties)
 
     @property
     def _seed(self) -> int:
@@ -311,7 +311,7 @@ class SamplerChain:
         s = self._sampling
         if s.samplers is None:
             return
-        lengths = {"penalties": s.penalty_last_n, "dry": s.dry_penalty_last_n}
+        lengths = {"penalties": s.repeat_last_n, "dry": s.dry_penalty_last_n}
         n = max((n for name, n in lengths.items() if name in s.samplers and self._is_active(name)), default=0)
         for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
             if token >= 0:  # negative ones are an image's

@@ -94,12 +94,12 @@ class Sampling:
     typical_p: float = 1.0
     """Keep the tokens whose information is closest to the entropy, up to this share; 1 = all (arXiv 2202.00666)."""
     repeat_penalty: float = 1.0
-    """Positive logits of tokens in the last `penalty_last_n` are divided by it, negative ones multiplied; 1 = off."""
+    """Positive logits of tokens in the last `repeat_last_n` are divided by it, negative ones multiplied; 1 = off."""
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit as often as the token is among them."""
     presence_penalty: float = 0.0
     """Subtracted once from the logit of each token among them."""
-    penalty_last_n: int = 64
+    repeat_last_n: int = 64
     """Generated tokens that the penalties look back at."""
     mirostat_mode: int = 0
     """1 or 2: sample by mirostat, instead of top-k to min-p (arXiv 2007.14966); 0 = off."""
@@ -206,7 +206,7 @@ class Sampling:
             logit_bias={token: bias if bias == -math.inf else _finite(bias) for token, bias in self.logit_bias.items()},
             top_k=max(0, min(self.top_k, n_vocab)),
             min_keep=max(0, min(self.min_keep, n_vocab)),
-            penalty_last_n=max(0, min(self.penalty_last_n, n_ctx)),
+            repeat_last_n=max(0, min(self.repeat_last_n, n_ctx)),
             dry_penalty_last_n=max(0, min(self.dry_penalty_last_n, n_ctx)),
             dry_allowed_length=max(-n_ctx, min(self.dry_allowed_length, n_ctx)),
         )

@@ -41,7 +41,7 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
             repeat_penalty=c.repeat_penalty,
             frequency_penalty=c.frequency_penalty,
             presence_penalty=c.presence_penalty,
-            penalty_last_n=c.repeat_last_n,
+            repeat_last_n=c.repeat_last_n,
             dry_multiplier=c.dry_multiplier,
             dry_base=c.dry_base if c.dry_base >= 1.0 else 1.75,
             dry_allowed_length=c.dry_allowed_length,
@@ -105,7 +105,7 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
     asked = {name: value for name, value in speculative.model_dump().items() if value is not None}
     draft = replace(base, **asked)
     if "n_max" in asked:
-        draft = replace(draft, n_max_ngram=draft.n_max)
+        draft = replace(draft, ngram_n_max=draft.n_max)
     if draft.n_min > draft.n_max:
         raise invalid(f"Field 'speculative': n_min {draft.n_min} is more than n_max {draft.n_max}")
     return draft

@@ -120,7 +120,7 @@ class Server:
             "reason": reason,
             "mode": settings.mode,
             "sources": list(settings.sources),
-            "n_max_ngram": settings.n_max_ngram,
+            "ngram_n_max": settings.ngram_n_max,
             "n_max": settings.n_max,
             "n_min": settings.n_min,
             "p_min": settings.p_min,

@@ -202,7 +202,7 @@ def test_sampling() -> None:
             *("--top-nsigma", 1.5, "--typical", 0.9, "-s", 5, "--adaptive-decay", 0.5, "--xtc-probability", 0.25),
         )
     )
-    assert (s.temperature, s.samplers, s.penalty_last_n, s.mirostat_mode) == (0.7, ["xtc", "temperature"], 7, 2)
+    assert (s.temperature, s.samplers, s.repeat_last_n, s.mirostat_mode) == (0.7, ["xtc", "temperature"], 7, 2)
     assert (s.mirostat_tau, s.dry_sequence_breakers, s.dynatemp_exponent) == (4.0, ["a", "\n"], 2.0)
     assert (s.top_n_sigma, s.typical_p, s.seed, s.adaptive_decay, s.xtc_probability) == (1.5, 0.9, 5, 0.5, 0.25)
     assert s.logit_bias == {3: 1.5}

@@ -33,7 +33,7 @@ BASE: dict[str, Any] = {
 }
 """Everything draws, so that each number has its effect."""
 ENOUGH = {"top_k": 320, "min_keep": 320, "dry_allowed_length": N_CTX, "n_probs": 320} | dict.fromkeys(
-    ("repeat_last_n", "penalty_last_n", "dry_penalty_last_n"), N_CTX
+    ("repeat_last_n", "dry_penalty_last_n"), N_CTX
 )
 """Number -> the largest that makes a difference, with 320 tokens in the vocabulary."""
 
@@ -59,7 +59,7 @@ def python(model: str) -> None:
             return sequence.generated[:12]
 
         bound_memory()
-        for name in ("top_k", "min_keep", "penalty_last_n", "dry_penalty_last_n", "dry_allowed_length"):
+        for name in ("top_k", "min_keep", "repeat_last_n", "dry_penalty_last_n", "dry_allowed_length"):
             for value in (INT_MAX, 2**31, 2**40):
                 for more in ({}, {"logit_bias": {5: 0.5, 6: -1.0}}, {"samplers": None}):
                     assert draw(**{name: value}, **more) == draw(**{name: ENOUGH[name]}, **more), (name, value, more)
@@ -111,10 +111,10 @@ def test_large_numbers(case: str, tiny_target: Any) -> None:
 
 def test_what_is_needed_stays() -> None:
     """Numbers that the context needs are taken as they are, and negative ones as llama.cpp takes them."""
-    few = Sampling(top_k=7, min_keep=3, penalty_last_n=9, dry_penalty_last_n=8, dry_allowed_length=-2)
+    few = Sampling(top_k=7, min_keep=3, repeat_last_n=9, dry_penalty_last_n=8, dry_allowed_length=-2)
     assert few.within(N_CTX, 320) == few
-    none = Sampling(top_k=-1, min_keep=-1, penalty_last_n=-1, dry_penalty_last_n=-1).within(N_CTX, 320)
-    assert [none.top_k, none.min_keep, none.penalty_last_n, none.dry_penalty_last_n] == [0, 0, 0, 0]
+    none = Sampling(top_k=-1, min_keep=-1, repeat_last_n=-1, dry_penalty_last_n=-1).within(N_CTX, 320)
+    assert [none.top_k, none.min_keep, none.repeat_last_n, none.dry_penalty_last_n] == [0, 0, 0, 0]
 
 
 if __name__ == "__main__":

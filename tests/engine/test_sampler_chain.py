@@ -73,7 +73,7 @@ class Reference:
                 lib.llama_sampler_init_logit_bias(n, len(biases), (lib.llama_logit_bias * len(biases))(*biases))
             )
         breakers = [b.encode() for b in s.dry_sequence_breakers]
-        penalties = (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
+        penalties = (s.repeat_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
         dry = (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n)
         assert s.samplers is not None
         for name in s.samplers if s.mirostat_mode == 0 else ():
