@@ -24,7 +24,7 @@ from llama_cpp import (
 )
 
 from ._core import Guard
-from .arguments import DEFAULTS, check_names, own_arguments, read_arguments, show_arguments
+from .arguments import check_names, own_arguments, read_arguments, show_arguments
 from .batch import (
     BatchResult,
     BatchStream,
@@ -38,6 +38,7 @@ from .batch import (
 from .chat import ChatTemplates
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
+from .config.eagle3 import DEFAULTS
 from .context import Context, Generation
 from .engine import FimTokens, Media, Request, SamplerChain, Sampling, check_seed
 from .errors import ContextFullError
@@ -56,7 +57,7 @@ from .state import Eagle3State, check_state
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .arguments import ConstructorOptions, Eagle3LlamaOptions
+    from .config.eagle3 import ConstructorOptions, Eagle3LlamaOptions
 
 _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
@@ -144,7 +145,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         given = self._given
         loaded = self._loaded_model = LoadedModel(llama, self._loading, given, self._log)
         engine = loaded.engine
-        self.draft_sources = self._loading.draft.sources  # without a block that cannot draft
+        self.draft_sources = self._loading.draft.settings.sources  # without a block that cannot draft
         engine.draft = self.draft_settings
         self._n_ctx = engine.n_ctx
         self._context.start(loaded, logits_all=self._logits_all)

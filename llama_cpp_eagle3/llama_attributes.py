@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -25,10 +25,7 @@ from .loaded_model import LoadedModel
 from .loading import Loading
 from .media import Projector, hook_handler
 
-DRAFT_ATTRIBUTES = (
-    "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",
-    "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
-)  # fmt: skip
+DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))
 
 
 def _setting(name: str) -> Any:

@@ -29,7 +29,7 @@ from .prefix_file import Maker
 from .prefix_folder import PrefixFolder, open_folder
 
 if TYPE_CHECKING:
-    from .arguments import ConstructorOptions
+    from .config.eagle3 import ConstructorOptions
 
 _N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
 _N_CACHE_BYTES = 8 << 30
@@ -144,12 +144,12 @@ class LoadedModel:
             context_params=params,
             n_vocab=int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))),
             n_ctx=target.n_ctx,
-            n_seq=draft.n_parallel,
+            n_seq=draft.given["n_parallel"],
             is_pooled=draft.is_pooled,
             has_trees=target.n_leaves_max > 1,
-            draft_n_ctx=draft.n_ctx,
-            n_threads=draft.n_threads or max(1, int(params.n_threads)),
-            n_gpu_layers=draft.n_gpu_layers,
+            draft_n_ctx=draft.given["draft_n_ctx"],
+            n_threads=draft.given["draft_n_threads"] or max(1, int(params.n_threads)),
+            n_gpu_layers=draft.given["draft_n_gpu_layers"],
             device=loading.draft_device,
             type_k=draft.type_k,
             type_v=draft.type_v,
@@ -273,7 +273,7 @@ class LoadedModel:
             "rpc_servers": loading.rpc_servers,
             "draft_device": self._draft_device,
             "machine": machine(),
-            "n_threads": [params.n_threads, params.n_threads_batch, *filter(None, [draft.n_threads])],
+            "n_threads": [params.n_threads, params.n_threads_batch, *filter(None, [draft.given["draft_n_threads"]])],
             "n_ubatch": min(params.n_ubatch, _N_ROWS),
             "offload_kqv": bool(params.offload_kqv),
             "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,

@@ -11,7 +11,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
-from .arguments import LLAMA_DEFAULTS
+from .config.llama import LLAMA_DEFAULTS
 from .cpu_kernels import KernelChoice
 from .draft.corpus import read_corpus
 from .draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
@@ -72,7 +72,8 @@ class Loading:
                 self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, n_embd, info.arch)
         if rpc_servers:
             self.servers = RpcServers(rpc_servers)
-        self.draft_device = None if draft.device is None else find_device(draft.device, self.servers, "draft_device")
+        device = draft.given["draft_device"]
+        self.draft_device = None if device is None else find_device(device, self.servers, "draft_device")
         self._progress = progress
         self._on_progress: Any = None
         self._kept: list[Any] = []
@@ -85,8 +86,8 @@ class Loading:
         draft = self.draft
         file = self.draft_files[0] if self.draft_files else None
         n_most = None if file is None else file.n_draft_max
-        if file is not None and n_most is not None and draft.mode != "auto" and draft.depth > n_most:
-            name = "draft_tree_depth" if draft.mode == "tree" else "draft_n_max"
+        if file is not None and n_most is not None and draft.settings.mode != "auto" and draft.depth > n_most:
+            name = "draft_tree_depth" if draft.settings.mode == "tree" else "draft_n_max"
             raise ValueError(
                 f"{name}={draft.depth}: the {file.title} '{file.path}' was trained to draft {n_most} tokens: expected "
                 "that or less"
@@ -162,12 +163,13 @@ class Loading:
     def _n_snapshots(self, n_seq: int) -> int:
         if n_seq == 1:
             return N_SNAPSHOTS
-        return 0 if n_seq > _N_SEQ_DRAFTED and self.draft.mode == "auto" and self._is_on_cpu else N_SNAPSHOTS_SHARED
+        is_auto = self.draft.settings.mode == "auto"
+        return 0 if n_seq > _N_SEQ_DRAFTED and is_auto and self._is_on_cpu else N_SNAPSHOTS_SHARED
 
     def fit_context(self, params: Any, model: Any) -> None:
         """Give a llama_context_params the sequences and snapshots that drafting takes on this llama_model."""
         draft = self.draft
-        n_seq = draft.n_parallel
+        n_seq = draft.given["n_parallel"]
         n_max = min(max(n_seq, params.n_ubatch), lib.llama_max_parallel_sequences())
         has_states = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
         has_windows = lib.llama_model_n_swa(model) > 0 and params.swa_full and not has_states
@@ -226,7 +228,7 @@ class Loading:
         if self._why_no_guards:
             log(self._why_no_guards)
         with without_details():  # it makes the context's graphs, to check them
-            return Target(int(ctx), int(model), self.tap, self.draft.n_parallel, self._n_guards)
+            return Target(int(ctx), int(model), self.tap, self.draft.given["n_parallel"], self._n_guards)
 
     def make_drafter(
         self, file: DrafterFile, target: LoadedTarget, log: Callable[[str], None], draft_type: int | None
@@ -247,11 +249,11 @@ class Loading:
 
         store: shared texts; True: those of this process and file. corpus: a file or a folder to search too.
         """
-        if NGRAM not in self.draft.sources:
+        if NGRAM not in self.draft.settings.sources:
             if corpus is not None:
                 _log.warning("draft_corpus is not read: n-grams do not draft here (draft_sources, --spec-type)")
             return None
         if store is True:
             store = _stores.setdefault(fingerprint(self.model_path), NgramStore())
         read = None if corpus is None else read_corpus(corpus, vocab, log)
-        return NgramDrafter(self.draft.n_parallel, store if isinstance(store, NgramStore) else None, read)
+        return NgramDrafter(self.draft.given["n_parallel"], store if isinstance(store, NgramStore) else None, read)

@@ -12,16 +12,12 @@ import llama_cpp.llama_cpp as lib
 
 from . import cpu_build
 from ._core import Device, local_accelerators, local_devices
-from .cpu_kernels import MODES
 from .errors import ModelFileError
 from .pair import fingerprint
 from .rpc import RpcServers, find_device
 
 if TYPE_CHECKING:
-    from .arguments import ConstructorOptions
-
-FIELDS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
-"""Of llama.h's llama_model_params."""
+    from .config.eagle3 import ConstructorOptions
 
 
 class _Override(ctypes.Structure):
@@ -43,15 +39,9 @@ class ModelOptions:
         """Check what can be checked before anything is loaded.
 
         Raises:
-            ValueError: a field that is none, or not to be set here; an unknown value of cpu_kernels.
             ModelFileError: an adapter's file is missing.
         """
         devices, params, cpu_kernels = arguments["devices"], arguments["model_params"], arguments["cpu_kernels"]
-        for name in params or ():
-            if name not in FIELDS:
-                raise ValueError(f"model_params: expected some of {', '.join(FIELDS)}, found {name!r}")
-        if cpu_kernels not in MODES:
-            raise ValueError(f"cpu_kernels: expected one of {', '.join(MODES)}, found {cpu_kernels!r}")
         names = devices.split(",") if isinstance(devices, str) else devices
         adapters = [(item, 1.0) if isinstance(item, str) else item for item in arguments["lora"]]
         if (lora_path := arguments.get("lora_path")) is not None:

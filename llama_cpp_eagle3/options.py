@@ -6,57 +6,45 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
+from .config.llama import N_CTX_MAX
+from .config.threads import default_threads
 from .draft.kinds import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
 from .draft.kinds.eagle3 import Eagle3Head
 from .engine import DraftSettings
+from .engine.request import DraftMode
 from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 if TYPE_CHECKING:
-    from .arguments import ConstructorOptions
+    from .config.eagle3 import ConstructorOptions
 
 DrafterKind = type[DrafterFile]
 
-MODES = ("auto", "chain", "tree")
 SOURCES = (*(kind.source for kind in KINDS), NGRAM)
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
-_N_CTX_MAX = 2**31 - 1
-_N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
     """The draft's side of the constructor's arguments, as `Eagle3Llama` documents them."""
 
+    given: ConstructorOptions
+    """As they were given, with the defaults of those that were not."""
     model_path: str | None
     kinds: tuple[DrafterKind, ...]
     """What drafts with weights; fixed settings are the first one's."""
     uses_own_block: bool
     """Whether the target's own block for multi-token prediction is one of them."""
-    mode: str
-    sources: tuple[str, ...]
-    n_max: int
-    ngram_n_max: int
-    n_min: int
-    p_min: float
-    tree_depth: int
-    tree_topk: int
-    tree_tokens: int
-    n_gpu_layers: int
-    device: str | None
+    settings: DraftSettings
+    """How sequences draft whose requests leave it open."""
     type: int | None
     type_k: int | None
     type_v: int | None
-    target_layers: list[int] | None
-    n_threads: int | None
-    n_ctx: int | None
-    n_parallel: int
-    kv_unified: bool | None
+    """ggml types."""
 
     @classmethod
     def of(
@@ -77,7 +65,7 @@ class DraftOptions:
         model_path, draft, n_max = arguments["draft_model_path"], arguments["draft"], arguments["draft_n_max"]
         n_min, p_min, ngram_n_max = arguments["draft_n_min"], arguments["draft_p_min"], arguments["draft_ngram_n_max"]
         tree_depth, tree_tokens = arguments["draft_tree_depth"], arguments["draft_tree_tokens"]
-        tree_topk, target_layers = arguments["draft_tree_topk"], arguments["draft_target_layers"]
+        tree_topk = arguments["draft_tree_topk"]
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
         path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
         of_file = draft_kind if path is not None else None
@@ -88,10 +76,7 @@ class DraftOptions:
         if of_file is not None and of_file not in kinds:
             kinds = (of_file,)
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
-        return cls(
-            model_path=path,
-            kinds=kinds,
-            uses_own_block=MtpBlock in kinds and of_file is not MtpBlock,
+        settings = DraftSettings(
             mode=mode,
             sources=chosen,
             n_max=_n_max(kinds, mode) if n_max is None else n_max,
@@ -101,31 +86,16 @@ class DraftOptions:
             tree_depth=4 if tree_depth is None else tree_depth,
             tree_topk=3 if tree_topk is None else tree_topk,
             tree_tokens=max(8, tree_depth or 0) if tree_tokens is None else tree_tokens,
-            n_gpu_layers=arguments["draft_n_gpu_layers"],
-            device=arguments["draft_device"],
+        )
+        return cls(
+            given=arguments,
+            model_path=path,
+            kinds=kinds,
+            uses_own_block=MtpBlock in kinds and of_file is not MtpBlock,
+            settings=settings,
             type=type_id("draft_type", arguments["draft_type"], WEIGHT_TYPES),
             type_k=type_id("draft_type_k", arguments["draft_type_k"], CACHE_TYPES),
             type_v=type_id("draft_type_v", arguments["draft_type_v"], CACHE_TYPES),
-            target_layers=None if target_layers is None else [int(b) for b in target_layers],
-            n_threads=arguments["draft_n_threads"],
-            n_ctx=arguments["draft_n_ctx"],
-            n_parallel=arguments["n_parallel"],
-            kv_unified=arguments["kv_unified"],
-        )
-
-    @property
-    def settings(self) -> DraftSettings:
-        """How sequences draft whose requests leave it open."""
-        return DraftSettings(
-            mode=self.mode,  # type: ignore[arg-type]
-            sources=self.sources,
-            n_max=self.n_max,
-            ngram_n_max=self.ngram_n_max,
-            n_min=self.n_min,
-            p_min=self.p_min,
-            tree_depth=self.tree_depth,
-            tree_topk=self.tree_topk,
-            tree_tokens=self.tree_tokens,
         )
 
     @property
@@ -140,36 +110,44 @@ class DraftOptions:
 
     def without_model(self) -> DraftOptions:
         """The same with nothing that drafts with weights."""
-        sources = tuple(s for s in self.sources if s == NGRAM)
-        return replace(self, kinds=(), uses_own_block=False, model_path=None, sources=sources)
+        sources = tuple(s for s in self.settings.sources if s == NGRAM)
+        settings = replace(self.settings, sources=sources)
+        return replace(self, kinds=(), uses_own_block=False, model_path=None, settings=settings)
+
+    @property
+    def target_layers(self) -> list[int] | None:
+        """The boundaries that a head reads instead of those in its file."""
+        layers = self.given["draft_target_layers"]
+        return None if layers is None else [int(b) for b in layers]
 
     @property
     def drafts(self) -> bool:
         """Whether anything may be drafted."""
-        return bool(self.kinds or self.sources)
+        return bool(self.kinds or self.settings.sources)
 
     @property
     def n_rows(self) -> int:
         """Tokens that a draft can have at most."""
-        return self.tree_tokens if self.mode == "tree" else self.n_max
+        return self.settings.tree_tokens if self.settings.mode == "tree" else self.settings.n_max
 
     @property
     def depth(self) -> int:
         """Tokens that can follow each other in a draft at most."""
-        return self.tree_depth if self.mode == "tree" else self.n_max
+        return self.settings.depth
 
     @property
     def is_pooled(self) -> bool:
         """Whether the sequences share their cells."""
-        return self.n_parallel == 1 or (self.mode == "tree" if self.kv_unified is None else self.kv_unified)
+        asked = self.given["kv_unified"]
+        return self.given["n_parallel"] == 1 or (self.settings.mode == "tree" if asked is None else asked)
 
     @property
     def n_leaves(self) -> int:
         """Sequences that verifying a draft can take: one for each leaf of a tree."""
-        return {"chain": 1, "tree": self.tree_tokens, "auto": _N_LEAVES_AUTO}[self.mode]
+        return {"chain": 1, "tree": self.settings.tree_tokens, "auto": _N_LEAVES_AUTO}[self.settings.mode]
 
 
-def _mode(mode: str | None, chain: bool, tree: bool) -> str:
+def _mode(mode: DraftMode | None, chain: bool, tree: bool) -> DraftMode:
     """The mode: the argument, else the one that the other arguments are for, else "auto"."""
     if mode is not None:
         return mode
@@ -205,19 +183,6 @@ def _sources(
     return tuple(name for name in dict.fromkeys(sources) if name != Eagle3Head.source or of_file is Eagle3Head)
 
 
-def default_threads() -> int:
-    """Physical cores that we may use: more threads only wait for memory."""
-    try:
-        cpus = os.sched_getaffinity(0)
-    except AttributeError:  # macOS, Windows
-        return max(1, (os.cpu_count() or 2) // 2)
-    siblings = set()
-    for cpu in cpus:
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        siblings.add(path.read_text() if path.exists() else str(cpu))
-    return max(1, len(siblings))
-
-
 def set_defaults(options: dict[str, Any], *, has_projector: bool, has_servers: bool) -> None:
     """Our defaults for loading the target where they are not llama_cpp's."""
     # llama_cpp counts logical cores: half of them, and for batches, such as drafts that are verified, all
@@ -238,56 +203,49 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
     """Raise ValueError for values that cannot work, or not together, TypeError for a path in place of a draft model."""
     if isinstance(options.get("draft_model"), (str, os.PathLike)):
         raise TypeError("draft_model takes a LlamaDraftModel of llama_cpp; the file of a head goes to draft_model_path")
-    if draft.mode not in MODES:
-        raise ValueError(f"expected draft to be one of {', '.join(MODES)}, found {draft.mode!r}")
-    if not 0 <= draft.n_min <= draft.n_max or not 0.0 <= draft.p_min <= 1.0:
+    s = draft.settings
+    if not 0 <= s.n_min <= s.n_max or not 0.0 <= s.p_min <= 1.0:
         raise ValueError(
             "expected 0 <= draft_n_min <= draft_n_max and 0 <= draft_p_min <= 1, found "
-            f"draft_n_min={draft.n_min}, draft_n_max={draft.n_max}, draft_p_min={draft.p_min}"
+            f"draft_n_min={s.n_min}, draft_n_max={s.n_max}, draft_p_min={s.p_min}"
         )
-    if min(draft.tree_depth, draft.tree_topk) < 1 or draft.tree_tokens < draft.tree_depth:
+    if min(s.tree_depth, s.tree_topk) < 1 or s.tree_tokens < s.tree_depth:
         raise ValueError(
             "expected draft_tree_depth >= 1, draft_tree_topk >= 1 and draft_tree_tokens >= draft_tree_depth, found "
-            f"draft_tree_depth={draft.tree_depth}, draft_tree_topk={draft.tree_topk}, "
-            f"draft_tree_tokens={draft.tree_tokens}"
+            f"draft_tree_depth={s.tree_depth}, draft_tree_topk={s.tree_topk}, "
+            f"draft_tree_tokens={s.tree_tokens}"
         )
+    n_parallel = draft.given["n_parallel"]
     n_seq_max = int(llama_cpp.llama_max_parallel_sequences())
-    if not 1 <= draft.n_parallel <= n_seq_max or (draft.mode == "tree" and draft.n_leaves > n_seq_max):
+    if not 1 <= n_parallel <= n_seq_max or (s.mode == "tree" and draft.n_leaves > n_seq_max):
         raise ValueError(
-            f"llama.cpp has room for {n_seq_max} sequences, found n_parallel={draft.n_parallel} and "
-            f"draft_tree_tokens={draft.tree_tokens}"
+            f"llama.cpp has room for {n_seq_max} sequences, found n_parallel={n_parallel} and "
+            f"draft_tree_tokens={s.tree_tokens}"
         )
     n_ctx, n_batch, n_ubatch = (options.get(name, 512) for name in ("n_ctx", "n_batch", "n_ubatch"))
-    if not 0 <= n_ctx <= _N_CTX_MAX or n_batch < 1 or n_ubatch < 1:
+    if not 0 <= n_ctx <= N_CTX_MAX or n_batch < 1 or n_ubatch < 1:
         raise ValueError(
-            f"expected n_ctx in 0..{_N_CTX_MAX}, n_batch >= 1 and n_ubatch >= 1, found "
+            f"expected n_ctx in 0..{N_CTX_MAX}, n_batch >= 1 and n_ubatch >= 1, found "
             f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
         )
-    given = {"draft_n_threads": draft.n_threads} | {
-        name: options.get(name) for name in ("n_threads", "n_threads_batch")
-    }
-    for name, n_threads in given.items():
-        n_threads = n_threads or 0
-        if not 0 <= n_threads <= _N_THREADS_MAX:
-            raise ValueError(f"expected {name} in 1..{_N_THREADS_MAX}, or None, found {n_threads}")
     if options.get("type_v") not in (None, *FLOAT_TYPES) and not options.get("flash_attn"):
         raise ValueError("type_v: only flash attention reads a quantized V cache: use flash_attn=True too")
     if options.get("vocab_only") and options.get("embedding"):
         raise ValueError("vocab_only and embedding exclude each other: nothing can be evaluated without weights")
-    if draft.mode == "tree" and not draft.is_pooled:
+    if s.mode == "tree" and not draft.is_pooled:
         raise ValueError("trees of several sequences need a shared cache: leave kv_unified out, or use kv_unified=True")
-    if draft.n_parallel > min(n_batch, n_ubatch):
+    if n_parallel > min(n_batch, n_ubatch):
         raise ValueError(
-            f"n_parallel={draft.n_parallel} sequences need batches of that size, found n_batch={n_batch} and "
+            f"n_parallel={n_parallel} sequences need batches of that size, found n_batch={n_batch} and "
             f"n_ubatch={n_ubatch}"
         )
-    if draft.n_ctx is not None and not 1 <= draft.n_ctx <= _N_CTX_MAX:
-        raise ValueError(f"expected draft_n_ctx in 1..{_N_CTX_MAX}, or None, found {draft.n_ctx}")
-    if draft.n_ctx is not None and draft.has_model and not any(kind.takes_n_ctx for kind in draft.kinds):
+    if draft.given["draft_n_ctx"] is not None and draft.has_model and not any(kind.takes_n_ctx for kind in draft.kinds):
         raise ValueError(f"draft_n_ctx is for small models: a {draft.kinds[0].title} has the target's context")
     if not draft.has_model:
         return
-    if draft.model_path is None and any(v is not None for v in (draft.type, draft.target_layers, draft.device)):
+    if draft.model_path is None and any(
+        v is not None for v in (draft.type, draft.target_layers, draft.given["draft_device"])
+    ):
         raise ValueError(
             "draft_type, draft_target_layers and draft_device are for heads: a block of the target ('mtp') has the "
             "target's types and runs where the target's last layer does"
@@ -298,8 +256,8 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             "which shows what it reads"
         )
     n_room = min(n_ctx or n_batch, n_batch)
-    if draft.mode != "auto" and draft.n_rows + 1 > n_room:
-        name = "draft_tree_tokens" if draft.mode == "tree" else "draft_n_max"
+    if s.mode != "auto" and draft.n_rows + 1 > n_room:
+        name = "draft_tree_tokens" if s.mode == "tree" else "draft_n_max"
         raise ValueError(
             f"{name}={draft.n_rows} needs batches of {draft.n_rows + 1} tokens, n_ctx={n_ctx} and "
             f"n_batch={n_batch} leave {n_room}. Draft less, or give more room."

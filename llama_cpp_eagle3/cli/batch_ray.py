@@ -55,7 +55,7 @@ def answer_with_ray(args: argparse.Namespace, requests: Sequence[BatchRequest]) 
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        n_slots = args.parallel if args.parallel > 0 else 4
+        n_slots = args.n_parallel if args.n_parallel > 0 else 4
         flags = {name: value for name, value in vars(args).items() if name not in ("input", "output")}
         n_batch = min(_BATCHES_PER_SLOT * n_slots, max(n_slots, -(-len(requests) // args.ray_workers)))
         # as many blocks as batches, made here: workers may take all CPUs of the cluster, which leaves none to split the
@@ -69,7 +69,7 @@ def answer_with_ray(args: argparse.Namespace, requests: Sequence[BatchRequest]) 
             fn_constructor_args=(flags,),
             batch_size=n_batch,
             concurrency=args.ray_workers,
-            num_cpus=args.threads,
+            num_cpus=args.n_threads,
             num_gpus=_gpus(args),
         )
         try:
@@ -100,4 +100,4 @@ def _gpus(args: argparse.Namespace) -> float:
     """Of each worker."""
     if args.ray_gpus is not None:
         return float(args.ray_gpus)
-    return float(bool(local_accelerators()) and args.gpu_layers != 0)
+    return float(bool(local_accelerators()) and args.n_gpu_layers != 0)

@@ -27,13 +27,13 @@ def add_arguments(parser: Parser) -> None:
     from ..bench import settings, synthetic
 
     pair = changed(
-        pick("model", "model_draft", "spec_type", "ctx_size", "threads", "gpu_layers", "cpu_kernels"),
-        "ctx_size",
+        pick("model", "draft_model_path", "spec_type", "n_ctx", "n_threads", "n_gpu_layers", "cpu_kernels"),
+        "n_ctx",
         default=0,
         help="0: what the longest prompt and its answer need, at least 512 (default: 0)",
     )
     predict = next(flag for flag in PROMPT if flag.attribute == "predict")
-    pair = changed(pair, "gpu_layers", default=0, help="of the target (default: 0)")
+    pair = changed(pair, "n_gpu_layers", default=0, help="of the target (default: 0)")
     parser.add_flags({"pair": (*HUB, *pair, predict)})
     files = parser.add_argument_group("prompts")
     files.add_argument(
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.build_peer:
         print(peer.get_tools(args.tools), file=sys.stderr)
-    if min(args.predict, args.runs, args.threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
+    if min(args.predict, args.runs, args.n_threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
         raise ValueError("expected -n, -r, -t and --n-prompts of at least 1")
     if not 0.0 <= args.temp < math.inf:
         raise ValueError(f"expected --temp of at least 0, found {args.temp:g}")
@@ -98,18 +98,18 @@ def run(args: argparse.Namespace) -> int:
         n_predict=args.predict,
         n_runs=args.runs,
         n_fresh=args.fresh,
-        n_threads=args.threads,
-        n_gpu_layers=args.gpu_layers,
-        n_ctx=args.ctx_size,
+        n_threads=args.n_threads,
+        n_gpu_layers=args.n_gpu_layers,
+        n_ctx=args.n_ctx,
         cpu_kernels=args.cpu_kernels,
         tools=args.tools,
         synthetic=args.synthetic_acceptance,
         temperature=args.temp,
     )
-    bandwidth = machine.read_bandwidth(args.threads) if args.gpu_layers == 0 else 0.0
+    bandwidth = machine.read_bandwidth(args.n_threads) if args.n_gpu_layers == 0 else 0.0
     result = measure.measure(config, measure.show_progress)
     measure.show_progress("")
-    about: dict[str, Any] = machine.describe(args.threads)
+    about: dict[str, Any] = machine.describe(args.n_threads)
     table = report.markdown(result, bandwidth)
     text = f"{table}\n\n{about['machine']}, {about['threads']} threads; {about['versions']}; {about['date']}"
     print(text)
@@ -125,9 +125,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _pair(args: argparse.Namespace) -> tuple[str, str]:
     resolve_pair(args)
-    if args.model_draft is None:
+    if args.draft_model_path is None:
         raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
-    return args.model, args.model_draft
+    return args.model, args.draft_model_path
 
 
 def _texts(paths: list[Path]) -> list[str]:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     args.model = args.target or args.model
     resolve_pair(args)
     cpu_kernels.clear_cache()
-    llm = load_model(args, args.model_draft)
+    llm = load_model(args, args.draft_model_path)
     try:
         key, kernels = llm.loaded.costs_key(), llm.loaded.cpu_kernels_used
         costs = measure_types(llm.engine, llm.head, args.seconds, lambda text: None)

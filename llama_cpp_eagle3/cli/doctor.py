@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     report = _Report()
     report.show("installed", software())
     report.show("devices", devices())
-    if args.measure or args.model or args.hf_repo or args.model_draft or args.hf_repo_draft:
+    if args.measure or args.model or args.hf_repo or args.draft_model_path or args.hf_repo_draft:
         _pair(args, report)
     return report.status
 

@@ -12,7 +12,7 @@ from .sources import uses_head
 
 
 def fetch_files(args: argparse.Namespace) -> None:
-    """Put files that are fetched into `args.model` and `args.model_draft`, if flags ask for that.
+    """Put files that are fetched into `args.model` and `args.draft_model_path`, if flags ask for that.
 
     Raises:
         ValueError: a model is named twice, or a flag that belongs to another one lacks that.
@@ -27,7 +27,7 @@ def fetch_files(args: argparse.Namespace) -> None:
         return
     if args.hf_repo is not None and args.model is not None:
         raise ValueError("give the target once: with -m or with -hf")
-    if args.hf_repo_draft is not None and args.model_draft is not None:
+    if args.hf_repo_draft is not None and args.draft_model_path is not None:
         raise ValueError("give the head once: with -md or with -hfd")
     if args.hf_repo is None and args.model is None:
         raise ValueError("-hfd needs a target: give one with -m or -hf")
@@ -42,16 +42,16 @@ def fetch_files(args: argparse.Namespace) -> None:
         Access(token=token, offline=args.offline),
         target_path=args.model,
         target_file=args.hf_file,
-        use_sidecar=drafts and args.model_draft is None,
+        use_sidecar=drafts and args.draft_model_path is None,
         log=lambda text: print(text, file=sys.stderr),
     )
     args.model = pair.target or args.model
-    args.model_draft = pair.head or args.model_draft
+    args.draft_model_path = pair.head or args.draft_model_path
 
 
 def _fetch_named(args: argparse.Namespace) -> None:
     """-m and -md with the name of a model that `models` knows; a file of that name comes first."""
-    for flag in ("model", "model_draft"):
+    for flag in ("model", "draft_model_path"):
         name = getattr(args, flag)
         if name in models.names() and not Path(name).exists():
             found = models.fetched(name, lambda text: print(text, file=sys.stderr, flush=True))

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from .._core import local_accelerators, local_devices, read_target
+from ..config.eagle3 import OPTIONS
 from ..errors import HubError
 from ..llama import Eagle3Llama
 from ..models import bundled_pair, smollm2
 from .flag_names import errors_in_flags
-from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
+from .flags.model import LOAD_MODES
 from .hub import fetch_files
 from .log import log_to
 from .sources import drafts_by_block, lacks_head, source_options
@@ -37,7 +38,7 @@ def progress_bar(total: float, desc: str, unit: str = "") -> Any:
 
 
 def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
-    """Set `model` and `model_draft`: files as named, from the hub, or a pair of ours; returns whether it is that.
+    """Set `model` and `draft_model_path`: files as named, from the hub, or a pair of ours; returns whether it is that.
 
     Args:
         args: the flags.
@@ -50,10 +51,10 @@ def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
     fetch_files(args)
     if args.model is not None:
         return False
-    if args.model_draft is not None:
+    if args.draft_model_path is not None:
         raise ValueError("-md needs a target, named with -m: without one a model of ours is loaded, with its own head")
     target, head = _chat_pair() if chats else bundled_pair()
-    args.model, args.model_draft = str(target), head and str(head)
+    args.model, args.draft_model_path = str(target), head and str(head)
     if head is None and args.spec_type is None:
         args.spec_type = ("ngram-simple",)
     return True
@@ -80,48 +81,31 @@ def list_devices() -> int:
 
 
 def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagle3Llama:
-    """Load target and head (None: the target alone); more: options of `Eagle3Llama` that have no flag."""
+    """Load target and head (None: the target alone); more: options that no flag of the command sets."""
     if args.log_file is not None:
         log_to(args.log_file)
     if draft is None and (missing := lacks_head(args)):
         print(missing, file=sys.stderr, flush=True)
-    draft_options = {
-        "draft_model_path": draft,
-        "draft_n_max": args.spec_draft_n_max,
-        "draft_n_min": args.spec_draft_n_min,
-        "draft_p_min": args.spec_draft_p_min,
-        "draft_tree_depth": args.tree_depth,
-        "draft_tree_topk": args.tree_topk,
-        "draft_tree_tokens": args.tree_tokens,
-        "draft_n_gpu_layers": args.gpu_layers_draft,
-        "draft_device": args.device_draft,
-        "draft_n_threads": args.threads_draft,
-        "draft_n_ctx": args.ctx_size_draft,
-        "draft_type": args.spec_draft_type,
-        "draft_type_k": args.cache_type_k_draft,
-        "draft_type_v": args.cache_type_v_draft,
-    }
+    given = _given(args)
+    if draft is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
+        given = {name: value for name, value in given.items() if not name.startswith("draft_")}
     # on a CPU it brings nothing, and logits would differ from those of plain llama_cpp in their third digit
-    is_remote = bool((local_accelerators() and args.device != ["none"]) or args.rpc)
+    is_remote = bool((local_accelerators() and args.devices != ["none"]) or args.rpc_servers)
     flash_attn = is_remote if args.flash_attn == "auto" else args.flash_attn == "on"
     # the V cache can be quantized under flash attention only
-    flash_attn = flash_attn or (args.flash_attn == "auto" and args.cache_type_v not in (None, "f32", "f16", "bf16"))
+    flash_attn = flash_attn or (args.flash_attn == "auto" and args.type_v not in (None, "f32", "f16", "bf16"))
     bar = progress_bar(1.0, "loading")
     options = {
-        **_placement(args),
-        **_context(args),
-        "seed": (-1 if args.seed is None else args.seed) & 0xFFFFFFFF,
+        **given,
+        "draft_model_path": draft,
+        "model_params": _model_params(args),
+        "override_tensor": _overrides(args),
+        "rope_freq_scale": _rope_freq_scale(args),
+        "n_ctx": _ctx_size(args),
         "flash_attn": bool(flash_attn),
-        "kv_overrides": args.override_kv,
+        "seed": (-1 if args.seed is None else args.seed) & 0xFFFFFFFF,
         "lora": [*args.lora, *args.lora_scaled],
         "no_perf": True,
-        "mmproj_path": getattr(args, "mmproj", None),
-        "verbose": args.verbose,
-        **(
-            draft_options
-            if draft is not None or drafts_by_block(args) or source_options(args).get("draft_sources")
-            else {}
-        ),
         **source_options(args),
         **more,
     }
@@ -140,60 +124,33 @@ def calibrate(llm: Eagle3Llama) -> None:
         llm.calibrate(log=lambda text: print(text, file=sys.stderr, flush=True))
 
 
-def _placement(args: argparse.Namespace) -> dict[str, Any]:
-    """Where the target's weights go, and how they get there."""
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that have the names and values of this command's flags."""
+    flags = {name: option.flag for name, option in OPTIONS.items() if option.flag is not None}
+    return {name: getattr(args, name) for name, flag in flags.items() if not flag.dest and hasattr(args, name)}
+
+
+def _model_params(args: argparse.Namespace) -> dict[str, Any]:
     load_mode = args.load_mode
     if args.no_mmap or args.mlock:  # flags of older versions of llama.cpp
         load_mode = {(True, False): "none", (False, True): "mmap+mlock", (True, True): "mlock"}[
             args.no_mmap, args.mlock
         ]
-    params = {
+    return {
         "load_mode": LOAD_MODES.index(load_mode) - 1,
         "lazy_mode": {"off": 0, "auto": 1, "on": 2}[args.lazy_mode],
         "use_extra_bufts": args.repack,
         "no_host": args.no_host,
         "check_tensors": args.check_tensors,
     }
-    return {
-        "n_gpu_layers": args.gpu_layers,
-        "devices": args.device,
-        "rpc_servers": args.rpc,
-        "override_tensor": _overrides(args),
-        "split_mode": SPLIT_MODES.index(args.split_mode),
-        "tensor_split": args.tensor_split,
-        "main_gpu": args.main_gpu,
-        "numa": 0 if args.numa is None else NUMA.index(args.numa) + 1,
-        "offload_kqv": args.kv_offload,
-        "op_offload": args.op_offload,
-        "model_params": params,
-        "cpu_kernels": args.cpu_kernels,
-        "n_threads": args.threads,
-        "n_threads_batch": args.threads_batch or args.threads,
-    }
 
 
-def _context(args: argparse.Namespace) -> dict[str, Any]:
-    rope_freq_scale = args.rope_freq_scale
-    if args.rope_scale is not None:
-        if not args.rope_scale > 0:
-            raise ValueError(f"expected --rope-scale > 0, found {args.rope_scale:g}")
-        rope_freq_scale = 1 / args.rope_scale
-    return {
-        "n_ctx": _ctx_size(args),
-        "n_batch": args.batch_size,
-        "n_ubatch": args.ubatch_size,
-        "swa_full": args.swa_full,
-        "type_k": args.cache_type_k,
-        "type_v": args.cache_type_v,
-        "rope_scaling_type": -1 if args.rope_scaling is None else ROPE_SCALING.index(args.rope_scaling),
-        "rope_freq_base": args.rope_freq_base,
-        "rope_freq_scale": rope_freq_scale,
-        "yarn_orig_ctx": args.yarn_orig_ctx,
-        "yarn_ext_factor": args.yarn_ext_factor,
-        "yarn_attn_factor": args.yarn_attn_factor,
-        "yarn_beta_slow": args.yarn_beta_slow,
-        "yarn_beta_fast": args.yarn_beta_fast,
-    }
+def _rope_freq_scale(args: argparse.Namespace) -> float:
+    if args.rope_scale is None:
+        return float(args.rope_freq_scale)
+    if not args.rope_scale > 0:
+        raise ValueError(f"expected --rope-scale > 0, found {args.rope_scale:g}")
+    return float(1 / args.rope_scale)
 
 
 def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -216,6 +173,6 @@ def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 def _ctx_size(args: argparse.Namespace) -> int:
     """-c, or a default that any machine can hold and the target was trained for."""
-    if args.ctx_size is not None:
-        return int(args.ctx_size)
+    if args.n_ctx is not None:
+        return int(args.n_ctx)
     return min(read_target(args.model).n_ctx_train or _N_CTX, _N_CTX)

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
+from ..config.flag import FALSY, TRUTHY, Flag
 from .flags import COMMON
-from .flags.flag import FALSY, TRUTHY, Flag
 
 _NUMBER = re.compile(r"-\d|-\.\d")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 
 from ..serve.options import ServeOptions
 from ..serve.server import Server
@@ -17,20 +16,9 @@ _log = logging.getLogger("llama_cpp_eagle3.serve")
 
 def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     """Load the pair, and measure what drafts cost if that decides about them."""
-    n_parallel = args.parallel if args.parallel > 0 else _N_SLOTS
-    pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
-    draft = head_of(args)
-    llm = load_model(
-        args,
-        draft,
-        n_parallel=n_parallel,
-        kv_unified=pooled,
-        prefix_cache_bytes=_host_bytes(args.cache_ram),
-        prefix_cache_dir=args.cache_disk,
-        prefix_cache_disk_bytes=None if args.cache_disk_size is None else args.cache_disk_size << 20,
-        ctx_checkpoints=args.ctx_checkpoints,
-        checkpoint_min_step=args.checkpoint_min_step,
-    )
+    n_parallel = args.n_parallel if args.n_parallel > 0 else _N_SLOTS
+    pooled = args.kv_unified if args.kv_unified is not None else (True if args.n_parallel <= 0 else None)
+    llm = load_model(args, head_of(args), n_parallel=n_parallel, kv_unified=pooled)
     try:
         if llm.draft == "auto":
             llm.calibrate(log=_log.info)
@@ -43,13 +31,6 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     drafts = f"drafts: {state['mode']}, n_max {state['n_max']}" if state["enabled"] else "no drafts"
     _log.info("loaded '%s': %s; %s%s", args.model, n_ctx, drafts, f" ({state['reason']})" if state["reason"] else "")
     return server
-
-
-def _host_bytes(n_mib: int | None) -> int | None:
-    """Bytes of --cache-ram, where -1 is no limit."""
-    if n_mib is None:
-        return None
-    return n_mib << 20 if n_mib >= 0 else sys.maxsize
 
 
 def why_no_draft(args: argparse.Namespace) -> str:

@@ -70,8 +70,9 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
     for name in ("max_queued_requests", "max_body_size", "limit_concurrency", "record_max_size"):
         if getattr(args, name) < 1:
             raise ValueError(f"expected --{name.replace('_', '-')} >= 1, found {getattr(args, name)}")
-    if args.cache_disk_size is not None and (args.cache_disk is None or args.cache_disk_size < 1):
-        raise ValueError(f"--cache-disk-size: expected 1 or more and --cache-disk, found {args.cache_disk_size}")
+    if args.prefix_cache_disk_bytes is not None and (args.prefix_cache_dir is None or args.prefix_cache_disk_bytes < 1):
+        n_mib = args.prefix_cache_disk_bytes >> 20
+        raise ValueError(f"--cache-disk-size: expected 1 or more and --cache-disk, found {n_mib}")
     return ServeOptions(
         model_name=min(names),
         aliases=frozenset(names),

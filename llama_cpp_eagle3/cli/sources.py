@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..config.drafting import TEXT_TYPES
 from ..draft.kinds import KINDS, NGRAM, kind_of
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..draft.kinds.mtp import MtpBlock, has_block
-from .flags.draft import TEXT_TYPES
 
 _MODELS = {name: kind.source for kind in reversed(KINDS) for name in kind.spec_types}
 """llama.cpp's names for what drafts, and ours; of two that it calls the same the first one in the table."""
@@ -22,14 +22,14 @@ def uses_head(args: argparse.Namespace) -> bool:
 
 def head_of(args: argparse.Namespace) -> str | None:
     """The file of a head, a block drafter or a small model, if it is to draft."""
-    return args.model_draft if uses_head(args) else None
+    return args.draft_model_path if uses_head(args) else None
 
 
 def drafts_by_block(args: argparse.Namespace) -> bool:
     """Whether the target's own block for multi-token prediction is to draft."""
     types = getattr(args, "spec_type", None)
     if types is None:
-        return args.model_draft is None and has_block(args.model)
+        return args.draft_model_path is None and has_block(args.model)
     return not set(MtpBlock.spec_types).isdisjoint(types)
 
 
@@ -45,7 +45,7 @@ def lacks_head(args: argparse.Namespace) -> str:
     """What to say where --spec-type names a head and -md does not; empty: nothing."""
     types = getattr(args, "spec_type", None) or ()
     head = next((name for name in types if name in Eagle3Head.spec_types), None)
-    if head is None or args.model_draft is not None:
+    if head is None or args.draft_model_path is not None:
         return ""
     others = [name for name in types if name not in Eagle3Head.spec_types]
     rest = f"{', '.join(others)} alone may draft" if others else "nothing drafts"
@@ -61,8 +61,8 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
         return {"draft_sources": [NGRAM], **corpus} if is_alone else corpus
     text = [name for name in types if name in TEXT_TYPES]
     names = dict(_MODELS)
-    if args.model_draft is not None:  # the file decides between kinds with one name in llama.cpp
-        kind = kind_of(args.model_draft)
+    if args.draft_model_path is not None:  # the file decides between kinds with one name in llama.cpp
+        kind = kind_of(args.draft_model_path)
         names |= dict.fromkeys(kind.spec_types, kind.source)
     models = dict.fromkeys(names[name] for name in types if name in names)
     sources = [*models, *([NGRAM] if text else [])]

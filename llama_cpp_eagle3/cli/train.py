@@ -18,7 +18,7 @@ from .quantize import TYPES
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    parser.add_flags({"target": pick("model", "gpu_layers", "threads")})
+    parser.add_flags({"target": pick("model", "n_gpu_layers", "n_threads")})
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="the head's GGUF to write")
     parser.add_argument(
         "--init", type=Path, metavar="HEAD", help="go on from this head: a GGUF, or a checkpoint folder"
@@ -182,8 +182,8 @@ def run(args: argparse.Namespace) -> int:
         keeps_vocab=args.draft_vocab == "keep",
         eagle31=args.eagle31,
         outtype=args.outtype,
-        n_threads=args.threads,
-        n_gpu_layers=args.gpu_layers,
+        n_threads=args.n_threads,
+        n_gpu_layers=args.n_gpu_layers,
         optimizer=args.optimizer,
         batch=args.batch,
         ttt_steps=args.ttt_steps,

@@ -15,12 +15,12 @@ import llama_cpp
 
 from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
+from ..config.threads import default_threads
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
 from ..cpu_kernels import fastest
 from ..draft.costs import cache_dir
 from ..extras import install_command
 from ..free_memory import free_memory
-from ..options import default_threads
 from .finding import Finding
 from .gpus import built_backends, find_gpus, judge_gpus
 

@@ -83,7 +83,7 @@ def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.Capt
     assert document["tokens"] == document["baseline"]["tokens"] == 20
     assert document["same_text"] is True
     assert document["speedup"] > 0
-    assert document["settings"]["spec_draft_n_max"] is None
+    assert document["settings"]["draft_n_max"] is None
     assert document["draft"] == "auto"
     assert document["settings"]["prompt"] == "the self"
     assert document["draft_device"] == "CPU"

@@ -12,7 +12,6 @@ import pytest
 from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Error
 from llama_cpp_eagle3.cli.flag_names import in_flags
-from llama_cpp_eagle3.cli.flags.flag import Flag
 from llama_cpp_eagle3.cli.model import load_model
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.cli.sampling_flags import sampling_of
@@ -21,6 +20,7 @@ from llama_cpp_eagle3.cli.server_options import add_server_flags as add_server
 from llama_cpp_eagle3.cli.server_options import defaults_of
 from llama_cpp_eagle3.cli.speculative_simple import FLAGS as SIMPLE
 from llama_cpp_eagle3.cli.speculative_simple import add_arguments
+from llama_cpp_eagle3.config.flag import Flag
 from loading import load, path_of, take
 from tool_modules import load_tool
 
@@ -92,8 +92,8 @@ def test_every_flag_of_llama_cpp_is_known(command: str) -> None:
 
 def test_whole_flags_only(capsys: Any) -> None:
     args = parse("-dev", "CPU", "-nkvo", "-c", 5, "--top_k", 3, "-ngl", "auto", "-ts", "3,1", "-n", "-1")
-    assert (args.device, args.kv_offload, args.ctx_size, args.top_k) == (["CPU"], False, 5, 3)
-    assert (args.gpu_layers, args.tensor_split, args.predict) == (-1, [3.0, 1.0], -1)
+    assert (args.devices, args.offload_kqv, args.n_ctx, args.top_k) == (["CPU"], False, 5, 3)
+    assert (args.n_gpu_layers, args.tensor_split, args.predict) == (-1, [3.0, 1.0], -1)
     assert "unknown flag -cnv" in fails(capsys, "-cnv")
     assert "unknown flag --ctx, did you mean --ctx-size?" in fails(capsys, "--ctx", 5)
     assert "unknown flag -c5" in fails(capsys, "-c5")
@@ -104,7 +104,7 @@ def test_whole_flags_only(capsys: Any) -> None:
 
 def test_values_may_look_like_flags() -> None:
     args = parse("-p", "-c", "--grammar", "--root", "-l", "15-2.5", "-l", "7+inf", "--ctx-size=9")
-    assert (args.prompt, args.grammar, args.ctx_size) == ("-c", "--root", 9)
+    assert (args.prompt, args.grammar, args.n_ctx) == ("-c", "--root", 9)
     assert args.logit_bias == [(15, -2.5), (7, float("inf"))]
     assert parse("-fa").flash_attn == parse("-fa", "1").flash_attn == "on"
     assert parse("-fa", "--no-host").flash_attn == "on"
@@ -146,7 +146,13 @@ def test_what_is_so_anyway_is_accepted() -> None:
 
 def test_server_flags(capsys: Any) -> None:
     args = parse("-np", 2, "-no-kvu", "--no-webui", "-cram", 7, "-to", 5, "-rea", "off", "--top-k", 4, server=True)
-    assert (args.parallel, args.kv_unified, args.ui, args.cache_ram, args.timeout) == (2, False, False, 7, 5.0)
+    assert (args.n_parallel, args.kv_unified, args.ui, args.prefix_cache_bytes, args.timeout) == (
+        2,
+        False,
+        False,
+        7 << 20,
+        5.0,
+    )
     assert (args.reasoning, args.top_k) == ("off", 4)
     assert "--mmproj-url is not possible here" in fails(capsys, "--mmproj-url", "x", server=True)
     assert "-nocb is not possible here" in fails(capsys, "-nocb", server=True)
@@ -174,8 +180,8 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
     }.items():
         monkeypatch.setenv(name, value)
     args = parse("--top-k", 5)
-    assert (args.ctx_size, args.flash_attn, args.cpu_moe, args.no_host) == (77, "on", True, False)
-    assert (args.kv_offload, args.repack, args.cpu_kernels, args.top_k) == (False, False, "off", 5)
+    assert (args.n_ctx, args.flash_attn, args.cpu_moe, args.no_host) == (77, "on", True, False)
+    assert (args.offload_kqv, args.repack, args.cpu_kernels, args.top_k) == (False, False, "off", 5)
     assert "LLAMA_ARG_TOP_K is set, the flag on the command line goes before it" in capsys.readouterr().err
     monkeypatch.setenv("LLAMA_ARG_PERF", "1")
     assert "--perf is not possible here" in fails(capsys)
@@ -214,7 +220,7 @@ def test_sampling() -> None:
 def text_of(*args: Any) -> tuple[str, Any]:
     """The text that flags give, and the model's parameters."""
     parsed = parse("-t", 1, "-c", 64, *args)
-    with closing(load_model(parsed, parsed.model_draft)) as llm:
+    with closing(load_model(parsed, parsed.draft_model_path)) as llm:
         stream = llm.generate([1, 2, 3], sampling=sampling_of(parsed))
         tokens = [next(stream) for _ in range(12)]
         stream.close()

@@ -5,19 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
-import pytest
 
 import llama_cpp_eagle3
 from llama_cpp_eagle3 import Eagle3Llama, Stats, errors
+from tool_modules import load_tool
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
 NAMES = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", TEXT))))
 # what Llama keeps in its objects under these names
 OF_LLAMA = {"context_params", "input_ids", "model_params", "n_batch", "n_tokens", "scores", "verbose"}
-DEFAULTS = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
 
 
 def public(cls: type) -> set[str]:
@@ -35,29 +33,16 @@ def test_all_names() -> None:
     assert set(llama_cpp_eagle3.__all__) - NAMES == {"LLAMA_CPP_PYTHON_VERSION", "__version__"}
 
 
-def test_all_arguments() -> None:
-    arguments = set(inspect.signature(Eagle3Llama.__init__).parameters) - {"self", "llama_options"}
-    assert arguments - NAMES == set()
-    table = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`draft[^|]*) \|", TEXT, re.MULTILINE))))
-    assert {name for name in table if name.startswith("draft_t")} - arguments == set()
+def test_arguments_of_methods() -> None:
     for method in ("generate_batch", "from_pretrained"):
         own = set(inspect.signature(getattr(Eagle3Llama, method)).parameters)
         assert own - set(inspect.signature(getattr(llama_cpp.Llama, method, Eagle3Llama.eval)).parameters)
 
 
-PARAMETERS = [
-    (name, p.default)
-    for name, p in inspect.signature(Eagle3Llama.__init__).parameters.items()
-    if name in DEFAULTS and p.default is not inspect.Parameter.empty
-]
-
-
-@pytest.mark.parametrize(("name", "default"), PARAMETERS)
-def test_defaults(name: str, default: Any) -> None:
-    said = DEFAULTS[name].strip().strip("`")
-    # None stands for what the text says
-    assert said == str(default) or default is None
-
-
-def test_most_defaults_are_compared() -> None:
-    assert len(PARAMETERS) >= 14
+def test_arguments_are_current() -> None:
+    tool = load_tool("options")
+    assert tool.document(TEXT) == TEXT, "run python tools/options.py"
+    rows = tool.table().splitlines()[2:-1]
+    ours = set(inspect.signature(Eagle3Llama.__init__).parameters) - {"self", "llama_options"}
+    assert ours <= {row.split("`")[1] for row in rows}
+    assert all(len(row.replace("\\|", "").split("|")) == 5 for row in rows)

@@ -15,7 +15,9 @@ import llama_cpp
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.arguments import DEFAULTS, ConstructorOptions, Eagle3LlamaOptions, LlamaOptions
+from llama_cpp_eagle3.config.eagle3 import DEFAULTS, OPTIONS, ConstructorOptions, Eagle3LlamaOptions
+from llama_cpp_eagle3.config.llama import LlamaOptions
+from llama_cpp_eagle3.config.option import types_of
 from llama_cpp_eagle3.draft.kinds import KINDS, NGRAM, DraftSource
 
 WIDER = {"type_k": "a type's name too", "type_v": "a type's name too", "lora_path": "pathlib.Path too"}
@@ -47,7 +49,7 @@ def test_llamas_arguments() -> None:
 def test_our_arguments() -> None:
     """All have a type and a default, `help` shows them, and from_pretrained takes what the constructor does."""
     of_llama = LlamaOptions.__annotations__
-    declared = {n: hint for n, hint in Eagle3LlamaOptions.__annotations__.items() if n not in of_llama}
+    declared = {n: hint for n, hint in types_of(Eagle3LlamaOptions).items() if n not in of_llama}
     assert list(declared) == list(DEFAULTS)
     assert set(ConstructorOptions.__annotations__) == {"draft_model_path", *declared, *of_llama}
     parameters = inspect.signature(Eagle3Llama).parameters
@@ -59,7 +61,9 @@ def test_our_arguments() -> None:
 
 def test_all_arguments_are_documented() -> None:
     text = Eagle3LlamaOptions.__doc__ or ""
-    assert set(re.findall(r"^        (\w+): ", text, re.MULTILINE)) == set(DEFAULTS)
+    assert set(re.findall(r"^        (\w+): \S", text, re.MULTILINE)) == set(DEFAULTS)
+    assert "](" not in text  # links are for the pages
+    assert all(OPTIONS[name].doc for name in ("draft_model_path", *DEFAULTS))
 
 
 @pytest.mark.parametrize(

@@ -119,5 +119,5 @@ def test_nothing_to_compute_is_said(tiny_target: Any, monkeypatch: pytest.Monkey
 
 
 def test_unknown_value(tiny_target: Any) -> None:
-    with pytest.raises(ValueError, match="cpu_kernels: expected one of auto, on, off, found 'maybe'"):
+    with pytest.raises(ValueError, match="expected cpu_kernels to be one of auto, on, off, found 'maybe'"):
         Eagle3Llama(Path(tiny_target.path), cpu_kernels="maybe")

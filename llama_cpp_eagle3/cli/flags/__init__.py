@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ...config.drafting import DRAFTS
+from ...config.eagle3 import OPTIONS
+from ...config.flag import Flag
+from ...config.option import flags_of
 from .chat import CONVERSATION, TEMPLATE
-from .draft import HEAD, SPECULATIVE
-from .flag import Flag
 from .hub import HUB
 from .model import CONTEXT, FILES, LOG, MACHINE
 from .prompt import PROMPT
@@ -28,7 +30,6 @@ __all__ = [
     "REFUSED_BY_SERVER",
     "SAMPLING",
     "SERVER",
-    "SPECULATIVE",
     "TEMPLATE",
     "Flag",
     "changed",
@@ -36,20 +37,20 @@ __all__ = [
 ]
 
 LOAD = {
-    "models": (*FILES, *HUB, *HEAD),
+    "models": (*FILES, *HUB),
     "context": CONTEXT,
     "devices and memory": MACHINE,
-    "speculative decoding": SPECULATIVE,
+    DRAFTS: flags_of(OPTIONS, DRAFTS),
     "refused": REFUSED,
 }
 """Title -> flags of everything that loads a pair."""
 
 COMMON = frozenset(
     (
-        *("model", "model_draft", "hf_repo", "hf_repo_draft", "mmproj", "ctx_size", "threads", "gpu_layers"),
-        *("spec_type", "spec_draft_n_max", "prompt", "file", "media", "predict", "color", "json", "baseline"),
+        *("model", "draft_model_path", "hf_repo", "hf_repo_draft", "mmproj_path", "n_ctx", "n_threads", "n_gpu_layers"),
+        *("spec_type", "draft_n_max", "prompt", "file", "media", "predict", "color", "json", "baseline"),
         *("system_prompt", "single_turn", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed"),
-        *("host", "port", "parallel", "alias", "api_key", "metrics", "embeddings", "verbose"),
+        *("host", "port", "n_parallel", "parallel", "alias", "api_key", "metrics", "embeddings", "verbose"),
     )
 )
 """Attributes of the flags that `--help` names; `--help-all` has them all."""

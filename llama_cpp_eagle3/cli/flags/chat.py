@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .flag import flag, on_off_auto, one_of
+from ...config.flag import flag, on_off_auto, one_of
 from .prompt import COLOR
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .flag import flag
+from ...config.flag import flag
 
 _NAME = "USER/REPO[:QUANT]"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .flag import flag, on_off_auto, only
-from .model import MMPROJ
+from ...config.eagle3 import MMPROJ
+from ...config.flag import flag, on_off_auto, only
 
 COLOR = flag(
     "-co --color",

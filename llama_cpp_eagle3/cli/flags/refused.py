@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...config.flag import NO_FIT, NO_OTHER_DRAFTS, TEXT_LOG, Flag
 from ...serve.absent import ADAPTERS, FILES, PROPERTIES, PROXY, RERANKING, ROUTER, SLEEP, TOOLS, VIDEO
-from .flag import NO_FIT, NO_OTHER_DRAFTS, TEXT_LOG, Flag
 
 
 def _refuse(by_reason: Mapping[str, str]) -> tuple[Flag, ...]:

@@ -6,9 +6,9 @@ import argparse
 import json
 from typing import Any
 
+from ...config.flag import flag, logit_bias, one_of, text_of
 from ...engine import RNGS
 from ...sampler_names import samplers_of
-from .flag import flag, logit_bias, one_of, text_of
 
 
 def _samplers(text: str) -> list[str]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...config.eagle3 import MMPROJ, OPTIONS
+from ...config.eagle3 import SERVER as SERVER_TITLE
+from ...config.flag import flag, one_of, only
+from ...config.option import flags_of
 from ...serve.absent import RERANKING
 from .chat import TEMPLATE
-from .flag import flag, one_of, only
-from .model import MMPROJ
 
 POOLING_TYPES = ("none", "mean", "cls", "last")
 
 SERVER = (
     flag("--host", "HOST,...", "(default: 127.0.0.1)", default="127.0.0.1", env="LLAMA_ARG_HOST"),
     flag("--port", "PORT", "(default: 8080)", int, default=8080, env="LLAMA_ARG_PORT"),
-    flag("-np --parallel", "N", "slots (default: 4 that share -c)", int, default=-1, env="LLAMA_ARG_N_PARALLEL"),
-    flag("-kvu --kv-unified", no="-no-kvu --no-kv-unified", help="slots share -c", env="LLAMA_ARG_KV_UNIFIED"),
+    *flags_of(OPTIONS, SERVER_TITLE),
     flag("-a --alias", "NAMES", "names of the model, separated by commas", env="LLAMA_ARG_ALIAS"),
     flag("--tags", "TAGS", "of the model, separated by commas", default="", env="LLAMA_ARG_TAGS"),
     flag("--slots", no="--no-slots", help="GET /slots (default: on)", default=True, env="LLAMA_ARG_ENDPOINT_SLOTS"),
@@ -44,41 +45,6 @@ SERVER = (
         env="LLAMA_ARG_POOLING",
     ),
     flag("--spm-infill", help="suffix before prefix, as some models have it"),
-    flag(
-        "-cram --cache-ram",
-        "MiB",
-        "for prompts (default: 8192, or a quarter of the free memory)",
-        int,
-        default=None,
-        env="LLAMA_ARG_CACHE_RAM",
-        differs="8192 or a quarter of the free memory, llama.cpp 8192; states count too",
-    ),
-    flag("--cache-disk", "DIR", "keep prompts there, for the next start too (default: no)", Path, is_ours=True),
-    flag(
-        "--cache-disk-size",
-        "MiB",
-        "of that folder (default: 8192, or a quarter of the free room)",
-        int,
-        default=None,
-        is_ours=True,
-    ),
-    flag(
-        "-ctxcp --ctx-checkpoints --swa-checkpoints",
-        "N",
-        "saved states of a text (default: 32)",
-        int,
-        default=32,
-        env="LLAMA_ARG_CTX_CHECKPOINTS",
-    ),
-    flag(
-        "-cms --checkpoint-min-step",
-        "N",
-        "tokens between two of them (default: 256)",
-        int,
-        default=256,
-        env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
-        differs="256, llama.cpp 8192",
-    ),
     flag("--api-key", "KEYS", "separated by commas", default="", env="LLAMA_API_KEY"),
     flag("--api-key-file", "FNAME", "a key in each line", Path, env="LLAMA_ARG_API_KEY_FILE"),
     flag(

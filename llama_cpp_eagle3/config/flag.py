@@ -47,6 +47,8 @@ class Flag:
     """Why it is refused; `no` then names what is accepted, since it is so anyway."""
     is_ours: bool = False
     """Whether llama.cpp has no such flag."""
+    title: str = ""
+    """Of an option's flag: the group of the help that it is in."""
 
     @property
     def on(self) -> tuple[str, ...]:
@@ -109,6 +111,18 @@ def only(value: str, why: str) -> Reader:
         return value
 
     return read
+
+
+def place_in(names: Iterable[str], first: int = 0) -> Reader:
+    """One of these words, as its number in llama.h, which has `first` for the first of them."""
+    known = tuple(names)
+    read_word = one_of(known)
+    return lambda text: known.index(read_word(text)) + first
+
+
+def mebibytes(text: str) -> int:
+    """A number of MiB, as bytes."""
+    return int(text) << 20
 
 
 def layers(text: str) -> int:

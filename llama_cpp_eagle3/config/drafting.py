@@ -1,0 +1,276 @@
+"""The options of drafting."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from .._core import NgramStore
+from ..draft.kinds import KINDS, DraftSource
+from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
+from . import flag as flags
+from .flag import NO_OTHER_DRAFTS, flag
+from .llama import MODELS, N_CTX_MAX, LlamaOptions, n_threads
+from .option import Option, at_least_one, one_of
+
+DRAFTS = "speculative decoding"
+"""Title of the help."""
+TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
+"""llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
+MODES = ("auto", "chain", "tree")
+
+_DRAFTERS = "; ".join(f"{', '.join(kind.spec_types)}: a {kind.title}" for kind in KINDS)
+_USUAL = ", ".join(f"{kind.spec_types[0]},ngram-simple with a {kind.title}" for kind in KINDS)
+
+
+def _spec_types(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
+    known = (*dict.fromkeys(name for kind in KINDS for name in kind.spec_types), *TEXT_TYPES)
+    for kind in kinds:
+        if kind not in known:
+            raise argparse.ArgumentTypeError(
+                f"expected none or some of {', '.join(known)}, found {kind!r}: {NO_OTHER_DRAFTS}"
+            )
+    return kinds
+
+
+class DraftingOptions(LlamaOptions, total=False):
+    """What `Eagle3Llama` takes of how to draft."""
+
+    draft: Annotated[
+        Literal["auto", "chain", "tree"] | None,
+        Option(
+            '`"auto"`: each step drafts what pays best on this machine, which may be nothing; `"chain"`: `draft_n_max` '
+            'tokens; `"tree"`: a tree. `None`: chain or tree if one of their arguments is given, else auto. On targets '
+            "with a recurrent state, or with `swa_full=False`, trees become chains",
+            check=one_of(MODES),
+        ),
+    ]
+    draft_sources: Annotated[
+        Sequence[DraftSource] | None,
+        Option(
+            'drafters in auto: `"eagle3"` (a head), `"dflash"`, `"mtp"`, `"assistant"`, `"simple"` ([which '
+            'drafter](drafters.md)), and `"ngram"`, which proposes what followed the text\'s last n-gram before. '
+            '`"mtp"` beside a file\'s: both draft ([two at once](drafters.md#two-at-once)), fixed settings are the '
+            'first one\'s. `None`: all available, without `"mtp"` if a file is given; without a drafter `("ngram",)` '
+            'if `draft="auto"` is given, else none',
+            flag=flag(
+                "--spec-type",
+                "TYPE,...",
+                f"what drafts; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed "
+                "settings are the first one's); ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
+                f"text; ngram-mod: in all texts of the process; none: nothing (default: {_USUAL}, else none)",
+                _spec_types,
+                title=DRAFTS,
+                dest="spec_type",
+                lacks="ngram-cache; the kinds of ngram search alike",
+                env="LLAMA_ARG_SPEC_TYPE",
+                differs=f"{_USUAL}, llama.cpp none: what there is is used",
+            ),
+        ),
+    ]
+    draft_n_max: Annotated[
+        int | None,
+        Option(
+            "longest chain to draft per step, of a head at most 129, of others 33. Of several drafters it is the first "
+            "one's. `None`: 3, in auto 8, of a block drafter 16",
+            flag=flag(
+                "--spec-draft-n-max",
+                "N",
+                "tokens to draft (default: what pays best on this machine)",
+                int,
+                title=DRAFTS,
+                env="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+                differs="what was measured to pay best on this machine, llama.cpp 3",
+            ),
+        ),
+    ]
+    draft_ngram_n_max: Annotated[
+        int | None, Option("longest draft of the n-gram drafter. `None`: `draft_n_max` if that is given, else 32")
+    ]
+    draft_ngram_store: Annotated[
+        NgramStore | bool,
+        Option(
+            "`True`: also search the texts of all objects of the process on the same target; or your own `NgramStore`",
+            default=False,
+        ),
+    ]
+    draft_corpus: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "a text file, or a folder of them such as a project's sources, in which the n-gram drafter searches too "
+            "([n-grams](drafters.md)). It is tokenized while loading; what is no text, or exceeds 256 MiB of memory, "
+            "is left out and told",
+            flag=flag(
+                "--draft-corpus",
+                "PATH",
+                "search for n-grams in this text file, or in the text files of this folder, too: a project's sources",
+                title=DRAFTS,
+                dest="draft_corpus",
+                is_ours=True,
+            ),
+        ),
+    ]
+    draft_n_min: Annotated[
+        int,
+        Option(
+            "drop shorter drafts",
+            default=0,
+            flag=flag(
+                "--spec-draft-n-min",
+                "N",
+                "drop shorter drafts (default: 0)",
+                int,
+                title=DRAFTS,
+                env="LLAMA_ARG_SPEC_DRAFT_N_MIN",
+            ),
+        ),
+    ]
+    draft_p_min: Annotated[
+        float,
+        Option(
+            "end a chain before a token less likely than this, 0 to 1",
+            default=0.0,
+            flag=flag(
+                "--spec-draft-p-min --draft-p-min",
+                "P",
+                "end the draft before a token less likely than this (default: 0.0)",
+                float,
+                title=DRAFTS,
+                env="LLAMA_ARG_SPEC_DRAFT_P_MIN",
+            ),
+        ),
+    ]
+    draft_tree_depth: Annotated[
+        int | None,
+        Option(
+            "levels of a tree: SGLang's steps. `None`: 4",
+            flag=flag("--tree-depth", "N", "draft trees of that many levels", int, title=DRAFTS, is_ours=True),
+        ),
+    ]
+    draft_tree_topk: Annotated[
+        int | None,
+        Option(
+            "children of each of the best nodes of a level. `None`: 3",
+            flag=flag("--tree-topk", "N", "with that many successors after each node", int, title=DRAFTS, is_ours=True),
+        ),
+    ]
+    draft_tree_tokens: Annotated[
+        int | None,
+        Option(
+            "nodes of a tree that are verified: SGLang's draft tokens - 1. `None`: 8",
+            flag=flag("--tree-tokens", "N", "and verify that many nodes", int, title=DRAFTS, is_ours=True),
+        ),
+    ]
+    draft_n_gpu_layers: Annotated[
+        int,
+        Option(
+            "0: the drafter runs on the CPU; > 0: on this machine's first accelerator; -1: where the target's lm_head "
+            "is, or on this machine's first accelerator if that is on an rpc server",
+            default=-1,
+            flag=flag(
+                "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl",
+                "N",
+                "0: head on the CPU, auto: where the target's output is",
+                flags.layers,
+                title=MODELS,
+                env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+            ),
+        ),
+    ]
+    draft_device: Annotated[
+        str | None,
+        Option(
+            "where the head runs instead: a ggml device (`CPU`, `CUDA0`, ...), or one of `rpc_servers`",
+            flag=flag(
+                "-devd --device-draft --spec-draft-device",
+                "DEV",
+                "run the head on this ggml device, or on this one of the rpc servers; none = CPU",
+                lambda text: "CPU" if text == "none" else text,
+                title=MODELS,
+            ),
+        ),
+    ]
+    draft_type: Annotated[
+        int | str | None,
+        Option(
+            'ggml type to which the head\'s wider matrices are converted while loading (`"q4_0"`, '
+            '`llama_cpp.GGML_TYPE_Q4_0`; `"f32"` converts none): it drafts faster, and slightly fewer tokens are '
+            "accepted. `None`: as in the file; in auto Q4_0 where that was measured to pay",
+            flag=flag(
+                "--spec-draft-type",
+                "TYPE",
+                "convert the head's wider matrices to this while loading, f32: none (default: to q4_0, if that was "
+                "measured to pay)",
+                flags.one_of(WEIGHT_TYPES),
+                title=MODELS,
+                is_ours=True,
+            ),
+        ),
+    ]
+    draft_type_k: Annotated[
+        int | str | None,
+        Option(
+            "ggml type of the drafter's K cache. `None`: F16",
+            flag=flag(
+                "-ctkd --cache-type-k-draft --spec-draft-type-k",
+                "TYPE",
+                "type of the head's K cache (default: f16)",
+                flags.one_of(CACHE_TYPES),
+                title=MODELS,
+                env="LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K",
+            ),
+        ),
+    ]
+    draft_type_v: Annotated[
+        int | str | None,
+        Option(
+            "ggml type of the drafter's V cache. `None`: F16",
+            flag=flag(
+                "-ctvd --cache-type-v-draft --spec-draft-type-v",
+                "TYPE",
+                "type of the head's V cache (default: f16)",
+                flags.one_of(CACHE_TYPES),
+                title=MODELS,
+                env="LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
+            ),
+        ),
+    ]
+    draft_target_layers: Annotated[
+        Sequence[int] | None,
+        Option(
+            "boundaries that the head reads, as numbers of layers before them, instead of those in its file. Without a "
+            "head: those that `features` gives"
+        ),
+    ]
+    draft_n_threads: Annotated[
+        int | None,
+        Option(
+            "CPU threads of the drafter. `None`: `n_threads`",
+            check=n_threads,
+            flag=flag(
+                "-td --threads-draft --spec-draft-threads",
+                "N",
+                "CPU threads of the head (default: as -t)",
+                int,
+                title=MODELS,
+            ),
+        ),
+    ]
+    draft_n_ctx: Annotated[
+        int | None,
+        Option(
+            "tokens of a sequence that a small model reads, which limits its memory; it drafts nothing after them. "
+            "`None`: `n_ctx`",
+            check=at_least_one(N_CTX_MAX),
+            flag=flag(
+                "-cd --ctx-size-draft",
+                "N",
+                "tokens of a slot that a small model reads, which limits its memory; it drafts nothing after them "
+                "(default: all)",
+                int,
+                title=MODELS,
+                is_ours=True,
+            ),
+        ),
+    ]

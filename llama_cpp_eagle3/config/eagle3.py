@@ -1,0 +1,324 @@
+"""The options of `Eagle3Llama` beside those of `llama_cpp.Llama`."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from ..cpu_kernels import MODES as KERNEL_MODES
+from ..engine import check_rng
+from ..media import AllowHttp
+from . import flag as flags
+from .drafting import DraftingOptions
+from .flag import flag
+from .llama import DEVICES, MODELS, LlamaOptions
+from .option import Option, flags_of, one_of, options_of
+
+SERVER = "server"
+"""Title of the help."""
+MODEL_PARAMS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
+
+
+def _host_bytes(text: str) -> int:
+    """MiB as bytes, where a negative number is no limit."""
+    n_bytes = flags.mebibytes(text)
+    return n_bytes if n_bytes >= 0 else sys.maxsize
+
+
+def _rng(name: str, value: Any) -> None:
+    check_rng(value)
+
+
+def _model_params(name: str, value: Any) -> None:
+    for field in value or ():
+        if field not in MODEL_PARAMS:
+            raise ValueError(f"{name}: expected some of {', '.join(MODEL_PARAMS)}, found {field!r}")
+
+
+class Eagle3LlamaOptions(DraftingOptions, total=False):
+    """What `Eagle3Llama` takes by name: the arguments of `llama_cpp.Llama`, and the following."""
+
+    n_parallel: Annotated[
+        int,
+        Option(
+            "slots: sequences that run together",
+            default=1,
+            flag=flag(
+                "-np --parallel",
+                "N",
+                "slots (default: 4 that share -c)",
+                int,
+                title=SERVER,
+                default=-1,
+                env="LLAMA_ARG_N_PARALLEL",
+            ),
+        ),
+    ]
+    kv_unified: Annotated[
+        bool | None,
+        Option(
+            "`True`: sequences share `n_ctx`, can draft trees, share prefixes without a copy, and are preempted when "
+            "it is full. `False`: each has `n_ctx / n_parallel`, and passes over many are faster, since none reads the "
+            'others\' cells. `None`: `False`, or `True` with `draft="tree"`',
+            flag=flag(
+                "-kvu --kv-unified",
+                no="-no-kvu --no-kv-unified",
+                help="slots share -c",
+                title=SERVER,
+                env="LLAMA_ARG_KV_UNIFIED",
+            ),
+        ),
+    ]
+    prefill_budget: Annotated[
+        int | None,
+        Option(
+            "prompt tokens in a step in which other sequences decode. `None`: as many as double the step's time",
+        ),
+    ]
+    prefix_cache_bytes: Annotated[
+        int | None,
+        Option(
+            "host memory for prefixes that are evicted from their slots, and for saved states of recurrent layers and "
+            "sliding windows. `None`: 8 GiB, or a quarter of the free memory if that is less",
+            flag=flag(
+                "-cram --cache-ram",
+                "MiB",
+                "for prompts (default: 8192, or a quarter of the free memory)",
+                _host_bytes,
+                title=SERVER,
+                env="LLAMA_ARG_CACHE_RAM",
+                differs="8192 or a quarter of the free memory, llama.cpp 8192; states count too",
+            ),
+        ),
+    ]
+    prefix_cache_dir: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "a folder for prefixes and states, which outlive the process there and are read by one with the same files "
+            "and settings ([disk](serving.md#conversations-that-outlive-the-process)). It is for its owner alone, as "
+            "the texts of conversations are in it. `None`: nothing is kept",
+            flag=flag(
+                "--cache-disk",
+                "DIR",
+                "keep prompts there, for the next start too (default: no)",
+                Path,
+                title=SERVER,
+                is_ours=True,
+            ),
+        ),
+    ]
+    prefix_cache_disk_bytes: Annotated[
+        int | None,
+        Option(
+            "of all files in that folder. `None`: 8 GiB, or a quarter of the free room if that is less",
+            flag=flag(
+                "--cache-disk-size",
+                "MiB",
+                "of that folder (default: 8192, or a quarter of the free room)",
+                flags.mebibytes,
+                title=SERVER,
+                is_ours=True,
+            ),
+        ),
+    ]
+    ctx_checkpoints: Annotated[
+        int,
+        Option(
+            "saved states of one text at most, of recurrent layers and sliding windows ([prefix "
+            "cache](serving.md#what-does-a-conversation-cost)); 0: none",
+            default=32,
+            flag=flag(
+                "-ctxcp --ctx-checkpoints --swa-checkpoints",
+                "N",
+                "saved states of a text (default: 32)",
+                int,
+                title=SERVER,
+                env="LLAMA_ARG_CTX_CHECKPOINTS",
+            ),
+        ),
+    ]
+    checkpoint_min_step: Annotated[
+        int,
+        Option(
+            "tokens between two of them, but for those where a system prompt, the last message and the answer begin",
+            default=256,
+            flag=flag(
+                "-cms --checkpoint-min-step",
+                "N",
+                "tokens between two of them (default: 256)",
+                int,
+                title=SERVER,
+                env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
+                differs="256, llama.cpp 8192",
+            ),
+        ),
+    ]
+    rpc_servers: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as "
+            '`["HOST:PORT", ...]` or `"HOST:PORT,HOST:PORT"` ([rpc](rpc.md)). `n_gpu_layers` is -1 then, if it is not '
+            "given",
+            flag=flag(
+                "--rpc",
+                "SERVERS",
+                "ggml-rpc servers for the target, HOST:PORT,HOST:PORT,...",
+                title=DEVICES,
+                env="LLAMA_ARG_RPC",
+            ),
+        ),
+    ]
+    devices: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "ggml devices for the target's layers, by name and in this order, instead of all accelerators; "
+            '`"none"`: the CPU',
+            flag=flag(
+                "-dev --device",
+                "DEV,...",
+                "devices for the target, none = CPU",
+                flags.items,
+                title=DEVICES,
+                env="LLAMA_ARG_DEVICE",
+            ),
+        ),
+    ]
+    override_tensor: Annotated[
+        Sequence[tuple[str, str]],
+        Option(
+            "pairs of a regular expression and a buffer type for the tensors that match, such as "
+            r'`(r"\.ffn_(up|down|gate)_exps", "CPU")`',
+            default=(),
+            flag=flag(
+                "-ot --override-tensor",
+                "PATTERN=BUFFER,...",
+                "put tensors whose name matches into a device's buffers",
+                flags.overrides,
+                title=DEVICES,
+                env="LLAMA_ARG_OVERRIDE_TENSOR",
+            ),
+        ),
+    ]
+    lora: Annotated[
+        Sequence[str | tuple[str, float]],
+        Option(
+            "LoRA adapters in GGUF, or `(adapter, scale)` pairs, that are applied together",
+            default=(),
+            flag=flag("--lora", "FNAME,...", "LoRA adapters for the target", flags.items, title=MODELS),
+        ),
+    ]
+    model_params: Annotated[
+        Mapping[str, Any] | None,
+        Option(
+            "fields of `llama_model_params` that Llama has no argument for: "
+            + ", ".join(f"`{name}`" for name in MODEL_PARAMS),
+            check=_model_params,
+        ),
+    ]
+    cpu_kernels: Annotated[
+        str,
+        Option(
+            'what multiplies by the weights on a CPU: `"auto"`: for each weight format our kernels or ggml\'s, '
+            "whichever is measured to be faster when a model is loaded (once per machine, about a second; kept, as the "
+            'sides sum in different orders); `"on"`: ours where there is one, prompts too; `"off"`: ggml\'s. '
+            "`loaded.cpu_kernels_used` shows the choice. Other models of the process are not affected",
+            default="auto",
+            check=one_of(KERNEL_MODES),
+            flag=flag(
+                "--cpu-kernels",
+                "MODE",
+                "our kernels on a CPU: auto (where they were measured to be faster, once per machine), on, off "
+                "(default: auto)",
+                flags.one_of(KERNEL_MODES),
+                title=DEVICES,
+                env="LLAMA_ARG_CPU_KERNELS",
+                is_ours=True,
+            ),
+        ),
+    ]
+    rng: Annotated[
+        Literal["gumbel", "llama"],
+        Option(
+            'the generator that samples; also an attribute. `"gumbel"`: seeded noise that drafters can compute too, so '
+            'that more drafts are accepted; `"llama"`: llama.cpp\'s, for its texts for a seed. The probabilities are '
+            "the same",
+            default="gumbel",
+            check=_rng,
+        ),
+    ]
+    progress: Annotated[
+        Callable[[float], None] | None, Option("called with the share of the target that is loaded, 0 to 1")
+    ]
+    mmproj_path: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in messages "
+            '([multimodal](multimodal.md)); `chat_format` is `"auto"`, if it is not given',
+            flag=flag(
+                "--mmproj -mm", "FILE", "multimodal projector, a GGUF file: images or sounds", env="LLAMA_ARG_MMPROJ"
+            ),
+        ),
+    ]
+    media_placeholder: Annotated[
+        int | str | None,
+        Option(
+            "token, or its text, that the head reads in place of each row of an image. `None`: by the projector's type "
+            "and the vocabulary"
+        ),
+    ]
+    media_http: Annotated[
+        AllowHttp,
+        Option(
+            'fetch public `http` addresses in messages; `"private"`: also those of this machine and of private '
+            "networks",
+            default=False,
+        ),
+    ]
+    checked: Annotated[
+        bool,
+        Option(
+            "load the header of a target that is new to this machine in a child process first (tenths of a second, "
+            "once), so that a damaged file cannot end this process",
+            default=True,
+        ),
+    ]
+
+
+class ConstructorOptions(Eagle3LlamaOptions, total=False):
+    """All arguments of the constructor beside `model_path`."""
+
+    draft_model_path: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "what drafts, a GGUF file ([which drafter](drafters.md)); without one this is a plain Llama on the same "
+            "engine",
+            flag=flag(
+                "-md --model-draft --spec-draft-model",
+                "FNAME",
+                "EAGLE-3 head, block drafter (dflash), Gemma 4 assistant, a small model of the same vocabulary, or a "
+                "block for multi-token prediction: a GGUF file (default: none)",
+                title=MODELS,
+                env="LLAMA_ARG_SPEC_DRAFT_MODEL",
+            ),
+        ),
+    ]
+
+
+OPTIONS = options_of(ConstructorOptions)
+(MMPROJ,) = flags_of(OPTIONS, "")
+DEFAULTS = cast(
+    Eagle3LlamaOptions,
+    {
+        name: OPTIONS[name].default
+        for name in Eagle3LlamaOptions.__annotations__
+        if name not in LlamaOptions.__annotations__
+    },
+)
+"""Of our own arguments; those of `llama_cpp.Llama` have its defaults."""
+
+_LINK = re.compile(r" \(\[.*?\]\(.*?\)\)", re.DOTALL)
+Eagle3LlamaOptions.__doc__ = f"{Eagle3LlamaOptions.__doc__}\n\n    Attributes:\n" + "".join(
+    f"        {name}: {_LINK.sub('', OPTIONS[name].doc)}.\n" for name in DEFAULTS
+)

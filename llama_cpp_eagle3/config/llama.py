@@ -1,0 +1,275 @@
+"""The options of `llama_cpp.Llama`, and the flags that set them. Its signature has their defaults."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypedDict
+
+from llama_cpp import Llama
+from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
+from llama_cpp.llama_speculative import LlamaDraftModel
+from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
+
+from ..engine import check_seed
+from ..ggml_types import CACHE_TYPES
+from .flag import flag, key_values, layers, numbers, on_off_auto, one_of, place_in
+from .option import Check, Option, at_least_one
+from .threads import default_threads
+
+CONTEXT, DEVICES, LOG, MODELS = "context", "devices and memory", "log", "models"
+"""Titles of the help."""
+
+ROPE_SCALING = ("none", "linear", "yarn")
+SPLIT_MODES = ("none", "layer", "row")
+NUMA = ("distribute", "isolate", "numactl")
+
+N_CTX_MAX = 2**31 - 1
+n_threads: Check = at_least_one(512, or_zero=True)  # ggml's GGML_MAX_N_THREADS
+
+
+def _threads(text: str) -> int:
+    n = int(text)
+    return n if n > 0 else default_threads()
+
+
+def _seed(name: str, value: Any) -> None:
+    check_seed(value)
+
+
+def _in(title: str) -> Callable[..., Option]:
+    def option(*args: Any, doc: str = "", check: Check | None = None, **more: Any) -> Option:
+        return Option(doc, check=check, flag=flag(*args, title=title, **more))
+
+    return option
+
+
+_context, _devices, _log, _models = map(_in, (CONTEXT, DEVICES, LOG, MODELS))
+
+
+class LlamaOptions(TypedDict, total=False):
+    """What `llama_cpp.Llama` takes beside `model_path`; where a type is wider than its own, `Eagle3Llama` is."""
+
+    n_gpu_layers: Annotated[
+        int,
+        _devices(
+            "-ngl --gpu-layers --n-gpu-layers",
+            "N",
+            "layers on accelerators: a number, auto or all (default: all)",
+            layers,
+            default=-1,
+            env="LLAMA_ARG_N_GPU_LAYERS",
+            differs="auto is all: options are not reduced to fit the memory",
+        ),
+    ]
+    split_mode: Annotated[
+        int,
+        _devices(
+            "-sm --split-mode",
+            "{none,layer,row}",
+            "how several GPUs share the target (default: layer)",
+            place_in(SPLIT_MODES),
+            default=SPLIT_MODES.index("layer"),
+            lacks="tensor, which is untried with a head",
+            env="LLAMA_ARG_SPLIT_MODE",
+        ),
+    ]
+    main_gpu: Annotated[
+        int, _devices("-mg --main-gpu", "INDEX", "(default: 0)", int, default=0, env="LLAMA_ARG_MAIN_GPU")
+    ]
+    tensor_split: Annotated[
+        list[float] | None,
+        _devices("-ts --tensor-split", "N0,N1,...", "each GPU's share", numbers, env="LLAMA_ARG_TENSOR_SPLIT"),
+    ]
+    vocab_only: bool
+    use_mmap: bool
+    use_mlock: bool
+    kv_overrides: Annotated[
+        dict[str, bool | int | float | str] | None,
+        _models("--override-kv", "KEY=TYPE:VALUE,...", "override the header: int, float, bool, str", key_values),
+    ]
+    seed: Annotated[int, Option(check=_seed)]
+    n_ctx: Annotated[
+        int,
+        _context(
+            "-c --ctx-size",
+            "N",
+            "context size (default: the model's, at most 4096; 0 = the model's)",
+            int,
+            env="LLAMA_ARG_CTX_SIZE",
+            differs="at most 4096, llama.cpp the model's: options are not reduced to fit the memory",
+        ),
+    ]
+    n_batch: Annotated[
+        int,
+        _context(
+            "-b --batch-size", "N", "logical batch size (default: 2048)", int, default=2048, env="LLAMA_ARG_BATCH"
+        ),
+    ]
+    n_ubatch: Annotated[
+        int,
+        _context(
+            "-ub --ubatch-size", "N", "physical batch size (default: 512)", int, default=512, env="LLAMA_ARG_UBATCH"
+        ),
+    ]
+    n_threads: Annotated[
+        int | None,
+        _devices(
+            "-t --threads",
+            "N",
+            f"CPU threads (default: {default_threads()}, this machine's cores)",
+            _threads,
+            default=default_threads(),
+            env="LLAMA_ARG_THREADS",
+            doc="CPU threads. `None`: the physical cores that the process may use",
+            check=n_threads,
+        ),
+    ]
+    n_threads_batch: Annotated[
+        int | None,
+        _devices(
+            "-tb --threads-batch",
+            "N",
+            "CPU threads for batches (default: as -t)",
+            _threads,
+            doc="CPU threads for passes of several tokens. `None`: `n_threads`",
+            check=n_threads,
+        ),
+    ]
+    rope_scaling_type: Annotated[
+        int | None,
+        _context(
+            "--rope-scaling",
+            "{none,linear,yarn}",
+            "(default: the model's)",
+            place_in(ROPE_SCALING),
+            default=-1,
+            env="LLAMA_ARG_ROPE_SCALING_TYPE",
+        ),
+    ]
+    pooling_type: int
+    attention_type: int
+    rope_freq_base: Annotated[
+        float,
+        _context("--rope-freq-base", "N", "(default: the model's)", float, default=0.0, env="LLAMA_ARG_ROPE_FREQ_BASE"),
+    ]
+    rope_freq_scale: Annotated[
+        float,
+        _context(
+            "--rope-freq-scale", "N", "expand the context by 1/N", float, default=0.0, env="LLAMA_ARG_ROPE_FREQ_SCALE"
+        ),
+    ]
+    yarn_ext_factor: Annotated[
+        float,
+        _context(
+            "--yarn-ext-factor", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_EXT_FACTOR"
+        ),
+    ]
+    yarn_attn_factor: Annotated[
+        float,
+        _context(
+            "--yarn-attn-factor", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_ATTN_FACTOR"
+        ),
+    ]
+    yarn_beta_fast: Annotated[
+        float,
+        _context(
+            "--yarn-beta-fast", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_BETA_FAST"
+        ),
+    ]
+    yarn_beta_slow: Annotated[
+        float,
+        _context(
+            "--yarn-beta-slow", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_BETA_SLOW"
+        ),
+    ]
+    yarn_orig_ctx: Annotated[
+        int,
+        _context("--yarn-orig-ctx", "N", "(default: 0, the model's)", int, default=0, env="LLAMA_ARG_YARN_ORIG_CTX"),
+    ]
+    logits_all: bool
+    embedding: bool
+    offload_kqv: Annotated[
+        bool,
+        _context(
+            "-kvo --kv-offload",
+            no="-nkvo --no-kv-offload",
+            help="keep the cache where the layers are (default: on)",
+            default=True,
+            env="LLAMA_ARG_KV_OFFLOAD",
+        ),
+    ]
+    flash_attn: Annotated[
+        bool,
+        _context(
+            "-fa --flash-attn",
+            "on|off|auto",
+            "flash attention (default: auto)",
+            on_off_auto,
+            default="auto",
+            bare="on",
+            env="LLAMA_ARG_FLASH_ATTN",
+            differs="auto is on where there may be an accelerator, or the V cache is quantized; llama.cpp tries its "
+            "graph",
+        ),
+    ]
+    op_offload: Annotated[
+        bool | None,
+        _devices(
+            "--op-offload",
+            no="--no-op-offload",
+            help="do operations on host tensors on the device (default: on)",
+            default=True,
+        ),
+    ]
+    swa_full: Annotated[
+        bool | None,
+        _context(
+            "--swa-full",
+            no="--no-swa-full",
+            help="keep all of a sliding window's cache; without it there are no trees",
+            default=True,
+            env="LLAMA_ARG_SWA_FULL",
+            differs="on, llama.cpp off: prefixes can be reused, and trees drafted. `--no-swa-full` is ours",
+        ),
+    ]
+    no_perf: bool
+    last_n_tokens_size: int
+    lora_base: str | None
+    lora_scale: float
+    lora_path: str | os.PathLike[str] | None
+    numa: Annotated[
+        bool | int, _devices("--numa", "TYPE", ", ".join(NUMA), place_in(NUMA, 1), default=0, env="LLAMA_ARG_NUMA")
+    ]
+    chat_format: str | None
+    chat_handler: LlamaChatCompletionHandler | None
+    draft_model: LlamaDraftModel | None
+    tokenizer: BaseLlamaTokenizer | None
+    type_k: Annotated[
+        int | str | None,
+        _context(
+            "-ctk --cache-type-k",
+            "TYPE",
+            f"type of the target's K cache: {', '.join(CACHE_TYPES)} (default: f16)",
+            one_of(CACHE_TYPES),
+            env="LLAMA_ARG_CACHE_TYPE_K",
+            doc="ggml type of the target's K cache, also by name. `None`: F16",
+        ),
+    ]
+    type_v: Annotated[
+        int | str | None,
+        _context(
+            "-ctv --cache-type-v",
+            "TYPE",
+            "type of the target's V cache (default: f16)",
+            one_of(CACHE_TYPES),
+            env="LLAMA_ARG_CACHE_TYPE_V",
+            doc="ggml type of its V cache; a quantized one needs `flash_attn=True`. `None`: F16",
+        ),
+    ]
+    spm_infill: bool
+    verbose: Annotated[bool, _log("-v --verbose --log-verbose", help="show llama.cpp's own messages")]
+
+
+LLAMA_DEFAULTS: Mapping[str, Any] = {
+    name: inspect.signature(Llama.__init__).parameters[name].default for name in LlamaOptions.__annotations__
+}

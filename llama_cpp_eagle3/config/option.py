@@ -1,0 +1,70 @@
+"""What an option is, and what its value may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from .flag import Flag
+
+Check = Callable[[str, Any], None]
+"""(name, value): ValueError if the option cannot have the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A note on a key of a TypedDict: all that is to be known of an option beside its name and type."""
+
+    doc: str = ""
+    """What it does, in Markdown as in docs/; empty: llama_cpp documents it."""
+    default: Any = None
+    check: Check | None = None
+    """What a value must be, whatever the other options are."""
+    flag: Flag | None = None
+
+
+def options_of(keys: type) -> dict[str, Option]:
+    """The options of a TypedDict, by name."""
+    return {name: _note(hint) or Option() for name, hint in keys.__annotations__.items()}
+
+
+def types_of(keys: type) -> dict[str, Any]:
+    """The types of a TypedDict's options, by name."""
+    return {name: get_args(hint)[0] if _note(hint) else hint for name, hint in keys.__annotations__.items()}
+
+
+def _note(hint: Any) -> Option | None:
+    return next((arg for arg in get_args(hint) if isinstance(arg, Option)), None)
+
+
+def flags_of(options: dict[str, Option], title: str) -> tuple[Flag, ...]:
+    """The flags of options under a title of the help: their values go where the option's name is."""
+    found = []
+    for name, option in options.items():
+        flag = option.flag
+        if flag is not None and flag.title == title:
+            default = option.default if flag.default is None else flag.default
+            found.append(replace(flag, dest=flag.dest or name, default=default))
+    return tuple(found)
+
+
+def one_of(values: Iterable[str]) -> Check:
+    """One of these words, or None."""
+    known = tuple(values)
+
+    def check(name: str, value: Any) -> None:
+        if value is not None and value not in known:
+            raise ValueError(f"expected {name} to be one of {', '.join(known)}, found {value!r}")
+
+    return check
+
+
+def at_least_one(n_max: int, *, or_zero: bool = False) -> Check:
+    """A number from 1 on; or_zero: 0 is the same as None."""
+
+    def check(name: str, value: Any) -> None:
+        if value is not None and not (0 if or_zero else 1) <= value <= n_max:
+            raise ValueError(f"expected {name} in 1..{n_max}, or None, found {value}")
+
+    return check
