@@ -77,7 +77,7 @@ def count(path: str) -> tuple[Counter[str], Counter[str]]:
         running.stream(path, body)  # the first request is the last to compile and read what is kept
         calls.names.clear()
         running.stream(path, body)
-        names = calls.names[:]
+        names = calls.names[calls.names.index("serve/protocol.py:Protocol.data_received") :]
     threading.setprofile(None)  # type: ignore[arg-type]
     sends = [i for i, name in enumerate(names) if name.endswith("send_out")]
     first = Counter(names[: sends[1] + 1])  # the headers, then the first event

@@ -36,7 +36,7 @@ from .batch import (
     run_one,
 )
 from .chat import ChatTemplates
-from .chat.completion import Chat, ChatCompletion, chat_arguments
+from .chat.completion import ChatCompletion, chat_arguments, read_chat, request_of
 from .chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
 from .config.eagle3 import DEFAULTS
 from .context import Context, Generation
@@ -494,8 +494,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         `reasoning_budget` (tokens) and `reasoning_budget_message`.
 
         Raises:
-            ValueError: the request cannot work; or (from a stream while it runs) the model wrote what the template's
-                format does not allow.
+            ValueError: the request cannot work.
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
             given = signature(Llama.create_chat_completion).bind_partial(self, messages, *args, **options).arguments
@@ -506,14 +505,18 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
                 return Llama.create_chat_completion(model, **with_forced_tool(given, tool))  # type: ignore[no-any-return]
             return super().create_chat_completion(**_with_grammar(given))  # type: ignore[no-any-return]
         arguments = chat_arguments((messages, *args), options)
-        chat = Chat(arguments, self._projector, self._given["media_http"])
+        chat = read_chat(arguments, self.chat_templates, self._projector, self._given["media_http"])
+        self._check_length(chat.params.prompt)
+
+        def tokenize(text: str, add_special: bool = False) -> list[int]:
+            tokens: list[int] = self.tokenize(text.encode(), add_bos=add_special, special=True)
+            return tokens
+
         with self._guard:
-            params = chat.apply(self.chat_templates)
-            self._check_length(params.prompt)
-            request = chat.request(params, self.engine, self.tokenize, self._defaults)
+            request = request_of(chat, arguments, self.engine, tokenize, self._defaults)
         model = arguments["model"] or self.model_path
         completion = ChatCompletion(
-            params,
+            chat.params,
             model,
             self.engine.vocab,
             lambda: run_one(self._guard, self._context, request, self.draft_settings),

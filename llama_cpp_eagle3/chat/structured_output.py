@@ -24,7 +24,7 @@ class StructuredOutput:
     """Constraints on the sampling of an answer."""
 
     options: dict[str, Any]
-    """Of `Sampling`."""
+    """Of `Sampling`; without a grammar the one of the sampling stays, if it has any."""
     special: frozenset[int]
     """Special tokens that are part of its text, for `Engine.add`."""
 
@@ -52,13 +52,13 @@ def structured_output(
     preserved = frozenset(t[0] for t in map(tokenize, params.preserved_tokens) if len(t) == 1)
     patterns, tokens = _triggers(params, tokenize, preserved)
     options: dict[str, Any] = {
-        "grammar": params.grammar or None,
         "grammar_root": params.grammar_root,
         "grammar_lazy": params.grammar_lazy,
         "grammar_triggers": patterns,
         "grammar_trigger_tokens": tokens,
         "grammar_prefill": (),
         "reasoning": None,
+        **({"grammar": params.grammar} if params.grammar else {}),
     }
     is_whole = bool(params.grammar) and not (params.grammar_lazy or params.grammar_begins_in_prompt)
     if is_whole and reasoning_budget >= 0:

@@ -101,14 +101,11 @@ class _Chat:
             system=_system(args),
             n_predict=args.predict,
             stop=args.reverse_prompt or (),
-            template_options={
-                "grammar": sampling.grammar or "",
-                "enable_thinking": {"on": True, "off": False, "auto": None}[args.reasoning],
-                "reasoning_format": args.reasoning_format,
-                "chat_template_kwargs": args.chat_template_kwargs,
-            },
             reasoning_budget=args.reasoning_budget,
             reasoning_message=args.reasoning_budget_message,
+            enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
+            reasoning_format=args.reasoning_format,
+            chat_template_kwargs=args.chat_template_kwargs,
         )
         self._is_single = args.single_turn
 

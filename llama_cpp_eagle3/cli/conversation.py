@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..chat import ChatParams, ChatTemplates, structured_output
+from ..chat import ChatTemplates
+from ..chat.conversation import read_conversation
+from ..chat.message import GrowingMessage
 from ..chat.parser import Message
 from ..engine import Detokenizer, Sampling
 from ..llama import Eagle3Llama
@@ -34,15 +36,14 @@ class Conversation:
         system: str = "",
         n_predict: int = -1,
         stop: Sequence[str] = (),
-        template_options: Mapping[str, Any] | None = None,
         reasoning_budget: int = -1,
         reasoning_message: str = "",
+        **template_options: Any,
     ):
-        """template_options: of `ChatTemplates.apply`; the others are the flags'."""
+        """template_options: of `read_conversation`; the others are the flags'."""
         self._llm, self._templates, self._sampling = llm, templates, sampling
         self._system, self._n_predict, self._stop = system, n_predict, list(stop)
-        self._options = dict(template_options or {})
-        self._budget = {"reasoning_budget": reasoning_budget, "reasoning_message": reasoning_message}
+        self._options, self._budget = template_options, (reasoning_budget, reasoning_message)
         self._n_again = 0
         self.messages: list[Message] = []
         self.finish_reason: Literal["", "stop", "length", "interrupted"] = ""
@@ -79,19 +80,21 @@ class Conversation:
 
     def _answer(self) -> Iterator[Piece]:
         llm, vocab = self._llm, self._llm.engine.vocab
-        params = self._templates.apply(self.messages, **self._options)
-        tokens = llm.tokenize(params.prompt.encode(), add_bos=True, special=True)
+        body = {"messages": self.messages, "grammar": self._sampling.grammar}
+        conversation = read_conversation(body, self._templates, **self._options)
+        params = conversation.params
+        request = conversation.request(self._tokenize, vocab, *self._budget)
+        tokens = request.tokens
         n_left = llm.n_ctx() - len(tokens)
         if n_left < 1:
             raise ValueError(
                 f"the conversation has {len(tokens)} tokens, the context {llm.n_ctx()}: begin anew with /clear, or use "
                 "a larger -c"
             )
-        rules = self._rules(params)
         self.n_prompt, self.finish_reason = len(tokens), "length"
-        parser = params.new_parser()
+        answer = GrowingMessage(params)
         text = Detokenizer([*self._stop, *params.additional_stops])
-        stream = llm.generate(tokens, sampling=replace(self._sampling, seed=self._seed(), **rules.options))
+        stream = llm.generate(tokens, sampling=replace(self._sampling, seed=self._seed(), **request.sampling))
         is_drafted = False
         try:
             for _ in range(n_left if self._n_predict < 0 else min(n_left, self._n_predict)):
@@ -100,12 +103,12 @@ class Conversation:
                 if token in vocab.eog:
                     self.finish_reason = "stop"
                     break
-                text.add(vocab.piece(token, special=token in rules.special), can_complete=False)
+                text.add(vocab.piece(token, special=token in request.options["special"]), can_complete=False)
                 if text.find_stop():
                     self.finish_reason = "stop"
                     break
-                yield from _pieces(parser.update(text.release()), is_drafted)
-            yield from _pieces(parser.update(text.release(at_end=True), is_partial=False), is_drafted)
+                yield from _pieces(answer.add(text.release()), is_drafted)
+            yield from _pieces(answer.add(text.release(at_end=True), is_partial=False), is_drafted)
         except (KeyboardInterrupt, GeneratorExit):
             self.finish_reason = "interrupted"
             raise
@@ -113,16 +116,11 @@ class Conversation:
             stream.close()
             # the answer so far stays
             if str(text):
-                self.messages.append({"role": "assistant", "content": "", **parser.message})
+                self.messages.append({"content": "", **answer.message})
 
-    def _rules(self, params: ChatParams) -> Any:
-        llm = self._llm
-        return structured_output(
-            params,
-            lambda text: llm.tokenize(text.encode(), add_bos=False, special=True),
-            lambda token: llm.engine.vocab.piece(token, special=True),
-            **self._budget,  # type: ignore[arg-type]
-        )
+    def _tokenize(self, text: str, add_special: bool = False) -> list[int]:
+        tokens: list[int] = self._llm.tokenize(text.encode(), add_bos=add_special, special=True)
+        return tokens
 
     def _seed(self) -> int | None:
         """Another one for each answer that is asked for again, unless it is random anyway."""

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from ..chat import ChatParams, LeftOut, read_messages
+from ..chat.message import GrowingMessage
 from ..engine import Output
 from .answer import Answer, Progress
 from .anthropic_schema import MessagesRequest, ToolChoice
-from .chat import Conversation, prepare_message
 from .chat import count_tokens as count_chat_tokens
+from .chat import prepare_message
 from .errors import ApiError, anthropic_error, invalid
 from .queue import Place
 from .reply import NamedEvents
@@ -102,7 +103,7 @@ class MessagesReply(NamedEvents):
     def __init__(self, server: Server, answers: list[Answer], params: ChatParams, stop_sequences: list[str]):
         super().__init__(server, answers, "msg_")
         self._stop_sequences = stop_sequences
-        self._conversation = Conversation(params)
+        self._message = GrowingMessage(params)
         self._has_begun = False
         self._block: tuple[str, int] | None = None
         """The block that is open: its type, and the number of its call."""
@@ -135,7 +136,7 @@ class MessagesReply(NamedEvents):
         ]
 
     def _deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        return [event for delta in self._conversation.add(text, is_partial) for event in self._of_delta(delta)]
+        return [event for delta in self._message.add(text, is_partial) for event in self._of_delta(delta)]
 
     def _of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
         events = []
@@ -193,15 +194,15 @@ class MessagesReply(NamedEvents):
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         word = answer.stopping_word
         sequence = word if word and word in self._stop_sequences else None
-        if self._conversation.message.get("tool_calls"):
+        if self._message.message.get("tool_calls"):
             return {"stop_reason": "tool_use", "stop_sequence": sequence}
         return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
 
     def response(self) -> Any:
         """All of it."""
         (answer,) = self.answers
-        self._conversation.add(answer.text, is_partial=False)
-        message = self._conversation.message
+        self._message.add(answer.text, is_partial=False)
+        message = self._message.message
         content: list[dict[str, Any]] = []
         if message.get("reasoning_content"):
             content.append({"type": "thinking", "thinking": message["reasoning_content"], "signature": ""})

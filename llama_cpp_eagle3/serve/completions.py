@@ -6,12 +6,13 @@ import codecs
 from itertools import accumulate
 from typing import Any
 
-from ..chat import constraint_of, log_loosened, without_constraints
+from ..chat import Loosened, constraint_of, log_loosened, without_constraints
+from ..chat.message import logprob_of
 from ..engine import Output, TokenLogprob
 from .answer import Answer, Progress
 from .errors import invalid, unsupported
 from .queue import Place
-from .reply import DONE, FINGERPRINT, Reply, probs_of, progress_of, settings_of
+from .reply import DONE, FINGERPRINT, Reply, progress_of, settings_of
 from .schema import Completion, parse
 from .server import Server
 from .tokenizer import n_prompts
@@ -32,7 +33,7 @@ class LlamaReply(Reply):
             data["timings"] = timings
         if output.logprob is not None:
             post = answer.completion.post_sampling_probs
-            data["completion_probabilities"] = [probs_of(self.server.tokenizer.vocab, output.logprob, post)]
+            data["completion_probabilities"] = [logprob_of(self.server.tokenizer.vocab, output.logprob, post=post)]
         return [data]
 
     @staticmethod
@@ -80,7 +81,7 @@ def llama_end(server: Server, answer: Answer, rest: str | None = None) -> Any:
     }
     if rest is None and answer.probs:
         post = completion.post_sampling_probs
-        data["completion_probabilities"] = [probs_of(vocab, logprob, post) for _, logprob in answer.probs]
+        data["completion_probabilities"] = [logprob_of(vocab, logprob, post=post) for _, logprob in answer.probs]
     fields = completion.response_fields
     return {name: _nested(data, name) for name in fields if _has_nested(data, name)} if fields else data
 
@@ -174,7 +175,7 @@ class OpenAIReply(Reply):
         if not probs and not echoes:
             return None
         vocab, post = self.server.tokenizer.vocab, answer.completion.post_sampling_probs
-        content = [probs_of(vocab, logprob, post, self._n_top) for _, logprob in probs]
+        content = [logprob_of(vocab, logprob, self._n_top, post=post) for _, logprob in probs]
         key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")
         items: list[dict[str, Any]] = content
         starts = list(accumulate((len(text) for text, _ in probs), initial=n_before))[: len(probs)]
@@ -184,7 +185,7 @@ class OpenAIReply(Reply):
         if echoes and answer.prompt_logprobs is not None:
             pieces = [self._piece(token) for token in answer.prompt]
             # what comes first follows nothing
-            prompt = [probs_of(vocab, logprob, post, self._n_top) for logprob in answer.prompt_logprobs]
+            prompt = [logprob_of(vocab, logprob, self._n_top, post=post) for logprob in answer.prompt_logprobs]
             items = [{"token": pieces[0], key: None, top: None}, *prompt, *content]
             starts = prompt_starts[: len(pieces)] + starts
         if not items:
@@ -218,11 +219,11 @@ def prepare_infill(server: Server, body: Any, place: Place) -> LlamaReply:
     """A request to /infill."""
     if server.infill.missing:
         raise unsupported(f"Infill is not supported by this model: it has no token for {server.infill.missing}")
-    c, constraint = _options(server, body)
+    c, sampling, loosened = _options(server, body)
     engine = server.engine
     place.take(c.n)
     prompt = server.infill.request(body, engine.n_batch, c.n_predict, engine.n_ctx)
-    return LlamaReply(server, server.make_answers([prompt], c, **constraint))
+    return LlamaReply(server, server.make_answers([prompt], c, sampling, loosened))
 
 
 def prepare_llama(server: Server, body: Any, place: Place) -> LlamaReply:
@@ -245,16 +246,16 @@ def prepare_openai(server: Server, body: Any, place: Place) -> OpenAIReply:
 
 
 def _prepare(server: Server, body: Any, place: Place) -> list[Answer]:
-    c, constraint = _options(server, body)
+    c, sampling, loosened = _options(server, body)
     if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
     if c.suffix and not server.infill.is_there:
         raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
     place.take(n_prompts(body.get("prompt")) * c.n)
-    return server.make_answers(_prompts(server, body.get("prompt"), c.suffix), c, **constraint)
+    return server.make_answers(_prompts(server, body.get("prompt"), c.suffix), c, sampling, loosened)
 
 
-def _options(server: Server, body: Any) -> tuple[Completion, dict[str, Any]]:
+def _options(server: Server, body: Any) -> tuple[Completion, dict[str, Any], tuple[Loosened, ...]]:
     """A request's options, and what its text has to be: arguments of `make_answers`."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
@@ -265,9 +266,9 @@ def _options(server: Server, body: Any) -> tuple[Completion, dict[str, Any]]:
         raise invalid(str(e)) from None
     c = parse(Completion, without_constraints(body), server.options.defaults)
     if grammar is None:
-        return c, {}
+        return c, {}, ()
     log_loosened(grammar.loosened)
-    return c, {"grammar": grammar.text, "loosened": grammar.loosened}
+    return c, {"grammar": grammar.text}, grammar.loosened
 
 
 def _prompts(server: Server, prompt: Any, suffix: str | None) -> list[list[int]]:

@@ -108,9 +108,11 @@ class EngineThread:
         try:
             while not self._stopping:
                 try:
-                    self._run_calls()  # those that waited for a slot: the inbox may stay empty
+                    if self._deferred:  # a slot may be free by now, and the inbox stay empty
+                        self._run_calls()
                     self._read_inbox()
-                    self._run_calls()
+                    if self._deferred:
+                        self._run_calls()
                     if self.engine.has_work and not self._stopping:
                         self._step()
                 except MemoryError as e:  # another try would meet the same, unless those who run give theirs back

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..engine import Output, TokenLogprob, Vocab
+from ..engine import Output, Vocab
 from ..errors import ContextFullError
 from .answer import Answer, Came, Progress
 from .errors import ApiError, failed, invalid, out_of_memory, too_long
@@ -212,19 +211,3 @@ def settings_of(answer: Answer, vocab: Vocab) -> dict[str, Any]:
     if answer.completion.ignore_eos:
         settings["logit_bias"] += [{"token": token, "bias": None} for token in sorted(vocab.eog)]
     return settings
-
-
-def probs_of(vocab: Vocab, logprob: TokenLogprob, post: bool, n_top: int | None = None) -> dict[str, Any]:
-    """llama-server's object of one token and its alternatives; n_top: how many (None: all)."""
-    return {
-        **_prob_of(vocab, logprob.token, logprob.logprob, post),
-        "top_probs" if post else "top_logprobs": [
-            _prob_of(vocab, token, value, post) for token, value in list(logprob.top.items())[:n_top]
-        ],
-    }
-
-
-def _prob_of(vocab: Vocab, token: int, logprob: float, post: bool) -> dict[str, Any]:
-    piece = vocab.piece(token)
-    value = {"prob": min(1.0, math.exp(logprob))} if post else {"logprob": max(logprob, -3.4e38)}
-    return {"id": token, "token": piece.decode("utf-8", errors="replace"), "bytes": list(piece), **value}

@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 from ..chat import ChatParams, LeftOut
+from ..chat.message import GrowingMessage
 from ..engine import Output
 from .answer import Answer, Progress
-from .chat import Conversation, prepare_message
 from .chat import count_tokens as count_chat_tokens
+from .chat import prepare_message
 from .errors import ApiError, invalid, unsupported
 from .queue import Place
 from .reply import NamedEvents, progress_of
@@ -72,7 +73,7 @@ class ResponsesReply(NamedEvents):
 
     def __init__(self, server: Server, answers: list[Answer], params: ChatParams):
         super().__init__(server, answers, "resp_")
-        self._conversation = Conversation(params)
+        self._message = GrowingMessage(params)
         self._reasoning_id, self._message_id = f"rs_{random_id()}", f"msg_{random_id()}"
         self._calls: list[dict[str, str]] = []
         self._begun: set[str] = set()
@@ -105,7 +106,7 @@ class ResponsesReply(NamedEvents):
         return self._numbered([*self._begin(), *self._deltas(text, False), *self._finish(answer)], None)
 
     def _deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        return [event for delta in self._conversation.add(text, is_partial) for event in self._of_delta(delta)]
+        return [event for delta in self._message.add(text, is_partial) for event in self._of_delta(delta)]
 
     def _numbered(self, events: list[dict[str, Any]], timings: dict[str, Any] | None) -> list[Any]:
         if events and timings is not None:
@@ -190,7 +191,7 @@ class ResponsesReply(NamedEvents):
         return events
 
     def _output(self) -> list[dict[str, Any]]:
-        message = self._conversation.message
+        message = self._message.message
         output: list[dict[str, Any]] = []
         if message.get("reasoning_content"):
             content = [{"type": "reasoning_text", "text": message["reasoning_content"]}]
@@ -235,6 +236,6 @@ class ResponsesReply(NamedEvents):
     def response(self) -> Any:
         """The whole response."""
         answer = self.answers[0]
-        self._conversation.add(answer.text, is_partial=False)
+        self._message.add(answer.text, is_partial=False)
         status = "completed" if answer.finish_reason == "stop" else "incomplete"
         return {**self._object(status, self._output()), **answer.figures()}

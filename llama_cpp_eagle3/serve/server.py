@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import string
-from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from ..chat import LeftOut, Loosened
 from ..draft.costs import why_not_read
-from ..engine import DraftSettings, Media, Request, Sampling, Shift
+from ..engine import DraftSettings, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .answer import Answer
@@ -34,7 +33,6 @@ from .templates import Templates
 from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
-_ALPHABET = string.ascii_letters + string.digits
 _N_UNLIMITED = 2**31 - 1  # tokens
 _STOP_SECONDS = 20.0
 _UNLIMITED_SECONDS = 1e9
@@ -141,32 +139,27 @@ class Server:
         self,
         prompts: SequenceOf[list[int]],
         c: Completion,
-        *,
-        special: Collection[int] = (),
-        media: SequenceOf[Media] = (),
+        sampling: Mapping[str, Any],
         loosened: tuple[Loosened, ...] = (),
-        boundaries: SequenceOf[int] = (),
-        thought_ends: SequenceOf[SequenceOf[int]] = (),
-        **sampling: Any,
+        **options: Any,
     ) -> list[Answer]:
         """Make the sequences that complete prompts, `n` of each. Take places in the queue for them before.
 
         Args:
             prompts: tokens of each.
             c: the request.
-            special: special tokens that are part of the text.
-            media: images in the only prompt.
+            sampling: options of `Sampling` that the request does not name.
             loosened: what the grammar does not keep of JSON schemas.
-            boundaries: where messages of the only prompt begin.
-            thought_ends: what ends the answer's thought.
-            **sampling: options of `Sampling` that the request does not name.
+            **options: those of `Request` that are the only prompt's.
 
         Raises:
             ApiError: the request cannot be done.
         """
-        check_unsupported(c)
+        if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
+            raise invalid("Field 'lora': adapters are set when the server starts")
         engine = self.engine
         asked = sampling_of(c, self.tokenizer, **sampling)
+        has_media = bool(options.get("media"))
         draft = draft_of(c.speculative, engine.draft)
         answers: list[Answer] = []
         for tokens in prompts:
@@ -189,14 +182,11 @@ class Server:
                             logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
                             seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
                             cache_prompt=c.cache_prompt or i > 0,
-                            special=special,
                             exact=True,
-                            media=media,
-                            boundaries=boundaries,
-                            thought_ends=thought_ends,
                             n_indent=c.n_indent,
-                            shift=None if media else self._shift_of(c, len(tokens)),
-                            prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,
+                            shift=None if has_media else self._shift_of(c, len(tokens)),
+                            prompt_logprobs=not has_media and c.echo and c.n_probs > 0 and i == 0,
+                            **options,
                         )
                     )
                 except ContextFullError:
@@ -216,15 +206,9 @@ class Server:
         return Shift(n_keep, c.n_discard)
 
 
-def check_unsupported(c: Completion) -> None:
-    """Raise ApiError for options that would have to be ignored."""
-    if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
-        raise invalid("Field 'lora': adapters are set when the server starts")
-
-
 def random_id() -> str:
-    """Random letters and digits."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(32))
+    """32 random digits, in hexadecimal."""
+    return secrets.token_hex(16)
 
 
 def _seed_of_child(sampling: Sampling, i: int) -> int:

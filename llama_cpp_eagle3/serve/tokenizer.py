@@ -23,7 +23,7 @@ class Tokenizer:
     """A model's tokenizer. From any thread."""
 
     def __init__(self, llm: Eagle3Llama, vocab: Vocab):
-        self.vocab = vocab
+        self.vocab, self.n_ctx = vocab, llm.engine.n_ctx
         self._llm = llm
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
@@ -51,11 +51,10 @@ class Tokenizer:
         Raises:
             ApiError: it is too long.
         """
-        n_ctx = self._llm.engine.n_ctx
         try:
-            self.vocab.check_length(text, n_ctx)
+            self.vocab.check_length(text, self.n_ctx)
         except ContextFullError:
-            raise too_long(self.vocab.n_tokens_least(text), n_ctx) from None
+            raise too_long(self.vocab.n_tokens_least(text), self.n_ctx) from None
 
     def detokenize(self, tokens: list[int]) -> str:
         """Text of tokens, special ones included; images have none."""
@@ -78,8 +77,8 @@ class Tokenizer:
         tokens: list[int] = []
         for i, item in enumerate(value):
             if isinstance(item, str):
-                if len(tokens) > self._llm.engine.n_ctx:
-                    raise too_long(len(tokens), self._llm.engine.n_ctx)
+                if len(tokens) > self.n_ctx:
+                    raise too_long(len(tokens), self.n_ctx)
                 tokens += self.tokenize(item, add_special and i == 0, parse_special)
             else:
                 tokens.append(self.check(item, field))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +269,7 @@ def test_conversation(pair: Any) -> None:
         stopped = Conversation(llm, templates, sampling(), system="sys", n_predict=6, stop=[text[2:4]])
         assert "".join(piece.text for piece in stopped.send("the self")) == text[: text.index(text[2:4])]
         assert stopped.finish_reason == "stop"
-        schema = Conversation(llm, templates, sampling(), template_options={"grammar": 'root ::= "ab" "c"'})
+        schema = Conversation(llm, templates, replace(sampling(), grammar='root ::= "ab" "c"'))
         assert "".join(piece.text for piece in schema.send("the self")) == "abc"
         schema.clear()
         with pytest.raises(ValueError, match="no answer to drop"):

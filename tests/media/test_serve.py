@@ -13,8 +13,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from llama_cpp_eagle3.chat import conversation
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.serve import chat
 from serving import Running
 from tiny import write_head
 from vlm_pairs import BEFORE, load_vlm
@@ -180,7 +180,7 @@ def test_servers_of_images_that_trickle(running, monkeypatch):
 
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
     for seconds in (60.0, 2.0):  # servers that close in the end, and such as do not
-        monkeypatch.setattr(chat, "TIMEOUT_S", seconds)
+        monkeypatch.setattr(conversation, "TIMEOUT_S", seconds)
         ending.clear()
         n_sent[:] = [0] * 3
         with ThreadPoolExecutor(3) as threads, contextlib.ExitStack() as stack:

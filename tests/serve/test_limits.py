@@ -21,6 +21,7 @@ import pytest
 from llama_cpp_eagle3.serve import server as server_module
 from llama_cpp_eagle3.serve.errors import ApiError
 from llama_cpp_eagle3.serve.limits import LIMITS, N_EMBEDDINGS_MAX, N_LOGPROBS_MAX, N_VALUES_MAX, check_body
+from llama_cpp_eagle3.serve.queue import Place
 from llama_cpp_eagle3.serve.schema import Completion
 from serving import Running
 
@@ -246,10 +247,10 @@ def test_a_full_queue_refuses_before_it_does_anything(
     monkeypatch.setattr(server.templates, "apply", lambda *args, **kw: seen.append(args) or apply(*args, **kw))
     message = [{"role": "user", "content": TEXT}]
     body = {"prompt": TEXT, "messages": message, "input": TEXT, "n_predict": 1}
-    n = server.n_slots + server.options.n_queue_max
-    server.queue.take(n)
+    others = Place(server.queue)
+    others.take(server.n_slots + server.options.n_queue_max)
     response = running.post(path, body)
-    server.queue.give_back(n)
+    others.start([])
     assert response.status_code == 429
     assert not seen
     assert running.post(path, body).status_code == 200
