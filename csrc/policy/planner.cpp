@@ -118,16 +118,16 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
             ngram_acceptance_.set_draw(r.seq_id, *r.draw);
         }
         r.n_max       = heads_.empty() ? 0 : std::clamp(r.n_max, 0, params_.n_max);
-        r.n_max_ngram = ngram_ ? std::clamp(r.n_max_ngram, 0, params_.n_max) : 0;
-        r.n_room      = r.n_max + r.n_max_ngram > 0 ? std::max(r.n_room, 0) : 0;
+        r.ngram_n_max = ngram_ ? std::clamp(r.ngram_n_max, 0, params_.n_max) : 0;
+        r.n_room      = r.n_max + r.ngram_n_max > 0 ? std::max(r.n_room, 0) : 0;
         candidates_.add_sequence(r.seq_id, r.n_room, std::min(r.n_max, r.n_room));
         for (size_t i = 0; i < heads_.size() && std::min(r.n_max, r.n_room) > 0; ++i) {
             if ((r.drafters >> i & 1) != 0) {
                 heads_[i].asked.push_back(r);
             }
         }
-        if (std::min({ r.n_max_ngram, r.n_room, params_.n_nodes_max }) > 0) {
-            ngram_->propose(r.seq_id, std::min(r.n_max_ngram, r.n_room), std::min(r.n_room, params_.n_nodes_max),
+        if (std::min({ r.ngram_n_max, r.n_room, params_.n_nodes_max }) > 0) {
+            ngram_->propose(r.seq_id, std::min(r.ngram_n_max, r.n_room), std::min(r.n_room, params_.n_nodes_max),
                             params_.top_k, suggested_);
             candidates_.add(r.seq_id, suggested_);
         }

@@ -30,7 +30,7 @@ struct draft_request {
     int32_t                    n_past      = 0;  // tokens before id_last
     int32_t                    n_room      = 0;  // tokens that fit after id_last
     int32_t                    n_max       = 0;  // of the drafters' that may follow each other; 0: they are not asked
-    int32_t                    n_max_ngram = 0;  // and of the n-gram drafter's, which must be up to date
+    int32_t                    ngram_n_max = 0;  // and of the n-gram drafter's, which must be up to date
     std::optional<draw_kind>   draw        = {}; // how its tokens are chosen; none: as before, at first greedily
     int32_t                    drafters    = -1; // that may be asked for it, a bit for each
     std::optional<draft_shape> shape       = {}; // none: what pays best
