@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 import numpy as np
@@ -13,36 +13,18 @@ from llama_cpp import LlamaGrammar
 from .chat import constraint_of, grammar_text, log_loosened
 from .engine import Rng, Sampling
 
-_TO_SAMPLING = (
-    *("top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "frequency_penalty", "presence_penalty"),
-    *("mirostat_mode", "mirostat_tau", "mirostat_eta", "ignore_eos"),
-)
-
 
 class SamplingArguments(TypedDict, total=False):
-    """Names, types and defaults are those of `Llama.create_completion`, where it has them.
+    """Names, types and defaults are those of `Llama.create_completion`, where it has them; see `Sampling` for the rest.
 
     Attributes:
         seed: of the sampler. Default: the model's.
-        rng: the generator that samples, see `Sampling.rng`. Default: the model's.
-        temperature: 0 = greedy.
-        top_k: sample one of the k most probable tokens; 0 = of all.
-        top_p: of the most probable ones that have this share of the probability together.
-        min_p: of those that are at least this share as probable as the most probable one.
-        typical_p: of those whose information is nearest to the expected one, with this share together; 1 = of all.
-        repeat_penalty: divides (or multiplies) logits of tokens that the text has; 1 = none.
-        frequency_penalty: subtracted from a token's logit as often as the text has it.
-        presence_penalty: subtracted once from logits of tokens that the text has.
+        rng: the generator that samples. Default: the model's.
         tfs_z: ignored, as by Llama.
-        mirostat_mode: 1 or 2: sample by mirostat in place of the four options from top_k on.
-        mirostat_tau: surprise that mirostat aims at, in bits.
-        mirostat_eta: its learning rate.
         logits_processor: functions of (tokens of the text, logits float32 (n_vocab,)) that return logits.
         grammar: which the text follows.
         json_schema: of the text, which is JSON then.
         response_format: the same in OpenAI's form.
-        logit_bias: token -> what is added to its logit.
-        ignore_eos: never sample a token that ends the text.
     """
 
     seed: int | None
@@ -67,6 +49,9 @@ class SamplingArguments(TypedDict, total=False):
     ignore_eos: bool
 
 
+_AS_THEY_ARE = SamplingArguments.__annotations__.keys() & {f.name for f in fields(Sampling)} - {
+    *("seed", "rng", "temperature", "grammar", "logit_bias")
+}
 SCHEMAS = ("json_schema", "response_format")
 """Arguments that ask for a grammar."""
 
@@ -104,7 +89,7 @@ class SamplingDefaults:
         Raises:
             ValueError: a value cannot work.
         """
-        options = {name: arguments[name] for name in _TO_SAMPLING if name in arguments}
+        options = {name: arguments[name] for name in _AS_THEY_ARE if name in arguments}
         grammar = asked_grammar(arguments) or arguments.get("grammar")
         if grammar is not None:
             options["grammar"], options["grammar_root"] = grammar_text(grammar)

@@ -6,10 +6,9 @@ import argparse
 from typing import Any
 
 from ..chat import json_schema_to_grammar
+from ..config.sampling import names_of
 from ..engine import SAMPLERS, Sampling
 from .flags import SAMPLING
-
-_NAMES = {"mirostat": "mirostat_mode"}
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     Raises:
         ValueError: an option cannot be, or the schema cannot become a grammar.
     """
-    options = {_NAMES.get(name, name): value for name, value in given(args).items()}
+    options = names_of(given(args))
     options["seed"] = options.get("seed", -1) & 0xFFFFFFFF
     options["logit_bias"] = dict(options.get("logit_bias", ()))
     schema = options.pop("json_schema", None)

@@ -1,6 +1,6 @@
 """Each option once: its name and type are a key of a TypedDict, and a note on it has its default, check, text and flag.
 
 The constructor's types, defaults and checks, the flags of the commands, the names by which errors call an option, and
-the tables of docs/ are made from these. Options of samplers are in `engine.Sampling`, to which `sampling` adds flags
-and the fields of a request.
+the table in docs/api.md are made from these (`python tools/options.py`, `python tools/flags.py`). Options of samplers
+are fields of `engine.Sampling`; `sampling` has the flags of these, and from both the fields of requests are made.
 """

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..chat import json_schema_to_grammar
+from ..config.sampling import SAMPLING_OPTIONS, names_of
 from ..draft.kinds import KINDS
 from ..engine import NGRAM, DraftSettings, Sampling
 from ..sampler_names import samplers_of
@@ -25,39 +26,17 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
     """
     if "grammar" not in more:
         more["grammar"] = grammar_of(c)
+    options = names_of({name: getattr(c, name) for name in SAMPLING_OPTIONS})
+    if options["dry_base"] < 1.0:  # llama-server takes its default then
+        del options["dry_base"]
     try:
         return Sampling(
             samplers=samplers_of(c.samplers),
-            temperature=c.temperature,
-            top_k=c.top_k,
-            top_p=c.top_p,
-            min_p=c.min_p,
-            typical_p=c.typical_p,
-            top_n_sigma=c.top_n_sigma,
-            xtc_probability=c.xtc_probability,
-            xtc_threshold=c.xtc_threshold,
-            dynatemp_range=c.dynatemp_range,
-            dynatemp_exponent=c.dynatemp_exponent,
-            repeat_penalty=c.repeat_penalty,
-            frequency_penalty=c.frequency_penalty,
-            presence_penalty=c.presence_penalty,
-            repeat_last_n=c.repeat_last_n,
-            dry_multiplier=c.dry_multiplier,
-            dry_base=c.dry_base if c.dry_base >= 1.0 else 1.75,
-            dry_allowed_length=c.dry_allowed_length,
-            dry_penalty_last_n=c.dry_penalty_last_n,
             dry_sequence_breakers=c.dry_sequence_breakers,
-            mirostat_mode=c.mirostat,
-            mirostat_tau=c.mirostat_tau,
-            mirostat_eta=c.mirostat_eta,
-            adaptive_target=c.adaptive_target,
-            adaptive_decay=c.adaptive_decay,
-            min_keep=c.min_keep,
             seed=c.seed & 0xFFFFFFFF,
-            rng=c.rng,
             logit_bias=_logit_bias(c.logit_bias, tokenizer),
-            ignore_eos=c.ignore_eos,
             keeps_probs=c.post_sampling_probs and c.n_probs > 0,
+            **options,
             **more,
         )
     except ValueError as e:
@@ -128,24 +107,12 @@ def stops_of(c: Completion) -> list[str]:
 def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSettings) -> dict[str, Any]:
     """All options of a request as llama-server names them. sampling: None leaves out what is long."""
     names = (
-        *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
-        *("xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
-        *("frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "mirostat"),
-        *(
-            "mirostat_tau",
-            "mirostat_eta",
-            "adaptive_target",
-            "adaptive_decay",
-            "n_predict",
-            "n_keep",
-            "n_discard",
-            "n_indent",
-        ),
-        *("ignore_eos", "stream", "n_probs", "min_keep", "timings_per_token", "post_sampling_probs"),
+        *SAMPLING_OPTIONS,
+        *("n_predict", "n_keep", "n_discard", "n_indent"),
+        *("stream", "n_probs", "timings_per_token", "post_sampling_probs"),
     )
     settings: dict[str, Any] = {
         "seed": c.seed & 0xFFFFFFFF,
-        "rng": c.rng,
         **{name: getattr(c, name) for name in names},
         "max_tokens": c.n_predict,
         "samplers": samplers_of(c.samplers),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from ..engine.sampling import SAMPLERS, Rng
+from ..config.sampling import SAMPLING_OPTIONS, types_and_defaults
+from ..engine.sampling import SAMPLERS
 from .errors import invalid
 
 _INT_MAX = 2**31 - 1
@@ -20,7 +21,6 @@ def _clamp(low: float, high: float) -> AfterValidator:
 
 Count = Annotated[int, Field(ge=0, le=_INT_MAX)]
 CountOrAll = Annotated[int, Field(ge=-1, le=_INT_MAX)]
-Share = Annotated[float, _clamp(0.0, 1.0)]
 
 ALIASES = {
     "n_predict": ("max_completion_tokens", "max_tokens"),
@@ -52,8 +52,8 @@ class Speculative(_Request):
     mode: Literal["auto", "chain", "tree", "off"] | None = None
 
 
-class Completion(_Request):
-    """The options of everything that generates. Defaults are llama-server's."""
+class _Completion(_Request):
+    """The options of everything that generates, without those of samplers."""
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -76,35 +76,9 @@ class Completion(_Request):
     stop: str | list[str] = []
 
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] = -1
-    rng: Rng = "gumbel"
-    temperature: Annotated[float, _clamp(0.0, 1e9)] = 0.8
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    top_k: Annotated[int, _clamp(0, _INT_MAX)] = 40
-    top_p: Share = 0.95
-    min_p: Share = 0.05
-    top_n_sigma: float = -1.0
-    xtc_probability: Share = 0.0
-    xtc_threshold: Share = 0.1
-    typical_p: float = 1.0
-    repeat_last_n: Count = 64
-    repeat_penalty: Annotated[float, Field(gt=0.0)] = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: Count = 2
-    dry_penalty_last_n: Count = 64
     dry_sequence_breakers: Annotated[list[str], Field(min_length=1)] = ["\n", ":", '"', "*"]
-    mirostat: Annotated[int, _clamp(0, 2)] = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    adaptive_target: Annotated[float, _clamp(-1e9, 1.0)] = -1.0
-    adaptive_decay: Annotated[float, Field(ge=0.0, le=0.99)] = 0.9
-    ignore_eos: bool = False
     n_probs: Count = 0
     post_sampling_probs: bool = False
-    min_keep: Count = 0
     samplers: list[str] | str = list(SAMPLERS)
     logit_bias: list[Any] | dict[str, Any] = []
     grammar: str = ""
@@ -112,7 +86,27 @@ class Completion(_Request):
     json_schema: dict[str, Any] | bool | None = None
     lora: list[Any] = []
 
+    ignore_eos: bool  # of samplers too; here for type checkers
+
     speculative: bool | Speculative = True
+
+
+def _field(name: str, hint: Any, default: Any) -> tuple[Any, Any]:
+    option = SAMPLING_OPTIONS[name]
+    if option.clamp is not None:
+        return Annotated[hint, _clamp(*option.clamp)], default
+    return (hint if option.limits is None else Annotated[hint, Field(**option.limits)]), default
+
+
+if TYPE_CHECKING:
+    Completion = _Completion
+else:
+    Completion = create_model(
+        "Completion",
+        __base__=_Completion,
+        __doc__="The options of everything that generates. Defaults are llama-server's.",
+        **{name: _field(name, *known) for name, known in types_and_defaults().items()},
+    )
 
 
 def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -> M:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from llama_cpp_eagle3.cli.server_options import add_server_flags as add_server
 from llama_cpp_eagle3.cli.server_options import defaults_of
 from llama_cpp_eagle3.cli.speculative_simple import FLAGS as SIMPLE
 from llama_cpp_eagle3.cli.speculative_simple import add_arguments
+from llama_cpp_eagle3.config.eagle3 import OPTIONS
 from llama_cpp_eagle3.config.flag import Flag
+from llama_cpp_eagle3.config.sampling import SAMPLING_OPTIONS, types_and_defaults
 from loading import load, path_of, take
 from tool_modules import load_tool
 
@@ -215,6 +218,21 @@ def test_sampling() -> None:
     assert sampling_of(parse("--sampler-seq", "kt")).samplers == ["top_k", "temperature"]
     assert 'root ::= "a"' in (sampling_of(parse("--grammar", 'root ::= "a"')).grammar or "")
     assert "root ::=" in (sampling_of(parse("-j", '{"type": "boolean"}')).grammar or "")
+
+
+def test_help_tells_the_defaults() -> None:
+    """Numbers in the help are those that hold without the flag."""
+    defaults = {name: default for name, (_, default) in types_and_defaults().items()}
+    flags = [(option.flag, defaults[name]) for name, option in SAMPLING_OPTIONS.items()]
+    flags += [(option.flag, option.default) for option in OPTIONS.values()]
+    n_told = 0
+    for flag, default in flags:
+        if flag is None or default is flag.default is None:
+            continue
+        if told := re.search(r"\(default: (-?[\d.]+)(?=[,)])", flag.help):
+            assert float(told[1]) == (default if flag.default is None else flag.default), flag.names
+            n_told += 1
+    assert n_told > 30
 
 
 def text_of(*args: Any) -> tuple[str, Any]:

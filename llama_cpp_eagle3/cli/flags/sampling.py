@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from typing import Any
 
-from ...config.flag import flag, logit_bias, one_of, text_of
-from ...engine import RNGS
+from ...config.flag import flag, logit_bias, text_of
+from ...config.sampling import SAMPLING_OPTIONS
 from ...sampler_names import samplers_of
 
 
@@ -40,37 +41,7 @@ SAMPLING = (
         dest="samplers",
     ),
     flag("-s --seed", "N", "(default: -1, random)", int),
-    flag(
-        "--rng",
-        "NAME",
-        "noise of sampling: gumbel (default), which drafts use too, or llama: llama.cpp's generator and its texts",
-        one_of(RNGS),
-        is_ours=True,
-    ),
-    flag("--ignore-eos", help="never end the text before -n tokens", dest="ignore_eos"),
-    flag(
-        "--temp --temperature",
-        "T",
-        "(default: 0.8, 0 = greedy)",
-        float,
-        dest="temperature",
-        env="LLAMA_ARG_TEMPERATURE",
-    ),
-    flag("--top-k", "N", "(default: 40, 0 = off)", int, env="LLAMA_ARG_TOP_K"),
-    flag("--top-p", "P", "(default: 0.95, 1 = off)", float, env="LLAMA_ARG_TOP_P"),
-    flag("--min-p", "P", "(default: 0.05, 0 = off)", float, env="LLAMA_ARG_MIN_P"),
-    flag("--top-nsigma --top-n-sigma", "X", "(default: -1, off)", float, dest="top_n_sigma"),
-    flag("--xtc-probability", "P", "(default: 0, off)", float),
-    flag("--xtc-threshold", "P", "(default: 0.1)", float),
-    flag("--typical --typical-p", "P", "(default: 1, off)", float, dest="typical_p"),
-    flag("--repeat-last-n", "N", "tokens that penalties look back at (default: 64, 0 = off)", int),
-    flag("--repeat-penalty", "X", "(default: 1, off)", float, env="LLAMA_ARG_REPEAT_PENALTY"),
-    flag("--presence-penalty", "X", "(default: 0, off)", float, env="LLAMA_ARG_PRESENCE_PENALTY"),
-    flag("--frequency-penalty", "X", "(default: 0, off)", float, env="LLAMA_ARG_FREQUENCY_PENALTY"),
-    flag("--dry-multiplier", "X", "(default: 0, off)", float),
-    flag("--dry-base", "X", "(default: 1.75)", float),
-    flag("--dry-allowed-length", "N", "(default: 2)", int),
-    flag("--dry-penalty-last-n", "N", "(default: 64, 0 = off)", int),
+    *(replace(option.flag, dest=name) for name, option in SAMPLING_OPTIONS.items() if option.flag is not None),
     flag(
         "--dry-sequence-breaker",
         "TEXT",
@@ -79,13 +50,6 @@ SAMPLING = (
         dest="dry_sequence_breakers",
         repeats=True,
     ),
-    flag("--adaptive-target", "P", "with the sampler adaptive_p (default: -1, off)", float),
-    flag("--adaptive-decay", "X", "(default: 0.9)", float),
-    flag("--dynatemp-range", "X", "(default: 0, off)", float),
-    flag("--dynatemp-exp", "X", "(default: 1)", float, dest="dynatemp_exponent"),
-    flag("--mirostat", "N", "1 or 2 (default: 0, off)", int),
-    flag("--mirostat-lr", "X", "eta (default: 0.1)", float, dest="mirostat_eta"),
-    flag("--mirostat-ent", "X", "tau (default: 5)", float, dest="mirostat_tau"),
     flag("-l --logit-bias", "TOKEN_ID(+/-)BIAS", "may be repeated", logit_bias, repeats=True),
     flag("--grammar", "GBNF", "what the text must be"),
     flag("--grammar-file", "FNAME", "the same from a file", text_of, dest="grammar"),
