@@ -57,6 +57,11 @@ def run(args: argparse.Namespace) -> int:
     if costs.doubt:
         print(f"\nnot kept, something else ran meanwhile: {costs.doubt}. Run it again when the machine is idle.")
         return 1
+    if costs.was_busy:
+        print(
+            f"\nother programs had {costs.contention:.0%} of the processors' time meanwhile: run it again when the "
+            "machine is idle, or a start then measures again"
+        )
     print(f"\nkept in {path}" if path else "\nnot kept: the cache folder cannot be written")
     return 0
 

@@ -114,6 +114,9 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     if costs.doubt:
         text = f"something else ran while costs were measured: {costs.doubt}"
         return [*found, Finding("warning", text, "doctor --measure again, when the machine is idle")]
+    if costs.was_busy:
+        text = f"other programs had {costs.contention:.0%} of the processors' time while costs were measured"
+        found.append(Finding("note", text, "doctor --measure again, when the machine is idle"))
     best = prospects(costs, [d.is_parallel for d in llm.drafters])[-1]
     if best.speedup < _WORTH:
         one, four = costs.target[min(costs.target)], costs.target.get(4)

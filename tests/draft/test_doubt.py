@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +22,7 @@ from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import CostCurve
 from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, timing
 from llama_cpp_eagle3.draft.costs.cache import load_part, save_costs
+from llama_cpp_eagle3.draft.costs.contention import Contention
 from loading import load, take
 from planner_sim import TARGETS, Head, Machine, make_policy, run_auto, us
 from planner_sim import Costs as RealCosts
@@ -103,6 +109,49 @@ def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
         path = save_costs(key, BUSY)
         assert path is not None
         assert load_costs(key) is None
+
+
+def test_what_other_programs_had(auto: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Costs that were measured beside other programs are kept, and measured again where these have less."""
+
+    def measured(contention: float, share_now: float) -> float:
+        with pytest.MonkeyPatch.context() as patch, auto() as llm, caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
+            patch.setattr("llama_cpp_eagle3.draft.costs.timing.Contention.share", contention)
+            patch.setattr("llama_cpp_eagle3.draft.costs.setup.Contention", lambda **_: SimpleNamespace(share=share_now))
+            llm.calibrate()
+            costs = load_costs(llm.loaded.costs_key())
+            assert costs is not None
+            return costs.contention
+
+    assert measured(0.4, 0.4) == 0.4
+    assert "other programs had 40% of the processors' time meanwhile" in caplog.text
+    caplog.clear()
+    assert measured(0.3, 0.3) == 0.4  # it is as busy as it was
+    assert caplog.text == ""
+    assert measured(0.05, 0.1) == 0.05
+    assert "measuring again what passes cost, since other programs had 40%" in caplog.text
+    caplog.clear()
+    assert measured(0.0, 0.0) == 0.05
+    assert caplog.text == ""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system does not tell")
+def test_contention() -> None:
+    """Beside as many programs as there are processors, a program has about half of the time."""
+    cpus = os.sched_getaffinity(0)
+    cpu = min(cpus)
+    os.sched_setaffinity(0, {cpu})
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(other.pid, {cpu})
+        contention, end = Contention(), time.monotonic() + 1.0
+        while time.monotonic() < end:
+            pass
+        assert contention.share > 0.25
+    finally:
+        other.kill()
+        other.wait()
+        os.sched_setaffinity(0, cpus)
 
 
 def test_a_timing_far_below_corrects_at_once() -> None:

@@ -283,11 +283,13 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
 
 
 GOOD: dict[str, Any] = {
-    "format": 3,
+    "format": 4,
     "key": {"draft": "x"},
     "target": {"1": 1},
     "drafts": [{"begin": {"1": 1}, "step": {"1": 1}}],
     "draft_type": None,
+    "whole": True,
+    "contention": 0.0,
 }
 
 
@@ -299,7 +301,7 @@ GOOD: dict[str, Any] = {
         "[]",
         "null",
         "{}",
-        '{"format": 3}',
+        '{"format": 4}',
         json.dumps({name: value for name, value in GOOD.items() if name != "draft_type"}),
         *(
             json.dumps(GOOD | change)
@@ -317,6 +319,8 @@ GOOD: dict[str, Any] = {
                 {"target": [1]},
                 {"draft_type": 8},
                 {"whole": False},
+                {"contention": 1.5},
+                {"contention": float("nan")},
                 {"draft_type": "q4_0"},
             )
         ),

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...whole_file import write_whole
 from .costs import GGML_TYPE_NARROW, Costs
 
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
-_FORMAT = 3
+_FORMAT = 4
 
 
 def cache_dir() -> Path:
@@ -63,7 +63,10 @@ def _load(key: dict[str, Any]) -> Costs | None:
         draft_type = document["draft_type"]
         if draft_type not in (key.get("draft_type"), GGML_TYPE_NARROW):
             return None
-        return Costs.of_curves(curves, draft_type, bool(document.get("whole", True)))
+        contention = float(document["contention"])
+        if not 0.0 <= contention <= 1.0:
+            return None
+        return replace(Costs.of_curves(curves, draft_type, bool(document["whole"])), contention=contention)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -85,6 +88,7 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
         "drafts": [asdict(draft) for draft in costs.drafts],
         "draft_type": costs.draft_type,
         "whole": costs.is_whole,
+        "contention": costs.contention,
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

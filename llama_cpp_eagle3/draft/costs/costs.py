@@ -19,6 +19,8 @@ _SLOW, _FAST = 1.5, 0.5
 # What is not measured yet is guessed low, since only what is drafted is corrected by real passes
 _GUESSED_N, _GUESSED_PASS, _GUESSED_GRAPH = 4, 1.5, 0.1
 
+_CONTENTION_MAX = 0.1  # of the processors' time: what usually runs beside has less
+
 GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
 """The head is tried in this type too: the CPU has its fastest kernels for it, on other devices it reads the least."""
 
@@ -53,6 +55,13 @@ class Costs:
     """The ggml type that the head's matrices were converted to; None = as in the file."""
     is_whole: bool = True
     """Whether they are enough to plan with; if not, the time was over before."""
+    contention: float = 0.0
+    """Of the processors' time that measuring wanted, what other programs had."""
+
+    @property
+    def was_busy(self) -> bool:
+        """Whether other programs had so much of the processors' time that passes may take much less."""
+        return self.contention > _CONTENTION_MAX
 
     @property
     def doubt(self) -> str:

@@ -13,6 +13,7 @@ from ...engine import DraftSettings, Engine
 from ..head import Head
 from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
+from .contention import Contention
 from .costs import GGML_TYPE_NARROW, Costs
 from .timing import Limit, is_idle, measure, measure_draft
 
@@ -26,6 +27,7 @@ _N_NODES = 32  # drafted tokens of a step
 _TOPK = 4
 _CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
 _N_TOLD = 4
+_CALMER = 0.5  # times the contention that there was when costs were measured: then it is worth measuring them again
 _LIMIT_SECONDS = 20.0
 """Seconds for measuring that was not asked for, with what it waits for: weights that are read, shaders that a driver
 compiles. After the first pass, which a text needs as well, there are a few more in any case."""
@@ -80,9 +82,14 @@ def costs_of(
         Eagle3Error: they must be measured, and the context is not empty.
     """
     costs = load_costs(key)
-    if costs is None:
+    if costs is None or _is_calmer_now(engine, costs):
         known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
-        what = "measuring what passes cost on this machine" if known is None else "measuring further what passes cost"
+        if costs is not None:
+            what = f"measuring again what passes cost, since other programs had {_percent(costs)} at first"
+        elif known is not None:
+            what = "measuring further what passes cost"
+        else:
+            what = "measuring what passes cost on this machine"
         log(f"{what}: about {seconds:g} s, up to {limit:g} s if weights are read or shaders compiled meanwhile")
         costs = measure_types(engine, head, seconds, log, limit, known)
         if costs.doubt:
@@ -95,10 +102,22 @@ def costs_of(
                     "it is not finished: what is missing is guessed until the context is empty again, or another "
                     "process begins; then it goes on"
                 )
+            if costs.was_busy:
+                log(f"other programs had {_percent(costs)} meanwhile: a start when they have less measures again")
             save_costs(key, costs)
     elif head is not None and costs.draft_type != head.type and is_idle(engine):
         head.convert(costs.draft_type, engine.set_drafters)
     return costs
+
+
+def _is_calmer_now(engine: Engine, costs: Costs) -> bool:
+    """Whether other programs had much less of the processors' time since this process began."""
+    share = Contention(since_start=True).share
+    return costs.was_busy and is_idle(engine) and share < _CALMER * costs.contention
+
+
+def _percent(costs: Costs) -> str:
+    return f"{costs.contention:.0%} of the processors' time"
 
 
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
@@ -109,9 +128,10 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
     curves = [curve.corrected for curve in policy.costs]
     stored = [curve.measured for curve in policy.costs]
     if any(now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()):
-        costs = Costs.of_curves(curves, None if head is None else head.type).bounded()
+        costs, of = Costs.of_curves(curves, None if head is None else head.type).bounded(), key()
         if not costs.doubt:
-            save_costs(key(), costs)
+            kept = load_costs(of)
+            save_costs(of, replace(costs, contention=0.0 if kept is None else kept.contention))
 
 
 def why_not(policy: Policy, settings: DraftSettings) -> str:

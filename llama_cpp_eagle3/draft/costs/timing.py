@@ -12,6 +12,7 @@ import numpy as np
 from ..._core import Drafter
 from ...engine import Engine
 from ...errors import Eagle3Error
+from .contention import Contention
 from .costs import Costs, DraftCosts, implausible
 
 N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 24)
@@ -86,6 +87,7 @@ def measure(
     try:
         verify(1)
         limit.leave(seconds)
+        contention = Contention()
         target = known.target
         if 1 not in target:
             target = _fastest(verify, [1], 1, perf_counter(), limit)
@@ -98,7 +100,7 @@ def measure(
         if limit.allows(t_row):
             target = _again_if_calmer(verify, _fastest(verify, sizes, _N_NEEDED, end, limit, target), limit)
         is_whole = all(n in target for n in sizes[:_N_NEEDED]) and all(draft.step for draft in drafts)
-        return Costs(target, tuple(drafts), draft_type, is_whole)
+        return Costs(target, tuple(drafts), draft_type, is_whole, contention.share)
     finally:
         engine.clear()
 
