@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 from ..serve.options import ServeOptions
 from ..serve.server import Server
@@ -21,7 +22,10 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     llm = load_model(args, head_of(args), n_parallel=n_parallel, kv_unified=pooled)
     try:
         if llm.draft == "auto":
-            llm.calibrate(log=_log.info)
+            # OpenMP keeps a pool of threads for each that computes, as long as that lives. With more of them than
+            # processors all sleep where they would wait awake, and passes of the engine's take half as long again.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(llm.calibrate, log=_log.info).result()
         server = Server(llm, options)
     except BaseException:
         llm.close()
