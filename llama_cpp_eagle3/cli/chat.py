@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..chat.builtin_templates import Templates
 from ..errors import Eagle3Error
 from ..llama import Eagle3Llama
-from ..serve.templates import Templates
 from .conversation import Conversation, Piece
 from .flags import CONVERSATION, LOAD, LOG, REFUSED, REFUSED_BY_CHAT, SAMPLING, TEMPLATE
 from .model import calibrate, list_devices, load_model, resolve_pair

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..chat import LeftOut, Loosened
+from ..chat.builtin_templates import Templates
 from ..draft.costs import why_not_read
 from ..engine import DraftSettings, Request, Sampling, Shift
 from ..errors import ContextFullError
@@ -29,7 +30,6 @@ from .queue import Queue
 from .record import Recorder
 from .sampling_params import SEED_RANDOM, draft_of, sampling_of, stops_of
 from .schema import Completion
-from .templates import Templates
 from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)

@@ -253,7 +253,7 @@ def sampling(*flags: str) -> Any:
 
 def test_conversation(pair: Any) -> None:
     """Turns, what fails, a stop string, a schema."""
-    from llama_cpp_eagle3.serve.templates import Templates
+    from llama_cpp_eagle3.chat.builtin_templates import Templates
 
     with closing(load(pair[0], pair[1], n_ctx=128)) as llm:
         templates = Templates(llm.model_address, TEMPLATE)
@@ -277,7 +277,7 @@ def test_conversation(pair: Any) -> None:
 
 
 def test_an_answer_that_is_left_stays(pair: Any) -> None:
-    from llama_cpp_eagle3.serve.templates import Templates
+    from llama_cpp_eagle3.chat.builtin_templates import Templates
 
     with closing(load(pair[0], pair[1], n_ctx=256)) as llm:
         talk = Conversation(llm, Templates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))

@@ -1,4 +1,4 @@
-"""The server's chat template: the model's own, one in Jinja, or one of llama.cpp's by its name."""
+"""The chat template that flags name: the model's own, one in Jinja, or one of llama.cpp's by its name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ..chat import ChatParams, ChatTemplates, log_loosened, schema_grammar
+from .schema import log_loosened, schema_grammar
+from .templates import ChatParams, ChatTemplates
 
 
 def builtin_names() -> list[str]:

@@ -1,0 +1,72 @@
+"""Answers as messages: what has no format is text, and one choice is the same whole and in chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chat_cases import WEATHER
+from chatting import Load, joined
+from llama_cpp_eagle3.chat import ChatParams, ChatTemplates
+from llama_cpp_eagle3.chat.message import GrowingMessage, OpenAIChoice
+
+HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
+MESSAGES = [{"role": "user", "content": "How is it?"}]
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+WRONG = '<tool_call>\n{"name": "other"}'
+
+
+@pytest.fixture
+def params(load: Load) -> ChatParams:
+    return load(HERMES).apply(MESSAGES, tools=[WEATHER], tool_choice="required")
+
+
+@pytest.mark.parametrize("n_each", [1, 7, 1000])
+def test_a_text_without_the_format_is_sent_as_it_is(
+    params: ChatParams, n_each: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = GrowingMessage(params)
+    deltas = [d for i in range(0, len(WRONG), n_each) for d in message.add(WRONG[i : i + n_each])]
+    deltas += message.add("", is_partial=False)
+    content, _, calls = joined(deltas)
+    assert content == message.message["content"] == WRONG
+    assert not calls
+    assert [r.getMessage()[:40] for r in caplog.records] == ["an answer does not have the format of its"[:40]]
+
+
+def test_what_was_sent_as_a_call_is_not_sent_again(params: ChatParams) -> None:
+    message = GrowingMessage(params)
+    deltas = message.add(CALL + "\n<tool_call> and no more", is_partial=False)
+    content, _, calls = joined(deltas)
+    assert not (content and calls)
+    assert message.message.get("content", "") == content
+
+
+@pytest.mark.parametrize(("text", "reason"), [(CALL, "tool_calls"), (WRONG, "stop"), ("", "stop")])
+def test_a_choice_is_the_same_whole_and_in_chunks(params: ChatParams, text: str, reason: str) -> None:
+    whole = OpenAIChoice(params, {"id": "x"}, 2).whole(text, "stop")
+    choice = OpenAIChoice(params, {"id": "x"}, 2)
+    chunks: list[dict[str, Any]] = choice.begin() + choice.begin()
+    for c in text:
+        chunks += choice.add(c)
+    chunks += [*choice.add("", is_partial=False), choice.end("stop")]
+    assert {(c["id"], c["object"], c["choices"][0]["index"]) for c in chunks} == {("x", "chat.completion.chunk", 2)}
+    first, *deltas, last = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert (first, last) == ({"role": "assistant", "content": None}, {})
+    content, reasoning, calls = joined(deltas)
+    message = whole["message"]
+    assert (content, reasoning) == (message.get("content") or "", message.get("reasoning_content", ""))
+    assert [(c["name"], c["arguments"]) for c in calls] == [
+        (c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())
+    ]
+    assert [c["choices"][0]["finish_reason"] for c in chunks][-1] == whole["finish_reason"] == reason
+
+
+def test_an_answer_that_is_cut_off_has_no_reason_of_its_own() -> None:
+    params = ChatTemplates(template="chatml").apply(MESSAGES)
+    assert OpenAIChoice(params, {}).whole("Wet", "length") == {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Wet"},
+        "finish_reason": "length",
+    }

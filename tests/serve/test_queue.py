@@ -1,0 +1,112 @@
+"""The queue: who has no room is refused at once, and what a request holds is given back however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.serve.errors import ApiError
+from llama_cpp_eagle3.serve.queue import Queue
+
+
+class Thread:
+    """Takes answers and does nothing with them."""
+
+    def __init__(self) -> None:
+        self.engine = SimpleNamespace(target=SimpleNamespace(n_seq=2))
+        self.answers: set[Any] = set()
+        self.failure = ""
+
+    def submit(self, answer: Any) -> None:
+        self.answers.add(answer)
+
+
+@pytest.fixture
+def queue() -> Queue:
+    thread: Any = Thread()
+    metrics: Any = SimpleNamespace(mean_request_seconds=3.0)
+    return Queue(thread, metrics, 4, 100_000)
+
+
+async def parts(*sizes: int) -> AsyncIterator[bytes]:
+    for n in sizes:
+        yield b"x" * n
+
+
+def refused(queue: Queue, n: int) -> ApiError:
+    async def ask() -> None:
+        async with queue.place(n):
+            pytest.fail("it has a place")
+
+    with pytest.raises(ApiError) as error:
+        asyncio.run(ask())
+    return error.value
+
+
+def test_places(queue: Queue) -> None:
+    async def main() -> None:
+        async with queue.place(1) as place:
+            place.take(3)
+            assert (queue.n_preparing, queue.n_waiting) == (4, 2)
+            async with queue.place(2):
+                assert queue.n_waiting == 4
+            place.start([object(), object(), object()])  # type: ignore[list-item]
+            assert (queue.n_preparing, queue.n_waiting) == (0, 1)
+        assert (queue.n_preparing, queue.n_waiting) == (0, 1)
+        with pytest.raises(ApiError, match="has left") as late:
+            place.take(1)  # a thread that is late
+        assert late.value.code == 499
+
+    asyncio.run(main())
+    assert queue.n_preparing == 0
+
+
+def test_refusals(queue: Queue) -> None:
+    assert (refused(queue, 7).code, "never fits" in refused(queue, 7).message) == (400, True)
+
+    async def main() -> None:
+        async with queue.place(6) as place:
+            full = None
+            try:
+                place.take(1)
+            except ApiError as e:
+                full = e
+            assert full is not None
+            assert full.code == 429
+            assert full.headers == {"Retry-After": "6"}  # 4 wait for 2 slots, 3 s each
+            assert queue.n_preparing == 6
+
+    asyncio.run(main())
+    queue.engine_thread.failure = "the device is gone"
+    assert refused(queue, 1).code == 500
+    assert queue.n_preparing == 0
+
+
+def test_an_error_gives_everything_back(queue: Queue) -> None:
+    async def main() -> None:
+        async with queue.place(2) as place:
+            await place.read(parts(70_000, 20_000))
+            assert queue.n_bytes == 90_000
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        asyncio.run(main())
+    assert queue.n_preparing == queue.n_bytes == 0
+
+
+def test_bodies_are_bounded_together(queue: Queue) -> None:
+    async def main() -> None:
+        async with queue.place() as first, queue.place() as second, queue.place() as small:
+            assert len(await first.read(parts(100_000, 200_000, 90_000))) == 390_000
+            with pytest.raises(ApiError, match="bodies of other requests") as error:
+                await second.read(parts(60_000, 60_000))
+            assert error.value.code == 503
+            assert await small.read(parts(50_000)) == b"x" * 50_000  # always has room
+            assert queue.n_bytes == 390_000
+
+    asyncio.run(main())
+    assert queue.n_bytes == 0
