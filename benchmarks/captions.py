@@ -5,8 +5,8 @@
     python benchmarks/captions.py measure WORK --pictures 100
 
 The pictures are grids of 4 x 4 digits in random colours and places, the captions read them. Target: a Llama with a
-Pixtral encoder in front, about a million parameters, trained from scratch; head: by llama_cpp_eagle3.train, on rows
-that the package's own tap takes from the converted target, image rows included. Both fit one CPU core and 15 minutes.
+Pixtral encoder in front, about a million parameters, trained from scratch; head: by llama_cpp_eagle3_heads.train, on
+rows that the package's own tap takes from the converted target, image rows too. Both fit one CPU core and 15 minutes.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def train(work: Path, minutes: float) -> None:
     from torch import nn
     from torch.nn import functional as F
 
-    from llama_cpp_eagle3.train import export
-    from llama_cpp_eagle3.train.model import Llama
+    from llama_cpp_eagle3_heads.train import export
+    from llama_cpp_eagle3_heads.train.model import Llama
 
     torch.manual_seed(1)
     torch.set_num_threads(1)
@@ -184,7 +184,7 @@ def convert(work: Path) -> None:
 
 def about() -> Any:
     """The facts of the files."""
-    from llama_cpp_eagle3.train.export import About
+    from llama_cpp_eagle3_heads.train.export import About
 
     target = "tiny model that reads grids of digits, with a Pixtral encoder"
     return About("captions", target, "MIT", CHAT_TEMPLATE)
@@ -192,7 +192,7 @@ def about() -> Any:
 
 def config() -> Any:
     """Of the target."""
-    from llama_cpp_eagle3.train.model import Config
+    from llama_cpp_eagle3_heads.train.model import Config
 
     return Config(n_vocab=len(VOCAB), n_ctx=128, n_embd=128, n_layer=6, n_head=4, n_head_kv=2, n_ff=256)
 
@@ -224,9 +224,9 @@ def train_head(work: Path, n_pictures: int, minutes: float) -> None:
     import torch
     from torch.nn import functional as F
 
-    from llama_cpp_eagle3.convert import convert as convert_head
-    from llama_cpp_eagle3.train import build, checkpoint, rows, trainer
-    from llama_cpp_eagle3.train.data import Text
+    from llama_cpp_eagle3_heads.convert import convert as convert_head
+    from llama_cpp_eagle3_heads.train import build, checkpoint, rows, trainer
+    from llama_cpp_eagle3_heads.train.data import Text
 
     torch.manual_seed(2)
     torch.set_num_threads(1)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import random_model
+from comparison import peer_tools
+from comparison.runs import N_CTX, load
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy
-from llama_cpp_eagle3.bench import machine, peer, random_model
-from llama_cpp_eagle3.bench.runs import N_CTX, load
+from llama_cpp_eagle3.bench import machine
 from llama_cpp_eagle3.draft import costs
 
 HERE = Path(__file__).parent
@@ -47,7 +51,7 @@ def parser(description: str | None, runs: int = 5) -> argparse.ArgumentParser:
     p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
     p.add_argument("-ngl", "--gpu-layers", type=int, default=0, help="of the target; the head follows; -1 = all")
     p.add_argument("--runs", type=int, default=runs)
-    p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
+    p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer_tools.ENV_TOOLS}; default: build them)")
     p.add_argument("--publish", action="store_true", help="write the figures to results/")
     return p
 
@@ -110,7 +114,7 @@ def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> 
         f"Command: `{command}`  ",
         f"Machine: {about['machine']}, {about['threads']} threads  ",
         f"Versions: {about['versions']}; {about['date']}  ",
-        f"Files: {', '.join(machine.file_line(f) for f in files)}",
+        f"Files: {', '.join(file_line(f) for f in files)}",
     ]
     text = "\n".join(lines)
     print(f"## {section.title}\n\n{text}\n")
@@ -120,3 +124,10 @@ def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> 
         document = {"command": command, **about, **section.data}
         (results / f"{section.name}.json").write_text(json.dumps(document, indent=1) + "\n")
         (results / f"{section.name}.md").write_text(f"# {section.title}\n\n{text}\n", encoding="utf-8")
+
+
+def file_line(path: str | os.PathLike[str]) -> str:
+    """Name, size and hash of a model file."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
+    return f"`{Path(path).name}` ({os.path.getsize(path) / 2**20:.1f} MiB, sha256 {digest.hexdigest()[:12]})"

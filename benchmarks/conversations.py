@@ -29,15 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import common
-from talks.transcripts import RESTART, TRANSCRIPTS, Sizes, typing
-from tasks import Asked, ServerSide, free_port
-
+import random_model
+from comparison import peer_tools
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.bench import peer, random_model
 from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine.prefix_nodes import n_common
 from llama_cpp_eagle3.whole_file import whole_file
+from talks.transcripts import RESTART, TRANSCRIPTS, Sizes, typing
+from tasks import Asked, ServerSide, free_port
 
 Json = dict[str, Any]
 _TEMPLATE = Path(__file__).parent / "talks" / "thoughts.jinja"
@@ -113,7 +113,7 @@ class Side(ServerSide):
             command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", "--spec-type", "none", "--metrics"]
             command += ["--cache-disk", str(cache)] if args.cache_disk else []
         else:
-            command = [str(peer.get_tools(args.tools) / "llama-server"), "--offline"]
+            command = [str(peer_tools.get_tools(args.tools) / "llama-server"), "--offline"]
         super().__init__([*command, *flags], free_port())
         self._body = {**model.body, "temperature": 0, "seed": 1, "stream": True}
         self._n_predict = args.n_predict

@@ -18,11 +18,12 @@ import ctypes
 from pathlib import Path
 from time import perf_counter
 
-import common
 import llama_cpp
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
+import common
+from comparison.bandwidth import read_bandwidth
 from llama_cpp_eagle3 import _core, models
 from llama_cpp_eagle3.bench import machine
 from llama_cpp_eagle3.bench.figures import table
@@ -160,7 +161,7 @@ def main() -> None:
     args = p.parse_args()
     path = args.model if Path(args.model).exists() else str(models.fetched(args.model, common.progress))
     llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
-    bandwidth, rate = machine.read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
+    bandwidth, rate = read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
     per_cell, n_k, n_v = shape(llm)
     first = min(args.depths)
     rows, data = [], {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter_ns
 
-import common
 import llama_cpp
 import numpy as np
 from llama_cpp._logger import set_verbose
 
+import common
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench.figures import Spread, table
 

@@ -25,17 +25,16 @@ from tempfile import TemporaryDirectory
 from time import process_time
 
 import common
-from toys.files import write_dflash, write_hybrid, write_mimo, write_useless
-
+from comparison import peer_tools
+from comparison.load import Load, load_own
+from comparison.runs import Peer, load
+from comparison.server import Server
+from inflate import inflate, inflated_pair, quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.bench.inflate import inflate, inflated_pair, quantize_target
-from llama_cpp_eagle3.bench.load import Load, load_own
-from llama_cpp_eagle3.bench.random_model import SHAPES, Shape
-from llama_cpp_eagle3.bench.runs import Peer, load
-from llama_cpp_eagle3.bench.server import Server
 from llama_cpp_eagle3.draft import costs
+from random_model import SHAPES, Shape
+from toys.files import write_dflash, write_hybrid, write_mimo, write_useless
 
 N_PROMPT = 32
 SIDES = ["auto", "chain", "llama-server", "useless"]
@@ -154,7 +153,7 @@ def load_sides(stack: ExitStack, args: argparse.Namespace, files: Files) -> tupl
     for n_max in args.n_max if n_seq == 1 else ():
         sides[f"chain {n_max}"] = drafting(ours, prompts, n, "chain", n_max)
         if "llama-server" in args.sides:
-            tools, draft = peer.get_tools(args.tools), str(files.draft or files.target)
+            tools, draft = peer_tools.get_tools(args.tools), str(files.draft or files.target)
             other = Peer(tools, None, str(files.target), draft, args.threads, n_ctx=args.ctx_size)
             server = stack.enter_context(Server(other, n_max))
             sides[f"llama-server {n_max}"] = lambda server=server: server.run_many(prompts, n, server.process_time)

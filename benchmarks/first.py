@@ -15,11 +15,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import common
 from gguf import GGUFReader
 
+import common
+from comparison.runs import Run, load, run_own
 from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.runs import Run, load, run_own
 
 FLAT = 0.05
 """What the logits of an unsure head are multiplied by: the order stays, of the probabilities next to nothing."""

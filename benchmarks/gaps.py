@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 
-import common
 import numpy as np
 
+import common
+from comparison.runs import load
+from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.bench.inflate import inflated_pair
-from llama_cpp_eagle3.bench.runs import load
 from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine import Sampling
 

@@ -106,11 +106,12 @@ build() {
     CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install --quiet --no-index --no-build-isolation --no-deps "$work"
     pip install --no-index --no-build-isolation --no-deps --config-settings build-dir="$work/build" \
         --config-settings cmake.define.LLAMA_CPP_SOURCE_DIR="$llama" . 2>&1 | tail -n 3
+    pip install --quiet --no-index --no-build-isolation --no-deps ./heads
 }
 
 files() {
     for pair in $PAIRS; do
-        python "$root/llama_cpp_eagle3/bench/random_model.py" "$work/files" --shape "${pair%:*}" --type "${pair#*:}" \
+        python "$root/benchmarks/random_model.py" "$work/files" --shape "${pair%:*}" --type "${pair#*:}" \
             --head-type "$HEAD_TYPE"
     done > "$out/files.txt" 2>&1 || { cat "$out/files.txt"; exit 1; }
 }
@@ -129,7 +130,7 @@ tests() {
 one() {
     for pair in $PAIRS; do
         has_time 40 "one sequence, $pair" || continue
-        within 110 python -m llama_cpp_eagle3 bench -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -c 1024 \
+        within 110 python "$root/benchmarks/compare.py" -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -c 1024 \
             -n "$N_PREDICT" -r "$RUNS" --n-prompts 2 --fresh 1 --synthetic-acceptance $ODDS --n-max 1,3,5,7 \
             --tree-depth 3,5 --tree-topk 2,4 --tree-tokens 7,15 --peer server --json "$out/one-$pair.json" \
             --markdown "$out/one-$pair.md"

@@ -20,13 +20,13 @@ from pathlib import Path
 import torch
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.train.build import boundaries_of
-from llama_cpp_eagle3.train.data import Store, Text, file_prompts
-from llama_cpp_eagle3.train.first_head import init_head, make_head
-from llama_cpp_eagle3.train.job import Job, decided, log
-from llama_cpp_eagle3.train.rows import AnswerGenerator, Source, cache_path
-from llama_cpp_eagle3.train.session import write_head
-from llama_cpp_eagle3.train.trainer import Settings, Trainer
+from llama_cpp_eagle3_heads.train.build import boundaries_of
+from llama_cpp_eagle3_heads.train.data import Store, Text, file_prompts
+from llama_cpp_eagle3_heads.train.first_head import init_head, make_head
+from llama_cpp_eagle3_heads.train.job import Job, decided, log
+from llama_cpp_eagle3_heads.train.rows import AnswerGenerator, Source, cache_path
+from llama_cpp_eagle3_heads.train.session import write_head
+from llama_cpp_eagle3_heads.train.trainer import Settings, Trainer
 
 
 def job_of(args: argparse.Namespace) -> Job:

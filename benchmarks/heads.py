@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from time import perf_counter_ns
 
-import common
 import llama_cpp
 import numpy as np
 from llama_cpp._logger import set_verbose
 
+import common
+import random_model
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench import random_model
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.draft import costs
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import common
 import llama_cpp
 import numpy as np
 from llama_cpp._logger import set_verbose
 
+import common
+import random_model
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench import random_model
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.draft import costs
 

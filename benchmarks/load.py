@@ -1,6 +1,6 @@
 """Several prompts at once, as a server has them: tokens/s by how many are advanced together, against llama-server.
 
-The bundled pair, inflated to 16 layers of width 2048 (`llama_cpp_eagle3.bench.inflate`). `n_parallel` prompts of some
+The bundled pair, inflated to 16 layers of width 2048 (`inflate`). `n_parallel` prompts of some
 190 tokens come in at once, and when all are done the next ones: into our `generate_batch`, and to llama-server with as
 many slots and clients, each on a connection of its own over loopback. All sides have the same threads, batch sizes,
 positions per prompt and setting of flash attention, and take turns. Two figures of each run: all tokens over all time,
@@ -21,16 +21,15 @@ from time import perf_counter, process_time
 from typing import Any
 
 import common
-
+from comparison import peer_tools, report
+from comparison.load import Load, load_own
+from comparison.runs import Peer, load
+from comparison.server import N_BATCH, Server
+from comparison.synthetic import SyntheticAcceptance, rates_of
+from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench import peer, report
 from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.inflate import inflated_pair
-from llama_cpp_eagle3.bench.load import Load, load_own
-from llama_cpp_eagle3.bench.runs import Peer, load
-from llama_cpp_eagle3.bench.server import N_BATCH, Server
 from llama_cpp_eagle3.bench.settings import numbers
-from llama_cpp_eagle3.bench.synthetic import SyntheticAcceptance, rates_of
 from llama_cpp_eagle3.draft import costs
 
 PLAIN, AUTO, SERVER, DRAFTED = "plain", "auto", "llama-server plain", "llama-server draft-eagle3"
@@ -139,7 +138,7 @@ def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, k
     with ExitStack() as stack:
 
         def start(n_max: int) -> Side:
-            tools = peer.get_tools(args.tools)
+            tools = peer_tools.get_tools(args.tools)
             other = Peer(tools, None, *files, args.threads, args.gpu_layers, args.ctx_size)
             rates = args.synthetic_acceptance if n_max else None
             server = stack.enter_context(

@@ -16,18 +16,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 
-import common
 import gguf
 import llama_cpp
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
+import common
+import random_model
+from comparison.bandwidth import read_bandwidth
+from comparison.report import plot_curves
+from inflate import quantize_target
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench import machine, random_model
 from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.bench.inflate import quantize_target
-from llama_cpp_eagle3.bench.report import plot_curves
 from llama_cpp_eagle3.draft import costs
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -125,7 +126,7 @@ def measure(path: Path, args: argparse.Namespace) -> Passes:
         decode(llm, n, min(n_batch, args.n_past - n), clock)
     bandwidth = 0.0  # of the best run, as the passes': other machines' programs may take it from one second to the next
     for _ in range(args.runs):
-        bandwidth = max(bandwidth, machine.read_bandwidth(args.threads, n_mib=256, n_times=2))
+        bandwidth = max(bandwidth, read_bandwidth(args.threads, n_mib=256, n_times=2))
         for side in best:
             kernels = _core.CpuKernels(matrices, limits) if side == "ours" else None
             for n in args.rows:

@@ -9,16 +9,21 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import common
-
-from llama_cpp_eagle3.bench import peer
+from comparison import peer_tools
+from comparison.runs import Peer, Run, run_own, run_peer, total
 from llama_cpp_eagle3.bench.figures import Spread, percent, table
-from llama_cpp_eagle3.bench.runs import Peer, Run, run_own, run_peer, total
 
 
 def measure(args, model: str, draft: str, texts: list[str], n_max: int) -> tuple[list[Run], list[Run]]:
     """Runs of ours, and of llama.cpp's."""
     rival = Peer(
-        peer.get_tools(args.tools), peer.get_clock(), model, draft, args.threads, args.gpu_layers, args.ctx_size
+        peer_tools.get_tools(args.tools),
+        peer_tools.get_clock(),
+        model,
+        draft,
+        args.threads,
+        args.gpu_layers,
+        args.ctx_size,
     )
     llm = common.engine(args, model, draft)
     llm.draft_n_max = n_max

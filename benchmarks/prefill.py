@@ -5,10 +5,10 @@ The same tokens are evaluated by our engine with and without the head in turn.
 
 from __future__ import annotations
 
-import common
 import numpy as np
 
-from llama_cpp_eagle3.bench import random_model
+import common
+import random_model
 from llama_cpp_eagle3.bench.figures import Spread, percent, table
 from llama_cpp_eagle3.draft import costs
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import common
-
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.engine import Sampling, StoredPrefix

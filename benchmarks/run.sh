@@ -2,7 +2,7 @@
 # Measure everything and write it to results/. Some hours on two cores; nothing else should run.
 # speed.py goes on where it was interrupted; `rm -r benchmarks/results/speed` makes it begin again.
 #
-#   pip install '.[bench]'
+#   pip install '.[bench]' './heads[train]'
 #   sh benchmarks/run.sh
 #
 # PYTHON names another interpreter, LLAMA_CPP_TOOLS a folder of llama.cpp's tools (default: they are built).
@@ -13,8 +13,8 @@ python=${PYTHON:-python3}
 $python benchmarks/speed.py --publish
 
 folder=$($python -c 'from llama_cpp_eagle3.draft.costs import cache_dir; print(cache_dir() / "inflated")')
-$python -m llama_cpp_eagle3.bench.inflate --type Q4_0 --head-type Q4_0 "$folder"
-$python -m llama_cpp_eagle3.bench.inflate --type Q4_0 --head-type Q4_0 --random-head "$folder"
+$python benchmarks/inflate.py --type Q4_0 --head-type Q4_0 "$folder"
+$python benchmarks/inflate.py --type Q4_0 --head-type Q4_0 --random-head "$folder"
 target="$folder/pystdlib-1B-Q4_0.gguf" head="$folder/pystdlib-1B-eagle3-Q4_0.gguf"
 for text in edits quotes free; do
     $python benchmarks/text.py --replay benchmarks/replay/$text.jsonl -m "$target" -md "$head" -n 80 --runs 2 --sides 'auto,head,ngram 3,ngram 1' --publish

@@ -5,7 +5,7 @@ accepted does not depend on the machine, but for "auto", which drafts what pays 
 time without prompts: use -t 1. --publish writes the table and the plot.
 
     python benchmarks/sampled.py -t 1 -n 48 --publish
-    python -m llama_cpp_eagle3.bench.inflate --shape 1B --type Q4_0 FOLDER
+    python benchmarks/inflate.py --shape 1B --type Q4_0 FOLDER
     python benchmarks/sampled.py -t 1 -n 48 -m TARGET -md HEAD --n-prompts 10 --temperatures 0.8 1.0 --drafts plain auto
 """
 
@@ -19,11 +19,10 @@ from statistics import median
 from typing import Any
 
 import common
-
+from comparison.report import plot_curves
+from comparison.runs import load
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.bench.report import plot_curves
-from llama_cpp_eagle3.bench.runs import load
 from llama_cpp_eagle3.engine import RNGS
 from llama_cpp_eagle3.engine.stats import Stats
 

@@ -1,6 +1,6 @@
 """Both servers under load: closed loops of clients and Poisson arrivals, on the same files and prompts, in turn.
 
-The bundled pair, inflated to 16 layers of width 2048 (`llama_cpp_eagle3.bench.inflate`), greedy, streamed over
+The bundled pair, inflated to 16 layers of width 2048 (`inflate`), greedy, streamed over
 loopback; llama-server runs plain and with draft-eagle3. In the closed loop every client asks again when it has its
 answer; the arrivals have the same rate for all, a share of what llama-server does plain. What has been measured is kept
 in results/serve.json, so that it can be done in pieces: `--seconds` says how long one may take.
@@ -24,12 +24,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import common
 import httpx
 
-from llama_cpp_eagle3.bench import peer
+import common
+from comparison import peer_tools
+from inflate import inflated_pair
 from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.inflate import inflated_pair
 from llama_cpp_eagle3.bench.settings import numbers
 from llama_cpp_eagle3.draft import costs
 
@@ -164,7 +164,7 @@ def command(args: argparse.Namespace, files: tuple[str, str], side: str, n_clien
     common_flags += ["-t", str(args.threads), "-ngl", str(args.gpu_layers), "--port", str(port), "-fa", "off"]
     if side == OURS:
         return [sys.executable, "-m", "llama_cpp_eagle3", "serve", *common_flags, "-md", files[1]]
-    program = [str(peer.get_tools(args.tools) / "llama-server"), *common_flags, "--no-ui", "--offline"]
+    program = [str(peer_tools.get_tools(args.tools) / "llama-server"), *common_flags, "--no-ui", "--offline"]
     if side == PLAIN:
         return program
     n_max = side.split()[-1]

@@ -15,12 +15,11 @@ from contextlib import closing
 from typing import Any
 
 import common
-from serve import Cell, Running, ask, connect, free_port
-
+from comparison.runs import load
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.runs import load
 from llama_cpp_eagle3.engine import DraftSettings, Sampling
+from serve import Cell, Running, ask, connect, free_port
 
 _GOAL_MS = 0.3
 _N_CLIENTS = 8

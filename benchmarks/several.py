@@ -12,11 +12,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import common
+from comparison.runs import load
 from drafters import N_PROMPT, drafting, files_of, rows_of, take_turns
-
+from inflate import inflated_pair
 from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.bench.inflate import inflated_pair
-from llama_cpp_eagle3.bench.runs import load
 from llama_cpp_eagle3.draft import costs
 
 

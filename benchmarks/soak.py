@@ -22,13 +22,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import common
 import httpx
 import llama_cpp
 import numpy as np
-from serve import free_port
 
+import common
 from llama_cpp_eagle3.bench.figures import table
+from serve import free_port
 
 _TOOL = {
     "type": "function",

@@ -1,6 +1,6 @@
 """Is it faster than llama.cpp's own drafter, and never slower than no drafter? Real text at the cost of a 1B model.
 
-The bundled pair, inflated to 16 layers of width 2048 (`llama_cpp_eagle3.bench.inflate`): same text, same acceptance.
+The bundled pair, inflated to 16 layers of width 2048 (`inflate`): same text, same acceptance.
 
 Each part keeps its figures in results/speed/, and is not run again while they are there and were taken with the same
 settings: what was interrupted goes on. Nothing else should run meanwhile; all parts take over an hour on two cores.
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import common
-
+from comparison import peer_tools, peers, report
+from comparison.bandwidth import read_bandwidth
+from comparison.measure import Config, Result, Side, measure
+from comparison.runs import load, run_own, total
+from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench import machine, peer, report
+from llama_cpp_eagle3.bench import machine
 from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.inflate import inflated_pair
-from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
-from llama_cpp_eagle3.bench.random_model import Shape, write_target
-from llama_cpp_eagle3.bench.runs import load, run_own, total
-from llama_cpp_eagle3.bench.settings import Setting
 from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine import SamplerChain, Sampling
+from random_model import Shape, write_target
 
 BEST = "best"
 """In a list of settings: the n_max at which llama.cpp was fastest in the part `peers`."""
@@ -100,7 +100,7 @@ TYPES = ("Q4_0", "F16", "Q8_0")
 def run_part(name: str, part: Part, args: argparse.Namespace) -> Result:
     """The part's figures: those that are there, or new ones."""
     path = args.results / f"{name}.json"
-    settings = [Setting.parse(setting) for setting in _resolve(part.settings, args.results)]
+    settings = [peers.parse(setting) for setting in _resolve(part.settings, args.results)]
     wanted = {**asdict(part), "settings": [s.name for s in settings], "threads": args.threads}
     kept = _read(path, wanted)
     if kept is not None and not args.again:
@@ -298,7 +298,8 @@ def goals(results: dict[str, Result], alone: dict[str, list[float]] | None, samp
 
 def _rival(result: Result) -> Side:
     """llama.cpp at its best."""
-    return max((side for side in result.sides if side.setting.is_peer), key=lambda side: side.speed.median)
+    rivals = (side for side in result.sides if isinstance(side.setting, peers.PeerSetting))
+    return max(rivals, key=lambda side: side.speed.median)
 
 
 def pass_table(passes: dict[str, dict[str, float]]) -> str:
@@ -312,7 +313,7 @@ def main() -> None:
     p.add_argument("parts", nargs="*", help=f"of {', '.join([PASSES, *PARTS, ALONE, SAMPLING])} (default: all)")
     p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
     p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
-    p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
+    p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer_tools.ENV_TOOLS}; default: build them)")
     p.add_argument("--again", action="store_true", help="also what is there already")
     p.add_argument("--quick", action="store_true", help="very few tokens, and results that are not kept")
     p.add_argument("--publish", action="store_true", help="write the figures to results/ and draw speed.svg")
@@ -325,7 +326,7 @@ def main() -> None:
     args.publish = args.publish and not args.quick
     parts = {name: part.quick() if args.quick else part for name, part in PARTS.items() if name in wanted}
 
-    bandwidth = machine.read_bandwidth(args.threads)
+    bandwidth = read_bandwidth(args.threads)
     passes = run_passes(args) if PASSES in wanted else None
     results = {name: run_part(name, part, args) for name, part in parts.items()}
     alone = run_alone(args) if ALONE in wanted else None

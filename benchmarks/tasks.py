@@ -34,12 +34,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import common
 import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+import common
+from comparison import peer_tools
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import Spread, percent, table
 from llama_cpp_eagle3.draft.kinds import kind_of
 
@@ -372,7 +372,7 @@ def command_of(side: str, model: str, draft: str, args: Any) -> list[str]:
         flags = ["--spec-type", types.replace("draft", spec_type).replace("+", ",")] if types else []
         flags += ["-md", draft] if "draft" in types else []
         flags += [flag for of_type in types.split("+") for flag in longest_draft(of_type, n_max)] if n_max else []
-        return [str(peer.get_tools(args.tools) / "llama-server"), *common_flags, *flags, "--offline"]
+        return [str(peer_tools.get_tools(args.tools) / "llama-server"), *common_flags, *flags, "--offline"]
     chain = re.fullmatch(r"chain-(\d+)", side)
     ours = {
         "plain": ["--spec-type", "none"],

@@ -17,16 +17,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-import common
 import numpy as np
 
+import common
+from comparison import peer_tools
+from comparison.replay import Recorded, Replay, read, tokens_of
+from comparison.runs import Peer, load, run_own
+from comparison.server import Server
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import NgramDrafter
-from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.replay import Recorded, Replay, read, tokens_of
-from llama_cpp_eagle3.bench.runs import Peer, load, run_own
-from llama_cpp_eagle3.bench.server import Server
 
 SOURCES = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 
@@ -93,8 +93,8 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
 def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured:
     """llama-server: "ngram 3", "server 3", "ngram 0"."""
     kind, n_max = name.split()
-    other = Peer(peer.get_tools(args.tools), None, args.model, args.model_draft, args.threads, 0, args.ctx_size)
-    replay = peer.get_replay() if args.replay else None
+    other = Peer(peer_tools.get_tools(args.tools), None, args.model, args.model_draft, args.threads, 0, args.ctx_size)
+    replay = peer_tools.get_replay() if args.replay else None
     with Server(other, int(n_max), ngram=kind == "ngram", replay=replay) as server:
         if args.replay:
             server.replay([*text.prompt, *text.answer])

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from llama_cpp_eagle3.bench.random_model import SHAPES, Shape
-from llama_cpp_eagle3.train.eagle import Head
-from llama_cpp_eagle3.train.head_config import HeadConfig, Rotation
-from llama_cpp_eagle3.train.packing import PackedTexts
-from llama_cpp_eagle3.train.rows import cache_bytes
+from llama_cpp_eagle3_heads.train.eagle import Head
+from llama_cpp_eagle3_heads.train.head_config import HeadConfig, Rotation
+from llama_cpp_eagle3_heads.train.packing import PackedTexts
+from llama_cpp_eagle3_heads.train.rows import cache_bytes
+from random_model import SHAPES, Shape
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,15 @@ import torch
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from toys.files import LAYERS
-from toys.modules import BlockDrafter, MtpBlock
 
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.convert.gguf_file import open_gguf
 from llama_cpp_eagle3.draft import costs
-from llama_cpp_eagle3.train import corpus
-from llama_cpp_eagle3.train.model import Config, Llama
-from llama_cpp_eagle3.train.trainer import native_bf16
+from llama_cpp_eagle3_heads.convert.gguf_file import open_gguf
+from llama_cpp_eagle3_heads.train import corpus
+from llama_cpp_eagle3_heads.train.model import Config, Llama
+from llama_cpp_eagle3_heads.train.trainer import native_bf16
+from toys.files import LAYERS
+from toys.modules import BlockDrafter, MtpBlock
 
 N_STEPS = 4
 BLOCK_SIZE = 8

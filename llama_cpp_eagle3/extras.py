@@ -1,32 +1,63 @@
-"""Parts of the package that need more than it installs by itself."""
+"""Parts of the package that need more than it installs by itself, and the package that makes heads."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from .errors import Eagle3Error
+
 _NAME = "llama-cpp-eagle3"
+HEADS = "llama-cpp-eagle3-heads"
+_HEADS_FOLDER = "heads"
+"""Of the repository."""
 
 
-def install_command(*extras: str) -> str:
-    """The command that installs extras of this copy, from where it came itself: a clone, an archive, an index."""
-    names = f"[{','.join(extras)}]"
+@contextmanager
+def heads(what: str) -> Iterator[None]:
+    """Around imports of the package that makes heads, which nothing else of this one does (tests/test_layers.py).
+
+    what: what needs it.
+
+    Raises:
+        Eagle3Error: it is not installed, and how to install it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] != HEADS.replace("-", "_"):
+            raise
+        raise Eagle3Error(f"{what} needs the package {HEADS}: {install_command(of_heads=True)}") from e
+
+
+def install_command(*extras: str, of_heads: bool = False) -> str:
+    """The command that installs extras of this copy, from where it came itself: a clone, an archive, an index.
+
+    Args:
+        extras: their names.
+        of_heads: of the package that makes heads, which comes from the same place; an archive is of one package alone.
+    """
+    names = f"[{','.join(extras)}]" if extras else ""
     origin = _origin()
     url = str(origin.get("url", ""))
+    if of_heads and "archive_info" in origin:
+        origin, url = {}, ""
     if "dir_info" in origin:
-        folder = Path(url2pathname(urlsplit(url).path))
+        folder = Path(url2pathname(urlsplit(url).path)) / (_HEADS_FOLDER if of_heads else "")
         if (folder / "pyproject.toml").is_file():
             editable = "--editable " if origin["dir_info"].get("editable") else ""
             return f"pip install {editable}{shlex.quote(f'{folder}{names}')}"
         url = ""  # the folder is gone
     if "vcs_info" in origin:
-        url = f"{origin['vcs_info']['vcs']}+{url}"
-    return f"pip install '{_NAME}{names}{f' @ {url}' if url else ''}'"
+        url = f"{origin['vcs_info']['vcs']}+{url}" + (f"#subdirectory={_HEADS_FOLDER}" if of_heads else "")
+    return f"pip install '{HEADS if of_heads else _NAME}{names}{f' @ {url}' if url else ''}'"
 
 
 def _origin() -> dict[str, Any]:

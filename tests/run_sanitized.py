@@ -54,7 +54,7 @@ DEFAULT_TESTS = [
 CHILD = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1], "heads"
 import llama_cpp_eagle3._core
 assert llama_cpp_eagle3._core.__file__.startswith(sys.argv[1]), llama_cpp_eagle3._core.__file__
 import pytest

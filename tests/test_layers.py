@@ -7,7 +7,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = "llama_cpp_eagle3"
-ROOT = Path(__file__).parents[1] / PACKAGE
+HEADS = "llama_cpp_eagle3_heads"
+ROOTS = (Path(__file__).parents[1] / PACKAGE, Path(__file__).parents[1] / "heads" / HEADS)
 
 PRIVATE = {
     "llama_cpp.llama_cpp._lib": "llama_cpp has no public name for the library that it has loaded",
@@ -27,16 +28,17 @@ PRIVATE = {
 
 
 def modules() -> dict[str, ast.Module]:
-    """Each module of the package, parsed."""
+    """Each module of both packages, parsed."""
     found = {}
-    for path in ROOT.rglob("*.py"):
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        found[".".join(parts)] = ast.parse(path.read_text(encoding="utf-8"))
+    for root in ROOTS:
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            found[".".join(parts)] = ast.parse(path.read_text(encoding="utf-8"))
     return found
 
 
 def imports(name: str, tree: ast.Module, names: set[str]) -> set[str]:
-    """Modules of the package that one imports, in functions too; not what only a type checker imports."""
+    """Modules of the packages that one imports, in functions too; not what only a type checker imports."""
     found = set()
     unread = list(tree.body)
     while unread:
@@ -44,15 +46,16 @@ def imports(name: str, tree: ast.Module, names: set[str]) -> set[str]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         unread += ast.iter_child_nodes(node)
-        if isinstance(node, ast.ImportFrom) and node.level > 0:
-            base = ".".join(name.split(".")[: -node.level] + ([node.module] if node.module else []))
+        if isinstance(node, ast.ImportFrom):
+            above = name.split(".")[: -node.level] if node.level > 0 else []
+            base = ".".join(above + ([node.module] if node.module else []))
             for alias in node.names:
                 for module in (f"{base}.{alias.name}", f"{base}.{alias.name}.__init__", base, f"{base}.__init__"):
                     if module in names:
                         found.add(module)
                         break
     # `from . import _core` is not the package's API
-    return found - {name, f"{PACKAGE}.__init__"}
+    return found - {name, f"{PACKAGE}.__init__", f"{HEADS}.__init__"}
 
 
 def test_imports_run_one_way() -> None:
@@ -72,9 +75,27 @@ def test_imports_run_one_way() -> None:
                 unread += graph[name]
         return {name.split(".")[1] for name in found}
 
-    assert "cli" not in below("serve", "chat", "engine", "convert", "hub", "train")
+    assert "cli" not in below("serve", "chat", "engine", "hub")
     assert below("engine") <= {"engine", "errors", "guard"}
     assert "llama" not in below("hub", "draft")
+
+
+def test_heads_are_imported_by_one_door() -> None:
+    """What runs models works without what makes heads: `extras.heads` is around each import of that package."""
+    doors = []
+    for name, tree in modules().items():
+        if name.startswith(f"{HEADS}."):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.With) and ast.unparse(node.items[0].context_expr).startswith("heads("):
+                doors.append(name)
+                node.body = []
+        assert not [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom) and HEADS in ast.unparse(node)
+        ]
+    assert sorted(doors) == [f"{PACKAGE}.cli.__init__", f"{PACKAGE}.hub.pair"]
 
 
 def test_no_private_name_of_another_object() -> None:

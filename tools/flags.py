@@ -74,8 +74,9 @@ def parse_help(text: str) -> list[dict[str, str | list[str]]]:
 
 def renew(folder: str | None) -> None:
     """Read the flags of llama.cpp's tools."""
+    sys.path.append(str(ROOT / "benchmarks"))
+    from comparison.peer_tools import get_tools
     from llama_cpp_eagle3._version import LLAMA_CPP_PYTHON_VERSION
-    from llama_cpp_eagle3.bench.peer import get_tools
 
     tools = get_tools(folder)
     found: dict[str, Any] = {"version": LLAMA_CPP_PYTHON_VERSION}

@@ -26,6 +26,7 @@ LINKED = (
     "LICENSE",
     "examples/*.py",
     "llama_cpp_eagle3/**/*.py",
+    "heads/llama_cpp_eagle3_heads/**/*.py",
     "llama_cpp_eagle3/*.pyi",
     "llama_cpp_eagle3/models/*",
     "benchmarks/results/*.json",

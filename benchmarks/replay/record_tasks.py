@@ -18,10 +18,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import tasks
 from llama_cpp import LlamaGrammar
 from record import record
 
+import tasks
 from llama_cpp_eagle3 import Eagle3Llama, models
 
 HERE = Path(__file__).parent

@@ -22,12 +22,12 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
+from inflate import Model, Part, layer_places
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.bench.inflate import Model, Part, layer_places
-from llama_cpp_eagle3.bench.random_model import SHAPES, Shape
-from llama_cpp_eagle3.convert.encoding import FILE_TYPES, type_of
-from llama_cpp_eagle3.convert.gguf_file import open_gguf
-from llama_cpp_eagle3.convert.output import OutTensor, add_keys, temporary, write
+from llama_cpp_eagle3_heads.convert.encoding import FILE_TYPES, type_of
+from llama_cpp_eagle3_heads.convert.gguf_file import open_gguf
+from llama_cpp_eagle3_heads.convert.output import OutTensor, add_keys, temporary, write
+from random_model import SHAPES, Shape
 
 Array = NDArray[np.float32]
 

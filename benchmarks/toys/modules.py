@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from llama_cpp_eagle3.train.model import Attention, Block, Config, Llama, RMSNorm, rope_table
+from llama_cpp_eagle3_heads.train.model import Attention, Block, Config, Llama, RMSNorm, rope_table
 
 
 def normed_block(cfg: Config) -> Block:

@@ -1,17 +1,16 @@
-"""What a benchmark compares: ways of drafting in our engine, and llama.cpp's own programs."""
+"""What `bench` compares: ways of drafting."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
 from ..draft.kinds import NGRAM
 
-OWN = ("plain", "chain", "auto", "head", "text", "tree")
-PEERS = ("simple", "server", "ngram")
+_KINDS = ("plain", "chain", "auto", "head", "text", "tree")
 _AUTO = ("auto", "head", "text")
 
 
@@ -20,10 +19,9 @@ class Setting:
     """One side of a comparison."""
 
     kind: str
-    """Of OWN, where head and text are auto with that source alone; or of PEERS: llama-speculative-simple or
-    llama-server with draft-eagle3, or llama-server with ngram-mod, and with draft-eagle3 too if n_max is given."""
+    """plain, chain, auto, head, text or tree, where head and text are auto with that drafter alone."""
     n_max: int = 0
-    """Length of a chain, of ours or theirs; for auto the longest path, 0 = the default."""
+    """Length of a chain; for auto the longest path, 0 = the default."""
     depth: int = 0
     top_k: int = 0
     n_tokens: int = 0
@@ -38,14 +36,8 @@ class Setting:
     @property
     def title(self) -> str:
         """Its name in tables."""
-        programs = {"simple": "llama-speculative-simple", "server": "llama-server", "ngram": "llama-server ngram-mod"}
-        programs |= {"head": "auto, head alone", "text": "auto, text alone"}
-        return self.name.replace(self.kind, programs.get(self.kind, self.kind), 1)
-
-    @property
-    def is_peer(self) -> bool:
-        """Whether llama.cpp's own program runs it."""
-        return self.kind in PEERS
+        titles = {"head": "auto, head alone", "text": "auto, text alone"}
+        return self.name.replace(self.kind, titles.get(self.kind, self.kind), 1)
 
     @classmethod
     def parse(cls, name: str) -> Setting:
@@ -58,10 +50,8 @@ class Setting:
         if tree:
             return cls("tree", 0, *(int(n) for n in tree.groups()))
         kind, _, n_max = name.partition(" ")
-        if kind not in (*OWN, *PEERS) or kind == "tree" or (n_max and not n_max.isdecimal()):
-            raise ValueError(
-                f"expected plain, auto, head, text, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}"
-            )
+        if kind not in _KINDS or kind == "tree" or (n_max and not n_max.isdecimal()):
+            raise ValueError(f"expected plain, auto, head, text, 'chain 3' or 'tree 4x3:8', found {name!r}")
         return cls(kind, int(n_max or 0))
 
     def _sources(self, sources: Sequence[str]) -> tuple[str, ...]:
@@ -105,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=numbers,
         default=[3],
         metavar="N,...",
-        help="lengths of fixed chains, of ours and llama.cpp's (default: 3; none: '')",
+        help="lengths of fixed chains (default: 3; none: '')",
     )
     group.add_argument("--no-plain", action="store_true", help="leave out plain decoding")
     group.add_argument("--no-auto", action="store_true", help='leave out draft="auto"')
@@ -122,14 +112,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--tree-tokens", "drafted tokens that are verified, as SGLang's draft tokens"),
     ):
         group.add_argument(flag, type=numbers, default=[], metavar="N,...", help=f"{what}; several lists are zipped")
-    group.add_argument(
-        "--peer",
-        action="append",
-        choices=PEERS,
-        default=[],
-        help="also llama.cpp's llama-speculative-simple or llama-server, with each --n-max; ngram: llama-server with "
-        "ngram-mod, alone and with draft-eagle3",
-    )
 
 
 def from_arguments(args: argparse.Namespace) -> list[Setting]:
@@ -146,7 +128,6 @@ def from_arguments(args: argparse.Namespace) -> list[Setting]:
     found += [Setting(source) for source in args.source]
     found += [Setting("chain", n) for n in args.n_max]
     found += [Setting("tree", 0, *sizes) for sizes in zip(*trees, strict=True)]
-    found += [Setting(peer, n) for peer in args.peer for n in ([0] if peer == "ngram" else []) + args.n_max]
     if not found:
         raise ValueError("nothing to run: every side was left out")
     return found
@@ -161,8 +142,3 @@ def numbers(text: str) -> list[int]:
     if any(n < 1 for n in values):
         raise argparse.ArgumentTypeError(f"expected positive numbers like 1,2,4, found {text!r}")
     return values
-
-
-def own(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """The settings of our engine."""
-    return (s for s in settings if s.kind in OWN and s.kind != "plain")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..extras import heads
 from ..log import show_llama_cpp
 from .parser import Parser
 
@@ -22,17 +24,18 @@ COMMANDS = {
     "bench": ("llama_cpp_eagle3.cli.bench", "compare ways of drafting, and llama.cpp, on the same files"),
     "chat": ("llama_cpp_eagle3.cli.chat", "talk to a model in the terminal"),
     "calibrate": ("llama_cpp_eagle3.cli.calibrate", "measure what passes cost on this machine"),
-    "convert": ("llama_cpp_eagle3.cli.convert", "turn a Hugging Face head into a GGUF"),
+    "convert": ("llama_cpp_eagle3_heads.cli.convert", "turn a Hugging Face head into a GGUF"),
     "doctor": ("llama_cpp_eagle3.cli.doctor", "check this machine, and a pair: what is right, what is not, what to do"),
-    "inspect": ("llama_cpp_eagle3.cli.inspect", "describe a head"),
-    "quantize": ("llama_cpp_eagle3.cli.quantize", "rewrite a GGUF head in another type"),
+    "inspect": ("llama_cpp_eagle3_heads.cli.inspect", "describe a head"),
+    "quantize": ("llama_cpp_eagle3_heads.cli.quantize", "rewrite a GGUF head in another type"),
     "serve": ("llama_cpp_eagle3.cli.serve", "an OpenAI-compatible server"),
-    "train": ("llama_cpp_eagle3.cli.train", "make a head for a GGUF, from the GGUF alone"),
+    "train": ("llama_cpp_eagle3_heads.cli.train", "make a head for a GGUF, from the GGUF alone"),
     "speculative-simple": ("llama_cpp_eagle3.cli.speculative_simple", "generate from one prompt, with figures"),
 }
 """Command -> (module, what it does)."""
 
 _PROG = "llama-cpp-eagle3"
+_HEADS = "llama_cpp_eagle3_heads"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +65,7 @@ def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Unfinished)
     for name, (module, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, add_help=False)
-        if name in with_flags_of:
+        if name in with_flags_of and not (module.startswith(_HEADS) and importlib.util.find_spec(_HEADS) is None):
             importlib.import_module(module).add_arguments(command)
     return parser
 
@@ -78,12 +81,13 @@ def _complete(typed: Sequence[str]) -> None:
 
 def _run(command: str, argv: Sequence[str]) -> int:
     module_name, help_text = COMMANDS[command]
-    module = importlib.import_module(module_name)
-    parser = Parser(
-        f"{_PROG} {command}",
-        description=(module.__doc__ or help_text).strip(),
-    )
     try:
+        with heads(f"`{command}`"):
+            module = importlib.import_module(module_name)
+        parser = Parser(
+            f"{_PROG} {command}",
+            description=(module.__doc__ or help_text).strip(),
+        )
         module.add_arguments(parser)
         parser.shorten_usage()
         args = parser.parse_args(argv)

@@ -10,8 +10,8 @@ from ..extras import install_command
 
 
 @contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Around imports: a module that is missing belongs to this extra.
+def extra(name: str, of_heads: bool = False) -> Iterator[None]:
+    """Around imports: a module that is missing belongs to this extra (of the package that makes heads).
 
     Raises:
         Eagle3Error: what is missing, and how to install it.
@@ -19,4 +19,4 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: {install_command(name)}") from e
+        raise Eagle3Error(f"{e.name} is missing: {install_command(name, of_heads=of_heads)}") from e

@@ -25,11 +25,9 @@ from .finding import Finding
 from .gpus import built_backends, find_gpus, judge_gpus
 
 _EXTRAS = {
-    "hub": ("huggingface_hub", "gguf"),
-    "convert": ("gguf", "safetensors"),
+    "hub": ("huggingface_hub",),
     "serve": ("starlette", "uvicorn", "httptools", "pydantic"),
     "cli": ("tqdm", "argcomplete"),
-    "bench": ("gguf", "matplotlib"),
 }
 """Extra -> what it brings."""
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from .._version import __version__
 from ..checkpoint_files import CONFIG, CheckpointFiles, find_files
 from ..draft.costs.cache import cache_dir
-from ..errors import Eagle3Error, HubError
+from ..errors import HubError
+from ..extras import heads
 from ..pair import fingerprint
 from .choice import (
     HEAD_QUANTS,
@@ -175,11 +176,9 @@ def _convert(
     if output.is_file():
         log(f"head: {repository.repo_id}, converted before: {output}")
         return str(output)
-    try:
-        from ..convert.checkpoint import shard_names
-        from ..convert.source import Source
-    except ImportError as e:
-        raise Eagle3Error(f"'{repository.repo_id}' must be converted, for which {e}") from e
+    with heads(f"converting the checkpoint '{repository.repo_id}'"):
+        from llama_cpp_eagle3_heads.convert.checkpoint import shard_names
+        from llama_cpp_eagle3_heads.convert.source import Source
     log(f"head: {repository.repo_id}, {files.index or ', '.join(files.weights)}, converted for this target")
     path = repository.fetch(snapshot, files.first)[-1]
     if files.index is not None:

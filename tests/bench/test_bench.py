@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llama_cpp_eagle3.bench import peer, random_model, runs
+import random_model
+from comparison import peer_tools, runs
 from llama_cpp_eagle3.bench.figures import Spread, percent, table
 from llama_cpp_eagle3.errors import Eagle3Error
 
@@ -76,14 +77,14 @@ def test_runs_add_up():
 
 
 def test_tools_of_a_folder(tmp_path, monkeypatch):
-    for tool in peer.TOOLS:
+    for tool in peer_tools.TOOLS:
         (tmp_path / tool).touch()
-    assert peer.get_tools(tmp_path) == tmp_path
-    monkeypatch.setenv(peer.ENV_TOOLS, str(tmp_path))
-    assert peer.get_tools() == tmp_path
-    (tmp_path / peer.TOOLS[0]).unlink()
-    with pytest.raises(FileNotFoundError, match=peer.TOOLS[0]):
-        peer.get_tools()
+    assert peer_tools.get_tools(tmp_path) == tmp_path
+    monkeypatch.setenv(peer_tools.ENV_TOOLS, str(tmp_path))
+    assert peer_tools.get_tools() == tmp_path
+    (tmp_path / peer_tools.TOOLS[0]).unlink()
+    with pytest.raises(FileNotFoundError, match=peer_tools.TOOLS[0]):
+        peer_tools.get_tools()
 
 
 def test_figures():

@@ -1,4 +1,4 @@
-"""`llama-cpp-eagle3 bench`: sides in turn, synthetic acceptance, llama-server, tables. Nothing here is about speed."""
+"""benchmarks/compare.py: sides in turn, synthetic acceptance, llama-server, tables. Nothing here is about speed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from llama_cpp_eagle3 import Eagle3Llama, cli
-from llama_cpp_eagle3.bench import machine, random_model, report, runs, settings, synthetic, weights
+import compare
+import random_model
+from comparison import bandwidth, peers, report, runs, synthetic
+from comparison.load import Load, load_own
+from comparison.measure import Config, Result, Side, measure
+from comparison.peers import PeerSetting
+from comparison.server import Server
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.bench import settings
 from llama_cpp_eagle3.bench.figures import Spread
-from llama_cpp_eagle3.bench.load import Load, load_own
-from llama_cpp_eagle3.bench.measure import Config, Result, Side, context_size, measure
-from llama_cpp_eagle3.bench.server import Server
 from llama_cpp_eagle3.bench.settings import Setting
 from llama_cpp_eagle3.errors import Eagle3Error
 from loading import bundled_pair, load_plain, take
@@ -79,7 +83,7 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def config(pair: tuple[str, str], names: list[str], **changes: object) -> Config:
     options = {"texts": ["def f(x):", "class A"], "n_predict": 12, "n_runs": 2, "n_threads": 1, "n_ctx": 128}
-    return Config(*pair, [Setting.parse(name) for name in names], **options | changes)
+    return Config(*pair, [peers.parse(name) for name in names], **options | changes)
 
 
 def peer_of(folder: Path, script: str) -> runs.Peer:
@@ -91,39 +95,21 @@ def peer_of(folder: Path, script: str) -> runs.Peer:
 
 def test_settings_have_names() -> None:
     for name in [*NAMES, "auto 5", "simple 3", "server 8"]:
-        assert Setting.parse(name).name == name
-    assert Setting.parse("simple 3").title == "llama-speculative-simple 3"
+        assert peers.parse(name).name == name
+    assert peers.parse("simple 3").title == "llama-speculative-simple 3"
     for name in ("", "tree", "tree 3", "chain x", "fast"):
         with pytest.raises(ValueError, match=f"found {name!r}"):
-            Setting.parse(name)
+            peers.parse(name)
 
 
 def test_settings_of_flags() -> None:
     parser = argparse.ArgumentParser()
     settings.add_arguments(parser)
-    flags = ["--n-max", "1,4", "--tree-depth", "3,4", "--tree-topk", "2,2", "--tree-tokens", "6,8", "--peer", "server"]
-    found = settings.from_arguments(parser.parse_args(flags))
-    names = ["plain", "auto", "chain 1", "chain 4", "tree 3x2:6", "tree 4x2:8", "server 1", "server 4"]
-    assert [s.name for s in found] == names
-    with pytest.raises(ValueError, match="as many"):
-        settings.from_arguments(parser.parse_args(["--tree-depth", "3"]))
-    with pytest.raises(ValueError, match="nothing"):
-        settings.from_arguments(parser.parse_args(["--no-plain", "--no-auto", "--n-max", ""]))
-
-
-def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str]) -> None:
-    """Long prompts get a context that holds them and their answers; a small one that was asked for is refused."""
-    texts = ["def f(x):", "def f(x): return x " * 60]
-    with closing(Eagle3Llama(tiny_pair[0], n_ctx=64, verbose=False)) as llm:
-        n_longest = len(llm.tokenize(texts[1].encode(), special=True))
-    n_ctx = context_size(config(tiny_pair, ["plain"], texts=texts, n_ctx=0))
-    assert n_longest + 12 > 512
-    assert n_ctx == -(-(n_longest + 12 + 64) // 256) * 256
-    assert context_size(config(tiny_pair, ["plain"], n_ctx=0)) == 512
-    result = measure(config(tiny_pair, ["plain", "auto", "chain 2"], texts=texts, n_ctx=0))
-    assert [run.tokens for side in result.sides for run in side.runs] == [22] * 6
-    with pytest.raises(ValueError, match=f"the longest prompt has {n_longest} tokens .* 12, the context 128: give a"):
-        measure(config(tiny_pair, ["plain"], texts=texts))
+    peers.add_arguments(parser)
+    found = peers.from_arguments(parser.parse_args(["--n-max", "1,4", "--peer", "server", "--no-auto"]))
+    assert [s.name for s in found] == ["plain", "chain 1", "chain 4", "server 1", "server 4"]
+    found = peers.from_arguments(parser.parse_args(["--n-max", "2", "--peer", "ngram", "--no-auto"]))
+    assert [s.title for s in found[2:]] == ["llama-server ngram-mod", "llama-server ngram-mod 2"]
 
 
 def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
@@ -134,7 +120,7 @@ def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
         assert [run.tokens for run in side.runs] == [22, 22]
         assert len(side.t_first) == 1
         assert all(0 < run.ideal_share < 1 for run in side.runs)
-        assert all(run.n_bytes >= run.steps * weights.weights_read(tiny_pair[0]) for run in side.runs)
+        assert all(run.n_bytes >= run.steps * bandwidth.weights_read(tiny_pair[0]) for run in side.runs)
     assert result.side("plain").runs[0].drafted == 0
     assert result.side("chain 2").runs[0].drafted > 0
     # a tree has more tokens than levels
@@ -151,7 +137,7 @@ def test_sampled_text_is_the_same_for_all_sides(tiny_pair: tuple[str, str], monk
         found.add((tuple(prompt), tuple(tokens)))
         return run, tokens
 
-    monkeypatch.setattr("llama_cpp_eagle3.bench.measure.run_own", kept)
+    monkeypatch.setattr("comparison.measure.run_own", kept)
     for n_texts, temperature in ((2, 0.0), (4, 2.0)):
         result = measure(config(tiny_pair, NAMES, temperature=temperature))
         assert result.n_different == 0
@@ -167,7 +153,7 @@ def test_text_of_other_sides_is_compared(tiny_pair: tuple[str, str], monkeypatch
         run, tokens = run_own(llm, prompt, n_predict, **options)
         return run, tokens if not llm.drafters else [*tokens[:-1], tokens[-1] + 1]
 
-    monkeypatch.setattr("llama_cpp_eagle3.bench.measure.run_own", wrong)
+    monkeypatch.setattr("comparison.measure.run_own", wrong)
     assert measure(config(tiny_pair, ["plain", "chain 2"], n_runs=1)).n_different == 2
 
 
@@ -238,7 +224,7 @@ def test_table() -> None:
 
 
 def server_side() -> Side:
-    return Side(Setting("server", 3), [runs.Run(tokens=25, steps=10, accepted=15, t_decode=1.0)], [0.4])
+    return Side(PeerSetting("server", 3), [runs.Run(tokens=25, steps=10, accepted=15, t_decode=1.0)], [0.4])
 
 
 @pytest.fixture
@@ -333,7 +319,7 @@ def test_server_gets_a_rate_for_every_token(tmp_path: Path) -> None:
 def test_weights_read(tmp_path: Path) -> None:
     target, head = map(str, bundled_pair())
     # the target's embedding is its output too; the head's d2t is not read
-    assert 0 < Path(target).stat().st_size - weights.weights_read(target) < 200_000
+    assert 0 < Path(target).stat().st_size - bandwidth.weights_read(target) < 200_000
     with closing(Eagle3Llama(target, draft_model_path=head, n_ctx=64, verbose=False)) as llm:
         assert 0 < Path(head).stat().st_size - llm.drafters[0].n_bytes_read < 300_000
     target, _ = map(str, random_model.random_pair(tmp_path, "tiny-gpt-oss", "Q8_0", "Q8_0"))
@@ -341,11 +327,11 @@ def test_weights_read(tmp_path: Path) -> None:
     n_experts = shape.n_layer * 3 * shape.n_ff * shape.n_embd * 4
     n_attention = shape.n_layer * shape.n_embd * (2 * shape.n_embd + 2 * shape.n_head_kv * shape.head_dim)
     n_matrices = n_experts + n_attention + shape.n_vocab * shape.n_embd
-    assert weights.weights_read(target) == pytest.approx(n_matrices * 34 / 32, rel=0.02)
+    assert bandwidth.weights_read(target) == pytest.approx(n_matrices * 34 / 32, rel=0.02)
 
 
 def test_bandwidth_is_measured() -> None:
-    assert 1e8 < machine.read_bandwidth(1, n_mib=16, n_times=2) < 1e13
+    assert 1e8 < bandwidth.read_bandwidth(1, n_mib=16, n_times=2) < 1e13
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,12 +339,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "prompts.json").write_text(json.dumps(["import os\n", "def main():"]))
     flags = ["-r", "1", "-n", "8", "-t", "1", "--n-max", "2", "--no-auto"]
     files = {flag: str(tmp_path / f"out{flag}") for flag in ("--json", "--markdown", "--plot")}
-    for name in files.values():  # a reader that has opened the old one
-        Path(name).write_text("old")
-        Path(name + "-reader").hardlink_to(name)
     flags += [part for pair in files.items() for part in pair]
-    assert cli.main(["bench", *flags, "-f", str(tmp_path / "prompts.json")]) == 0
-    assert all(Path(name + "-reader").read_text() == "old" for name in files.values())
+    compare.main([*flags, "-f", str(tmp_path / "prompts.json")])
     assert Path(files["--plot"]).read_bytes()[:4] == b"\x89PNG"  # as without a suffix
     table = Path(files["--markdown"]).read_text()
     assert table.strip() in capsys.readouterr().out
@@ -372,17 +354,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["-m", "a.gguf"], "give both a target and a head"),
-        (["-m", "a.gguf", "-md", "b.gguf", "-r", "1"], "a.gguf"),
-        (["-r", "0"], "at least 1"),
-        (["--tree-depth", "2"], "as many"),
-        (["-f", "no.txt"], "no.txt"),
         (["--tools", "nowhere", "--peer", "server", "--n-prompts", "1"], "nowhere"),
-        (["--temp", "-1"], "--temp of at least 0, found -1"),
-        (["--temp", "nan"], "--temp of at least 0, found nan"),
         (["--temp", "0.8", "--peer", "simple", "--n-prompts", "1"], "leave out --peer simple"),
+        (["--replay", "a.jsonl", "-f", "b.txt"], "leave them out"),
     ],
 )
-def test_command_with_bad_input(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", *flags]) == 2
-    assert message in capsys.readouterr().err
+def test_command_with_bad_input(flags: list[str], message: str) -> None:
+    with pytest.raises((ValueError, OSError), match=message):
+        compare.main(flags)

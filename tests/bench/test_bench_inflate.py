@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflate import inflate, layer_places, quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench.inflate import inflate, layer_places, quantize_target
-from llama_cpp_eagle3.bench.random_model import Shape
-from llama_cpp_eagle3.convert import quantize
 from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
+from llama_cpp_eagle3_heads.convert import quantize
 from loading import bundled_pair, is_tie, load, load_plain, take
+from random_model import Shape
 from tiny import write_head, write_target
 
 # everything grows: width, heads per K/V head, K/V heads, MLP, layers, both vocabularies

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3.bench.replay import Recorded, Replay, read, tokens_of
-from llama_cpp_eagle3.bench.runs import run_own
+from comparison.replay import Recorded, Replay, read, tokens_of
+from comparison.runs import run_own
 from loading import load
 
 SETS = Path(__file__).parents[2] / "benchmarks" / "replay"

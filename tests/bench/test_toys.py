@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench.random_model import Shape
-from llama_cpp_eagle3.train.model import Block, Config, Llama
+from llama_cpp_eagle3_heads.train.model import Block, Config, Llama
 from loading import bundled_pair
+from random_model import Shape
 from tool_modules import load_tool
 
 files = load_tool("files", "benchmarks/toys")

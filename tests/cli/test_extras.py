@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 
-from llama_cpp_eagle3 import extras
+from llama_cpp_eagle3 import __version__, extras
 from llama_cpp_eagle3.extras import install_command
 
 MODULES = ("starlette", "uvicorn", "pydantic", "httptools")
@@ -40,23 +40,27 @@ def test_serve(command: str, missing: tuple[str, ...], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("origin", "command"),
     [
-        (None, "pip install 'llama-cpp-eagle3[convert,hub]'"),
-        ({"url": "{folder}", "dir_info": {}}, "pip install '{path}[convert,hub]'"),
-        ({"url": "{folder}", "dir_info": {"editable": True}}, "pip install --editable '{path}[convert,hub]'"),
-        ({"url": "file:///is/gone", "dir_info": {}}, "pip install 'llama-cpp-eagle3[convert,hub]'"),
+        (None, "pip install 'llama-cpp-eagle3[serve,hub]'"),
+        ({"url": "{folder}", "dir_info": {}}, "pip install '{path}[serve,hub]'"),
+        ({"url": "{folder}", "dir_info": {"editable": True}}, "pip install --editable '{path}[serve,hub]'"),
+        ({"url": "file:///is/gone", "dir_info": {}}, "pip install 'llama-cpp-eagle3[serve,hub]'"),
         (
             {"url": "https://host/a.git", "vcs_info": {"vcs": "git", "commit_id": "12"}},
-            "pip install 'llama-cpp-eagle3[convert,hub] @ git+https://host/a.git'",
+            "pip install 'llama-cpp-eagle3[serve,hub] @ git+https://host/a.git'",
         ),
         (
             {"url": "file:///a/b.whl", "archive_info": {}},
-            "pip install 'llama-cpp-eagle3[convert,hub] @ file:///a/b.whl'",
+            "pip install 'llama-cpp-eagle3[serve,hub] @ file:///a/b.whl'",
         ),
     ],
     ids=["index", "clone", "editable", "gone", "git", "wheel"],
 )
 def test_the_command_installs_from_where_it_was_installed(
-    origin: dict | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    origin: dict | None,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clone = tmp_path / "a clone"
     clone.mkdir()
@@ -68,7 +72,36 @@ def test_the_command_installs_from_where_it_was_installed(
             return None if origin is None else json.dumps(origin).replace("{folder}", clone.as_uri())
 
     monkeypatch.setattr(extras, "distribution", lambda name: Installed())
-    assert install_command("convert", "hub") == command.replace("{path}", str(clone))
+    assert install_command("serve", "hub") == command.replace("{path}", str(clone))
+    (clone / "heads").mkdir()
+    (clone / "heads" / "pyproject.toml").touch()
+    name = "llama-cpp-eagle3-heads"
+    of_heads = {"git": f"'{name}[train] @ git+https://host/a.git#subdirectory=heads'"}.get(
+        request.node.callspec.id,
+        f"'{name}[train]'" if "{path}" not in command else f"'{clone}/heads[train]'",
+    )
+    start = "pip install --editable " if "--editable" in command else "pip install "
+    assert install_command("train", of_heads=True) == start + of_heads
+
+
+@pytest.mark.parametrize("command", ["convert", "inspect", "quantize", "train"])
+def test_commands_that_make_heads(command: str) -> None:
+    """Without the package that they are in, `--help` has them too."""
+    code = (
+        "import sys\nsys.modules['llama_cpp_eagle3_heads'] = None\n"
+        f"from llama_cpp_eagle3.cli import main\nsys.exit(main([{command!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    needs = f"`{command}` needs the package llama-cpp-eagle3-heads: {install_command(of_heads=True)}"
+    assert line == f"llama-cpp-eagle3: error: {needs}"
+
+
+def test_both_packages_have_one_version() -> None:
+    of_heads = distribution("llama-cpp-eagle3-heads")
+    assert of_heads.version == __version__
+    assert f"llama-cpp-eagle3=={__version__}" in (of_heads.requires or [])
 
 
 def test_the_command_of_a_folder_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

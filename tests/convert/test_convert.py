@@ -10,7 +10,7 @@ import pytest
 from checkpoints import FAMILIES, N_LAYER_TGT, Family, layer_config, write_family, write_safetensors
 from drafting import compare, make_drafter
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.convert import convert, inspect
+from llama_cpp_eagle3_heads.convert import convert, inspect
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
 

@@ -15,7 +15,7 @@ from dflash_reference import Block
 from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert, inspect
+from llama_cpp_eagle3_heads.convert import convert, inspect
 from tiny import Target, write_target
 
 TOLERANCE = 1e-4

@@ -16,7 +16,7 @@ from drafting import draft_chain
 from gguf_raw import parse
 from llama_cpp_eagle3 import ModelFileError
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert
+from llama_cpp_eagle3_heads.convert import convert
 from tiny import Target, write_target
 
 TOLERANCE, TOLERANCE_GELU = 1e-4, 5e-3  # ggml looks gelu up in a table of F16

@@ -9,9 +9,9 @@ import pytest
 
 from checkpoints import write_safetensors
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.convert import convert
-from llama_cpp_eagle3.convert.writer import _LAYER_NAMES, _TOP_NAMES
 from llama_cpp_eagle3.models import bundled_pair
+from llama_cpp_eagle3_heads.convert import convert
+from llama_cpp_eagle3_heads.convert.writer import _LAYER_NAMES, _TOP_NAMES
 from tiny import write_head, write_target
 
 _BACK = {v: k for k, v in (_LAYER_NAMES | _TOP_NAMES).items()}

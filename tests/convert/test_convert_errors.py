@@ -21,11 +21,10 @@ from checkpoints import (
 )
 from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert, encoding, inspect, output
-from llama_cpp_eagle3.convert.checkpoint import read_checkpoint
-from llama_cpp_eagle3.convert.head import describe
-from llama_cpp_eagle3.convert.target import read_target_model
-from llama_cpp_eagle3.extras import install_command
+from llama_cpp_eagle3_heads.convert import convert, encoding, inspect, output
+from llama_cpp_eagle3_heads.convert.checkpoint import read_checkpoint
+from llama_cpp_eagle3_heads.convert.head import describe
+from llama_cpp_eagle3_heads.convert.target import read_target_model
 from tiny import write_head, write_target
 
 PLAIN = FAMILIES["angelslim"]
@@ -315,7 +314,7 @@ def test_needs_no_torch(tmp_path, head, target):
     write_torch_file(tmp_path / "head" / "pytorch_model.bin", head.weights, "bf16")
     code = (
         "import sys; sys.modules['torch'] = sys.modules['safetensors'] = sys.modules['transformers'] = None\n"
-        "from llama_cpp_eagle3.convert import convert\n"
+        "from llama_cpp_eagle3_heads.convert import convert\n"
         f"convert({str(tmp_path / 'head')!r}, {target.path!r}, {str(tmp_path / 'out.gguf')!r})\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -370,12 +369,3 @@ def tables(config, outer=()):
     for key, value in config.items():
         if isinstance(value, dict):
             yield from tables(value, (*outer, key))
-
-
-def test_without_the_extra(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    for name in [name for name in sys.modules if name.startswith("llama_cpp_eagle3.convert")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("llama_cpp_eagle3.convert")
-    assert main(["inspect", str(tmp_path)]) == 2
-    assert f"is missing: {install_command('convert')}\n" in capsys.readouterr().err

@@ -16,10 +16,10 @@ from checkpoints import FAMILIES, Family, modelopt_config, speculators_config, t
 from dflash import SHAPES
 from llama_cpp_eagle3 import ModelFileError
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert, inspect
-from llama_cpp_eagle3.convert.checkpoint import read_checkpoint
-from llama_cpp_eagle3.convert.head import describe
-from llama_cpp_eagle3.convert.target import read_target_model
+from llama_cpp_eagle3_heads.convert import convert, inspect
+from llama_cpp_eagle3_heads.convert.checkpoint import read_checkpoint
+from llama_cpp_eagle3_heads.convert.head import describe
+from llama_cpp_eagle3_heads.convert.target import read_target_model
 from tiny import Target, write_head, write_target
 from tiny.head import Head
 

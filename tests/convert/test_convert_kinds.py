@@ -13,7 +13,7 @@ from block_checkpoints import layers_config, weights_of, write_block
 from checkpoints import write_safetensors
 from dflash import Shape
 from llama_cpp_eagle3 import ModelFileError
-from llama_cpp_eagle3.convert import convert, inspect
+from llama_cpp_eagle3_heads.convert import convert, inspect
 from tiny import Target, write_target
 
 HEAD = {

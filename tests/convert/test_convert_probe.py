@@ -6,8 +6,8 @@ import pytest
 from checkpoints import Family, top_config, write_family
 from llama_cpp_eagle3 import Eagle3Error, _core
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert
-from llama_cpp_eagle3.convert.boundaries import IDS_KEY
+from llama_cpp_eagle3_heads.convert import convert
+from llama_cpp_eagle3_heads.convert.boundaries import IDS_KEY
 from tiny import write_head, write_perfect_pair, write_target
 
 PROMPTS = ["def f(x):", "the quick brown fox"]

@@ -10,7 +10,7 @@ from checkpoints import FAMILIES, write_family
 from drafting import SideBySide, draft_chain, make_drafter, rel_error
 from llama_cpp_eagle3 import ModelFileError, _core
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert, count_tokens, encoding, inspect, quantize
+from llama_cpp_eagle3_heads.convert import convert, count_tokens, encoding, inspect, quantize
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
 

@@ -9,10 +9,10 @@ import pytest
 from checkpoints import FAMILIES, Family, layer_config, speculators_config, top_config, write_family
 from drafting import draft_chain
 from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError, _core
-from llama_cpp_eagle3.convert import convert, inspect
-from llama_cpp_eagle3.convert.boundaries import IDS_KEY, Ids, choose
-from llama_cpp_eagle3.convert.checkpoint import canonical_name
 from llama_cpp_eagle3.llama import Eagle3Llama
+from llama_cpp_eagle3_heads.convert import convert, inspect
+from llama_cpp_eagle3_heads.convert.boundaries import IDS_KEY, Ids, choose
+from llama_cpp_eagle3_heads.convert.checkpoint import canonical_name
 from tiny import write_head, write_target
 
 N = 36

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from checkpoints import FAMILIES, write_family
-from llama_cpp_eagle3.convert import convert
+from llama_cpp_eagle3_heads.convert import convert
 from llamacpp_head import LlamaCppHead, rel_error
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target

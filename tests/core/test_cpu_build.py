@@ -13,8 +13,8 @@ from typing import Any
 import llama_cpp
 import pytest
 
+from comparison import peer_tools
 from llama_cpp_eagle3 import cpu_build
-from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.cpu_build import avoid_broken_amx, broken_amx, extra_buffer_types
 from loading import load, load_plain, take
 from tiny import write_target
@@ -129,4 +129,4 @@ def test_peer(
     monkeypatch.setenv("CFLAGS", "-O1")
     monkeypatch.setenv("CXXFLAGS", "-O2 -U__AMX_INT8__")
     expected = ["-DCMAKE_C_FLAGS=-O1 -U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-O2 -U__AMX_INT8__"] if is_off else []
-    assert peer.compiler_options() == expected
+    assert peer_tools.compiler_options() == expected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drafting import N_STEPS, SideBySide, draft_chain, make_drafter, rel_error
-from llama_cpp_eagle3.convert import quantize
+from llama_cpp_eagle3_heads.convert import quantize
 from reference import ReferenceHead
 from tiny import write_head, write_target
 

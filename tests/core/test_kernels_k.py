@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import random_model
 from llama_cpp_eagle3 import Eagle3Error, _core
-from llama_cpp_eagle3.bench import random_model
 from tests.support.kernel_formats import format_of
 
 QK = 256

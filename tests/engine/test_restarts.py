@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from inflate import quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, _core
-from llama_cpp_eagle3.bench.inflate import quantize_target
 from llama_cpp_eagle3.engine import Sampling, Sequence
 from llama_cpp_eagle3.prefix_file import read_prefix, write_prefix
 from random_arch import write_random_arch

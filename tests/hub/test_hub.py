@@ -19,13 +19,13 @@ from block_checkpoints import weights_of, write_block, zlab
 from checkpoints import FAMILIES, N_LAYER_TGT, write_family, write_torch_file
 from dflash import SHAPES, write_dflash
 from hub_server import TOKEN, HubServer, Repo
-from llama_cpp_eagle3 import Eagle3Llama, HubError, IncompatibleDraftError
+from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, HubError, IncompatibleDraftError
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert
 from llama_cpp_eagle3.extras import install_command
 from llama_cpp_eagle3.hub.pair import fetch_pair
 from llama_cpp_eagle3.hub.repository import Access
+from llama_cpp_eagle3_heads.convert import convert
 from loading import OPTIONS, load_plain, path_of, take
 from tiny import Target, write_head, write_target
 
@@ -165,7 +165,7 @@ def test_block_drafters(hub: HubServer, target: Target, repo: str) -> None:
 def test_checkpoints_are_converted_once(
     hub: HubServer, target: Target, tmp_path: Path, repo: str, needed: list[str]
 ) -> None:
-    from llama_cpp_eagle3.convert import convert
+    from llama_cpp_eagle3_heads.convert import convert
 
     names = ("me/Tiny-GGUF", repo)
     with Eagle3Llama.from_pretrained(names[0], draft_repo_id=names[1], **LOAD) as llm:
@@ -190,6 +190,17 @@ def test_checkpoints_are_converted_once(
     hub.repos[repo] = Repo(hub.repos[repo].files | {"README": b"new"})
     with Eagle3Llama.from_pretrained(names[0], draft_repo_id=names[1], **LOAD) as llm:
         assert llm.draft_model_path != head
+
+
+def test_checkpoints_need_the_package_that_makes_heads(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "llama_cpp_eagle3_heads"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "llama_cpp_eagle3_heads", None)
+    needed = re.escape(
+        f"converting the checkpoint 'me/Bin' needs the package llama-cpp-eagle3-heads: {install_command(of_heads=True)}"
+    )
+    with pytest.raises(Eagle3Error, match=needed):
+        Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id="me/Bin", **LOAD)
 
 
 def test_a_head_of_another_model(hub: HubServer) -> None:

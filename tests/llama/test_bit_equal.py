@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 import bit_equal
+from inflate import quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, _core
-from llama_cpp_eagle3.bench.inflate import quantize_target
 from llama_cpp_eagle3.models import bundled_pair, heldout_prompts
 from random_arch import write_random_arch
 

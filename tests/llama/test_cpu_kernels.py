@@ -10,10 +10,10 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from inflate import quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, _core
-from llama_cpp_eagle3.bench.inflate import quantize_target
-from llama_cpp_eagle3.bench.random_model import Shape, write_target
 from llama_cpp_eagle3.models import bundled_pair
+from random_model import Shape, write_target
 
 TEXT = b"import os\n\n\ndef walk(path):\n    for name in os.listdir(path):\n"
 

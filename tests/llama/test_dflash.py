@@ -14,7 +14,7 @@ from dflash import SHAPES, Able, Shape, random_tensors, shape_of, write_able, wr
 from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError, _core
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import inspect
+from llama_cpp_eagle3_heads.convert import inspect
 from loading import is_tie, load, load_plain, prompts, take
 from tiny import Target, write_head, write_target
 

@@ -18,7 +18,7 @@ import pytest
 
 from gguf_raw import STR, U32, RawFile, spoil
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, IncompatibleDraftError, ModelFileError, errors
-from llama_cpp_eagle3.convert.output import add_keys
+from llama_cpp_eagle3_heads.convert.output import add_keys
 from loading import OPTIONS, load, load_plain, path_of, take
 from tiny import CORRUPTIONS, corrupt, write_head
 

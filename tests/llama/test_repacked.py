@@ -9,8 +9,8 @@ import pytest
 
 import dflash
 import mtp
+from inflate import quantize_target
 from llama_cpp_eagle3 import IncompatibleDraftError
-from llama_cpp_eagle3.bench.inflate import quantize_target
 from loading import load, load_plain, prompts, take
 from small import write_small_pair
 from tiny import Target

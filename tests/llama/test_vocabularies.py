@@ -12,8 +12,8 @@ from drafting import draft_chain
 from drafting import make_drafter as make_eagle3
 from gguf_raw import BOOL, STR, U32, RawFile, parse, serialize
 from llama_cpp_eagle3 import IncompatibleDraftError
-from llama_cpp_eagle3.convert import inspect
 from llama_cpp_eagle3.doctor import check_files
+from llama_cpp_eagle3_heads.convert import inspect
 from loading import load, load_plain, take
 from small import make_drafter as make_simple
 from small import write_small_pair

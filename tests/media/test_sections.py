@@ -10,7 +10,7 @@ import pytest
 from checkpoints import FAMILIES, write_family
 from drafting import draft_chain, make_drafter, rel_error
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
-from llama_cpp_eagle3.convert import convert
+from llama_cpp_eagle3_heads.convert import convert
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
 from vlm_pairs import AFTER, BEFORE, load_vlm

@@ -18,8 +18,10 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from llama_cpp_eagle3.bench.peer import get_source, get_tools
 from llama_cpp_eagle3.models import bundled_pair
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from comparison.peer_tools import get_source, get_tools
 
 FOLDER = Path(__file__).resolve().parent
 FILES = (

@@ -15,12 +15,15 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from llama_cpp_eagle3.bench.peer import get_tools
 from llama_cpp_eagle3.models import bundled_pair, heldout_prompts
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from comparison.peer_tools import get_tools
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"]}
 KINDS: dict[str, dict[str, Any]] = {

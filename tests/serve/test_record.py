@@ -16,7 +16,7 @@ import pytest
 
 from llama_cpp_eagle3.serve import record
 from llama_cpp_eagle3.serve.record import RecordFile
-from llama_cpp_eagle3.train.data import file_prompts
+from llama_cpp_eagle3_heads.train.data import file_prompts
 from serving import Running
 
 CHAT = {"messages": [{"role": "user", "content": "the self"}], "max_tokens": 8}

@@ -271,8 +271,9 @@ def _files(archs: list[str] | None, models: list[Path], types: list[str], folder
     yield from ((path.stem, path) for path in models)
     if archs is None:
         return
+    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
     from arch_keys import ROWS
-    from llama_cpp_eagle3.bench.inflate import quantize_target
+    from inflate import quantize_target
     from random_arch import write_random_arch
 
     for row in archs or sorted(ROWS):

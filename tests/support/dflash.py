@@ -15,8 +15,8 @@ from llama_cpp import llama_cpp_ext
 
 from arch_keys import N_EMBD, N_VOCAB, arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.convert.output import add_keys
 from llama_cpp_eagle3.draft.kinds.dflash import BlockDrafter
+from llama_cpp_eagle3_heads.convert.output import add_keys
 from lowlevel import LowLevel, load_model
 from mtp import default_params, place
 from random_arch import random_tensors as arch_tensors

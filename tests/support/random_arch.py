@@ -16,7 +16,7 @@ import llama_cpp
 import numpy as np
 
 from arch_keys import N_VOCAB, Keys, arch_of, keys_of, row_of
-from llama_cpp_eagle3.convert.output import add_keys
+from llama_cpp_eagle3_heads.convert.output import add_keys
 from lowlevel import load_model
 from tiny.vocab import add_vocab
 

@@ -11,19 +11,19 @@ import pytest
 
 from head_variants import LLAMA3, MLA, VARIANTS
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert
 from llama_cpp_eagle3.errors import IncompatibleDraftError
+from llama_cpp_eagle3_heads.convert import convert
 from reference import ReferenceHead, run_target
 from tiny import Target, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train.build import head_from_gguf, replace_draft_vocab, target_tensor  # noqa: E402
-from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
-from llama_cpp_eagle3.train.loss import Teacher, ttt_loss  # noqa: E402
-from llama_cpp_eagle3.train.packing import PackedTexts  # noqa: E402
-from llama_cpp_eagle3.train.rows import Sample, half, top_probabilities  # noqa: E402
-from llama_cpp_eagle3.train.trainer import STATE  # noqa: E402
+from llama_cpp_eagle3_heads.train.build import head_from_gguf, replace_draft_vocab, target_tensor  # noqa: E402
+from llama_cpp_eagle3_heads.train.checkpoint import FORMS, export  # noqa: E402
+from llama_cpp_eagle3_heads.train.loss import Teacher, ttt_loss  # noqa: E402
+from llama_cpp_eagle3_heads.train.packing import PackedTexts  # noqa: E402
+from llama_cpp_eagle3_heads.train.rows import Sample, half, top_probabilities  # noqa: E402
+from llama_cpp_eagle3_heads.train.trainer import STATE  # noqa: E402
 
 N_CTX, N_STEPS = 64, 4
 

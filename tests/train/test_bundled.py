@@ -13,9 +13,9 @@ from llama_cpp_eagle3 import models
 
 pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train import corpus, prompts, ship
-from llama_cpp_eagle3.train.conversations import read_prompts
-from llama_cpp_eagle3.train.data import Prompt, Store, Text
+from llama_cpp_eagle3_heads.train import corpus, prompts, ship
+from llama_cpp_eagle3_heads.train.conversations import read_prompts
+from llama_cpp_eagle3_heads.train.data import Prompt, Store, Text
 
 
 class Words:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Error
-from llama_cpp_eagle3.train.conversations import read_prompts
+from llama_cpp_eagle3_heads.train.conversations import read_prompts
 
 Q, A = "How high is the tower?", "About 50 m.\nRoughly."
 

@@ -9,14 +9,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from llama_cpp_eagle3._core import read_head
-from llama_cpp_eagle3.convert import convert
+from llama_cpp_eagle3_heads.convert import convert
 from tiny import Target, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train.build import fresh_head, head_from_gguf, target_config  # noqa: E402
-from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
-from llama_cpp_eagle3.train.eagle import Head  # noqa: E402
+from llama_cpp_eagle3_heads.train.build import fresh_head, head_from_gguf, target_config  # noqa: E402
+from llama_cpp_eagle3_heads.train.checkpoint import FORMS, export  # noqa: E402
+from llama_cpp_eagle3_heads.train.eagle import Head  # noqa: E402
 
 LAYERS = [(2, 3, 4), (1, 3, 6), (3, 5, 7)]
 """The usual boundaries, and those that readers of EAGLE's form take for something else if they are not careful."""

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train.optimizer import Optimizer  # noqa: E402
+from llama_cpp_eagle3_heads.train.optimizer import Optimizer  # noqa: E402
 
 
 def _parameters() -> dict[str, torch.nn.Parameter]:

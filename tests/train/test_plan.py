@@ -15,11 +15,11 @@ from tiny import Target, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train import plan as plan_module  # noqa: E402
-from llama_cpp_eagle3.train import rows, session, texts, trainer  # noqa: E402
-from llama_cpp_eagle3.train.data import Store  # noqa: E402
-from llama_cpp_eagle3.train.plan import Budget, Plan, Speeds, Work, best_epochs, describe, make_plan  # noqa: E402
-from llama_cpp_eagle3.train.verdict import verdict  # noqa: E402
+from llama_cpp_eagle3_heads.train import plan as plan_module  # noqa: E402
+from llama_cpp_eagle3_heads.train import rows, session, texts, trainer  # noqa: E402
+from llama_cpp_eagle3_heads.train.data import Store  # noqa: E402
+from llama_cpp_eagle3_heads.train.plan import Budget, Plan, Speeds, Work, best_epochs, describe, make_plan  # noqa: E402
+from llama_cpp_eagle3_heads.train.verdict import verdict  # noqa: E402
 
 SPEEDS = Speeds(prefill=500, answers=50, alone=20, training=200, n_parameters=10**7, memory=10**9)
 WORK = Work(

@@ -18,7 +18,7 @@ from tiny import write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train import trainer  # noqa: E402
+from llama_cpp_eagle3_heads.train import trainer  # noqa: E402
 
 _FLAGS = (
     *("--tokens", "300", "-n", "24", "-c", "160", "-np", "4", "--draft-vocab", "64", "-t", "1", "--outtype", "f32"),
@@ -37,7 +37,7 @@ import sys
 from pathlib import Path
 
 import torch
-from llama_cpp_eagle3.train.ranks import process_group
+from llama_cpp_eagle3_heads.train.ranks import process_group
 
 with process_group() as ranks:
     assert ranks.n_ranks == 2 and ranks.all_gather(ranks.rank) == [0, 1]

@@ -10,14 +10,14 @@ from tiny import Target, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.convert import convert  # noqa: E402
-from llama_cpp_eagle3.train.build import fresh_head, head_from_gguf, target_config  # noqa: E402
-from llama_cpp_eagle3.train.checkpoint import export  # noqa: E402
-from llama_cpp_eagle3.train.data import Text  # noqa: E402
-from llama_cpp_eagle3.train.eagle import Head  # noqa: E402
-from llama_cpp_eagle3.train.packing import PackedTexts  # noqa: E402
-from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
-from llama_cpp_eagle3.train.trainer import Settings, Trainer  # noqa: E402
+from llama_cpp_eagle3_heads.convert import convert  # noqa: E402
+from llama_cpp_eagle3_heads.train.build import fresh_head, head_from_gguf, target_config  # noqa: E402
+from llama_cpp_eagle3_heads.train.checkpoint import export  # noqa: E402
+from llama_cpp_eagle3_heads.train.data import Text  # noqa: E402
+from llama_cpp_eagle3_heads.train.eagle import Head  # noqa: E402
+from llama_cpp_eagle3_heads.train.packing import PackedTexts  # noqa: E402
+from llama_cpp_eagle3_heads.train.rows import Extractor, Source  # noqa: E402
+from llama_cpp_eagle3_heads.train.trainer import Settings, Trainer  # noqa: E402
 
 
 @pytest.fixture(scope="module")

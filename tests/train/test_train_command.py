@@ -19,13 +19,13 @@ from tiny import Target, without_template, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train import data, rows, session, texts, trainer  # noqa: E402
-from llama_cpp_eagle3.train.acceptance import Acceptance, simulate_acceptance  # noqa: E402
-from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
-from llama_cpp_eagle3.train.conversations import read_prompts  # noqa: E402
-from llama_cpp_eagle3.train.data import Store  # noqa: E402
-from llama_cpp_eagle3.train.plan import Plan, Speeds  # noqa: E402
-from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
+from llama_cpp_eagle3_heads.train import data, rows, session, texts, trainer  # noqa: E402
+from llama_cpp_eagle3_heads.train.acceptance import Acceptance, simulate_acceptance  # noqa: E402
+from llama_cpp_eagle3_heads.train.build import head_from_gguf  # noqa: E402
+from llama_cpp_eagle3_heads.train.conversations import read_prompts  # noqa: E402
+from llama_cpp_eagle3_heads.train.data import Store  # noqa: E402
+from llama_cpp_eagle3_heads.train.plan import Plan, Speeds  # noqa: E402
+from llama_cpp_eagle3_heads.train.rows import Extractor, Source  # noqa: E402
 
 _SMALL = (
     *("--tokens", "300", "-n", "24", "-c", "160", "-np", "4", "--draft-vocab", "64", "-t", "1", "--outtype", "f32"),

@@ -44,17 +44,6 @@ class GemmaAssistant(DrafterFile):
         """The file and its size."""
         return f"{self.title} '{self.path}': {self.file.n_layer} layers of width {self.file.n_embd}"
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The facts of its header."""
-        return [
-            ("family", f"a {self.title}: it drafts on the target's own K/V"),
-            ("layers", f"{self.file.n_layer} of width {self.file.n_embd}"),
-            ("target", f"rows of {self.file.n_embd_tgt} values"),
-            ("vocabulary", f"{self.file.n_vocab} tokens"),
-            ("shared with target", "K/V of the last two layers, token embedding"),
-            ("llama.cpp", f"can run it ({self.spec_types[0]})"),
-        ]
-
     def make(self, target: LoadedTarget, draft_type: int | None) -> AssistantDrafter:
         """Load it, with a context that has the target's cells; see there.
 

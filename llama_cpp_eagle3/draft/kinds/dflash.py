@@ -48,12 +48,6 @@ class BlockDrafter(DrafterFile):
         """The file, which of the three it is, and what it drafts."""
         return f"{self.title} '{self.path}': {self.file.kind}, {self.n_draft_max} tokens in one pass"
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The facts of its header."""
-        from ...convert.facts import block_drafter_facts  # gguf, of an extra
-
-        return block_drafter_facts(self.file)
-
     def make(self, target: LoadedTarget, draft_type: int | None) -> DflashDrafter:
         """Load it, with a context beside the target's; see there."""
         model = load_model(self.path, target)

@@ -61,12 +61,6 @@ class Eagle3Head(DrafterFile):
         """The file and its dialect."""
         return f"head '{self.path}': {self.head.dialect} dialect"
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The facts of its keys and tensors."""
-        from ...convert.facts import head_facts  # gguf, of an extra
-
-        return head_facts(self.head)
-
     def make(self, target: LoadedTarget, draft_type: int | None) -> Eagle3Drafter:
         """Load it; see there."""
         return Eagle3Drafter(

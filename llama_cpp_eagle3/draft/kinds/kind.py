@@ -130,10 +130,6 @@ class DrafterFile(ABC):
         """What it is, in a few words that begin with the title."""
 
     @abstractmethod
-    def facts(self) -> list[tuple[str, str]]:
-        """What `inspect` prints, as (name, value)."""
-
-    @abstractmethod
     def make(self, target: LoadedTarget, draft_type: int | None) -> Drafter:
         """Load it for a target that it fits, wider matrices converted to a ggml type if that is not None.
 

@@ -72,16 +72,6 @@ class MtpBlock(DrafterFile):
         """Whose it is."""
         return f"{self.title} '{self.path}': {self.info.arch}" if self._is_apart else f"target's own {self.title}"
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The facts of its header."""
-        return [
-            ("family", f"a {self.title} ({self.info.arch}) in a file of its own"),
-            ("layers", f"{self.info.n_layer} of width {self.info.n_embd}"),
-            ("vocabulary", f"{self.info.n_vocab} tokens"),
-            ("shared with target", "nothing"),
-            ("llama.cpp", f"can run it ({self.spec_types[0]})"),
-        ]
-
     def make(self, target: LoadedTarget, draft_type: int | None) -> MtpDrafter:
         """Make an MTP context of the target's model, or of the block's own; see there."""
         n_blocks = self.info.n_layer_nextn

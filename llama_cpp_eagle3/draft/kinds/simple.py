@@ -51,16 +51,6 @@ class SmallModel(DrafterFile):
         """The file and its size."""
         return f"small model '{self.path}': {self.info.arch}, {self.info.n_layer} layers of width {self.info.n_embd}"
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The facts of its header."""
-        return [
-            ("family", f"a small model ({self.info.arch}) of the target's vocabulary: it drafts by itself"),
-            ("layers", f"{self.info.n_layer} of width {self.info.n_embd}"),
-            ("vocabulary", f"{self.info.n_vocab} tokens"),
-            ("shared with target", "nothing"),
-            ("llama.cpp", f"can run it ({self.spec_types[0]})"),
-        ]
-
     def make(self, target: LoadedTarget, draft_type: int | None) -> SimpleDrafter:
         """Load it, with a context of its own; see there."""
         model = load_model(self.path, target)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gguf
 
-from llama_cpp_eagle3.convert.gguf_file import key_values
+from llama_cpp_eagle3_heads.convert.gguf_file import key_values
 
 from .target import Target
 

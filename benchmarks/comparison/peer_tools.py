@@ -1,0 +1,182 @@
+"""llama.cpp's own tools, from the source that llama-cpp-python is built from: built once, kept in the cache folder.
+
+python benchmarks/comparison/peer_tools.py        prints the folder that they are in
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from llama_cpp_eagle3._version import LLAMA_CPP_PYTHON_VERSION
+from llama_cpp_eagle3.draft.costs import cache_dir
+
+TOOLS = ("llama-speculative-simple", "llama-server", "llama-bench", "llama-quantize")
+ENV_TOOLS = "LLAMA_CPP_TOOLS"
+"""Environment variable that names a folder of finished tools."""
+
+_OPTIONS = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=ON",  # the clock needs calls across libraries
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",  # or the build downloads web pages
+    "-DLLAMA_OPENSSL=OFF",
+    "-DGGML_RPC=on",  # as in the Makefile, so that both use one build
+)
+_NO_AMX = "-U__AMX_INT8__"
+
+
+def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
+    """The folder with llama.cpp's tools: the one given, the one that LLAMA_CPP_TOOLS names, or our own build.
+
+    Raises:
+        FileNotFoundError: a folder was named that lacks one of them.
+        RuntimeError: cmake or a compiler is missing, or the build failed.
+    """
+    named = folder or os.environ.get(ENV_TOOLS)
+    if named:
+        path = Path(named)
+        missing = [tool for tool in TOOLS if not (path / tool).is_file()]
+        if missing:
+            raise FileNotFoundError(f"'{path}' has no {', '.join(missing)}")
+        return path.resolve()
+    return build(cache_dir() / f"llama.cpp-{LLAMA_CPP_PYTHON_VERSION}")
+
+
+def build(folder: Path) -> Path:
+    """Build the tools in `folder` unless that has been done; CMAKE_ARGS is honoured as pip does.
+
+    Other options build in another folder, and leave the tools built with these as they are.
+    """
+    options = list(dict.fromkeys([*_OPTIONS, *compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]))
+    build_dir = folder / f"build-{hashlib.sha256(shlex.join(options).encode()).hexdigest()[:8]}"
+    bin_dir, done = build_dir / "bin", build_dir / "options"
+    if done.is_file() and all((bin_dir / tool).is_file() for tool in TOOLS):
+        return bin_dir
+    build_dir.mkdir(parents=True, exist_ok=True)
+    done.unlink(missing_ok=True)
+    (build_dir / "CMakeCache.txt").unlink(missing_ok=True)  # it may name programs of an environment that is gone
+    source = get_source(folder)
+    cmake, generator = _find("cmake"), []
+    if shutil.which("ninja", path=_path()):
+        generator = ["-G", "Ninja"]
+    log = build_dir / "build.log"
+    print(f"building llama.cpp's tools in {folder}, a few minutes (log: {log})", file=sys.stderr)
+    n_jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
+    with log.open("w") as file:
+        for command in (
+            [cmake, "-S", str(source), "-B", str(build_dir), *generator, *options],
+            [cmake, "--build", str(build_dir), "-j", n_jobs, "--target", *TOOLS],
+        ):
+            result = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PATH": _path()})
+            if result.returncode != 0:
+                raise RuntimeError(f"building llama.cpp's tools failed, see {log}: {shlex.join(command)}")
+    done.write_text(shlex.join(options))
+    return bin_dir
+
+
+def compiler_options() -> list[str]:
+    """GCC before 14 may drop the stores to AMX's tile configuration (its bug 114098), and quantized models crash."""
+    command = [*shlex.split(os.environ.get("CXX", "c++")), "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
+    found = subprocess.run(command, capture_output=True, text=True).stdout
+    version = re.search(r"#define __GNUC__ (\d+)", found)
+    if version is None or int(version[1]) >= 14 or "__clang__" in found or "__AMX_TILE__" not in found:
+        return []
+    options = []
+    for language, name in (("C", "CFLAGS"), ("CXX", "CXXFLAGS")):
+        flags = [flag for flag in shlex.split(os.environ.get(name, "")) if flag != _NO_AMX]
+        options.append(f"-DCMAKE_{language}_FLAGS={shlex.join([*flags, _NO_AMX])}")
+    return options
+
+
+def get_source(folder: Path | None = None) -> Path:
+    """Fetch llama-cpp-python's source release with pip and unpack it, once; returns the llama.cpp inside.
+
+    folder: default is where the tools are built.
+    """
+    folder = folder or cache_dir() / f"llama.cpp-{LLAMA_CPP_PYTHON_VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    requirement = f"llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"
+    source = folder / f"llama_cpp_python-{LLAMA_CPP_PYTHON_VERSION}" / "vendor" / "llama.cpp"
+    if source.is_dir():
+        return source
+    shutil.rmtree(source.parent.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temp:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--no-binary", "llama-cpp-python", requirement, "--dest", temp]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        archive = next(Path(temp).glob("llama_cpp_python-*.tar.gz"))
+        with tarfile.open(archive) as tar:
+            # Python 3.10 before .12 has no filter
+            if hasattr(tarfile, "data_filter"):
+                tar.extractall(temp, filter="data")
+            else:
+                tar.extractall(temp)
+        (Path(temp) / source.parent.parent.name).rename(source.parent.parent)
+    return source
+
+
+def get_clock() -> Path | None:
+    """The library that times process() in llama-speculative-simple, see peer_clock.cpp; on Linux only."""
+    return _preload("peer_clock")
+
+
+def get_replay() -> Path:
+    """The library that makes llama-server replay recorded texts, see peer_replay.cpp.
+
+    Raises:
+        RuntimeError: this is not Linux.
+    """
+    library = _preload("peer_replay")
+    if library is None:
+        raise RuntimeError("llama-server can replay recorded texts on Linux only: leave --peer out")
+    return library
+
+
+def _preload(name: str) -> Path | None:
+    if platform.system() != "Linux":
+        return None
+    source = Path(__file__).with_name(f"{name}.cpp")
+    library = cache_dir() / f"{name}-{platform.machine()}.so"
+    if not library.is_file() or library.stat().st_mtime < source.stat().st_mtime:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        part = library.with_suffix(f".{os.getpid()}")
+        compiler = shlex.split(os.environ.get("CXX", "c++"))
+        subprocess.run([*compiler, "-O2", "-shared", "-fPIC", "-o", str(part), str(source), "-ldl"], check=True)
+        part.replace(library)
+    return library
+
+
+def _path() -> str:
+    """PATH, with the programs of this Python's environment first: pip puts cmake and ninja there."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+
+
+def _find(program: str) -> str:
+    path = shutil.which(program, path=_path())
+    if path is None:
+        raise RuntimeError(f"no {program}: pip install {program}")
+    return path
+
+
+def main() -> None:
+    """Build if need be and print the folder."""
+    parser = argparse.ArgumentParser(description="Get llama.cpp's own tools and print the folder that they are in.")
+    parser.add_argument("--tools", help=f"a folder of finished ones (or {ENV_TOOLS})")
+    print(get_tools(parser.parse_args().tools))
+
+
+if __name__ == "__main__":
+    main()

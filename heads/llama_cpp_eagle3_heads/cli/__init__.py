@@ -1,0 +1,1 @@
+"""Commands of `llama-cpp-eagle3` that make and describe heads."""

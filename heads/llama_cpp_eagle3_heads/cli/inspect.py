@@ -1,0 +1,20 @@
+"""Describe an EAGLE-3 head: family, boundaries, norms, vocabulary, sizes, who can run it, whether it fits."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("head", metavar="FILE", help="a GGUF head, a small model in GGUF, or a checkpoint folder")
+    parser.add_argument("--target", metavar="TARGET", help="the target's GGUF or folder, to see if they fit")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the facts; the exit code is 2 if the head does not fit the target."""
+    from ..convert import inspect
+
+    report = inspect(args.head, args.target)
+    print(report)
+    return 2 if report.misfit else 0

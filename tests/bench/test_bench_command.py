@@ -1,0 +1,180 @@
+"""`llama-cpp-eagle3 bench`: sides in turn, figures, tables. Nothing here is about speed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import random_model
+from llama_cpp_eagle3 import Eagle3Llama, cli
+from llama_cpp_eagle3.bench import compare, settings
+from llama_cpp_eagle3.bench.compare import Config, Result, Side, context_size, markdown
+from llama_cpp_eagle3.bench.settings import Setting
+from llama_cpp_eagle3.engine.stats import Stats
+from loading import bundled_pair, load_plain, take
+
+NAMES = ["plain", "chain 2", "auto", "tree 3x2:5", "head"]
+
+
+@pytest.fixture(scope="module")
+def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    target, head = random_model.random_pair(tmp_path_factory.mktemp("tiny"), "tiny", "F16", "F16")
+    return str(target), str(head)
+
+
+def config(pair: tuple[str, str], names: list[str], **changes: Any) -> Config:
+    options = {"texts": ["def f(x):", "class A"], "n_predict": 12, "n_runs": 2, "n_ctx": 128}
+    sources, sides = ("eagle3", "ngram"), [Setting.parse(name) for name in names]
+    return Config(*pair, sides, sources=sources, n_threads=1, **options | changes)
+
+
+def run(config: Config) -> Result:
+    return compare.compare(config, lambda text: None)
+
+
+def test_settings_of_flags() -> None:
+    parser = argparse.ArgumentParser()
+    settings.add_arguments(parser)
+    flags = ["--n-max", "1,4", "--tree-depth", "3,4", "--tree-topk", "2,2", "--tree-tokens", "6,8", "--source", "text"]
+    found = settings.from_arguments(parser.parse_args(flags))
+    names = ["plain", "auto", "text", "chain 1", "chain 4", "tree 3x2:6", "tree 4x2:8"]
+    assert [s.name for s in found] == names
+    assert [Setting.parse(name) for name in names] == found
+    assert found[2].title == "auto, text alone"
+    with pytest.raises(ValueError, match="as many"):
+        settings.from_arguments(parser.parse_args(["--tree-depth", "3"]))
+    with pytest.raises(ValueError, match="nothing"):
+        settings.from_arguments(parser.parse_args(["--no-plain", "--no-auto", "--n-max", ""]))
+
+
+def test_turns() -> None:
+    """Prompt by prompt; each run begins with another side, and the first one of the first prompts is fresh."""
+    a, b = Setting("plain"), Setting("auto")
+    found = list(compare.turns([a, b], n_prompts=2, n_runs=2, n_fresh=1))
+    first = [(a, 0, 0, True), (b, 0, 0, True), (b, 0, 1, False), (a, 0, 1, False)]
+    assert found == [*first, *((s, 1, i, False) for s, _, i, _ in first)]
+
+
+def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str]) -> None:
+    """Long prompts get a context that holds them and their answers; a small one that was asked for is refused."""
+    texts = ["def f(x):", "def f(x): return x " * 60]
+    with closing(Eagle3Llama(tiny_pair[0], n_ctx=64, verbose=False)) as llm:
+        n_longest = len(llm.tokenize(texts[1].encode(), special=True))
+    n_ctx = context_size(tiny_pair[0], texts, 12, 0)
+    assert n_longest + 12 > 512
+    assert n_ctx == -(-(n_longest + 12 + 64) // 256) * 256
+    assert context_size(tiny_pair[0], texts[:1], 12, 0) == 512
+    result = run(config(tiny_pair, ["plain", "auto", "chain 2"], texts=texts, n_ctx=0))
+    assert [side.stats.tokens for side in result.sides] == [2 * 2 * 12] * 3
+    with pytest.raises(ValueError, match=f"the longest prompt has {n_longest} tokens .* 12, the context 128: give a"):
+        run(config(tiny_pair, ["plain"], texts=texts))
+
+
+def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
+    result = run(config(tiny_pair, NAMES))
+    assert [side.setting.name for side in result.sides] == NAMES
+    assert result.n_different == 0
+    for side in result.sides:
+        assert side.stats.tokens == 2 * 2 * 12
+        assert len(side.tokens_per_second) == 2
+        assert len(side.t_first) == 1
+        assert min(*side.tokens_per_second, *side.t_first) > 0
+    plain, chain, _, tree, _ = result.sides
+    assert plain.stats.drafted == 0
+    assert chain.stats.drafted > 0
+    # a tree has more tokens than levels
+    assert tree.stats.drafted > 3 * tree.stats.steps
+    assert json.loads(json.dumps(result.as_dict()))["sides"][1]["setting"]["n_max"] == 2
+
+
+def test_what_is_generated_is_the_targets_own_text(tiny_pair: tuple[str, str]) -> None:
+    with closing(load_plain(tiny_pair[0])) as plain, closing(compare.load(*tiny_pair, 1, n_ctx=128)) as llm:
+        expected = take(plain, [1, 2, 3], 12)
+        for fresh in (True, False):
+            timed = compare.generate(llm, [1, 2, 3], 12, fresh=fresh)
+            assert timed.tokens == expected
+            assert timed.seconds > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_sampled_text_is_the_same_for_all_sides(
+    tiny_pair: tuple[str, str], temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, found = compare.generate, set()
+
+    def kept(llm: Any, prompt: Any, *args: Any, **options: Any) -> Any:
+        timed = generate(llm, prompt, *args, **options)
+        found.add((tuple(prompt), tuple(timed.tokens)))
+        return timed
+
+    monkeypatch.setattr(compare, "generate", kept)
+    result = run(config(tiny_pair, NAMES, temperature=temperature))
+    assert result.n_different == 0
+    assert len(found) == 2
+    assert ("greedy;" if temperature == 0.0 else "temperature 2;") in markdown(result)
+
+
+def test_text_of_other_sides_is_compared(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = compare.generate
+
+    def wrong(llm: Any, *args: Any, **options: Any) -> Any:
+        timed = generate(llm, *args, **options)
+        if llm.drafters:
+            timed.tokens[-1] += 1
+        return timed
+
+    monkeypatch.setattr(compare, "generate", wrong)
+    assert run(config(tiny_pair, ["plain", "chain 2"], n_runs=1)).n_different == 2
+
+
+def test_table() -> None:
+    plain = Side(Setting("plain"), [20.0], Stats(tokens=21, steps=20, verify_ns=10**9), [0.5])
+    stats = Stats(tokens=31, steps=10, drafted=40, accepted=20, draft_ns=2 * 10**8, verify_ns=7 * 10**8)
+    stats.accepted_per_position = [10, 8, 2]
+    asked = config(("a.gguf", "b.gguf"), ["plain"], n_runs=3)
+    text = markdown(Result(asked, [plain, Side(Setting("chain", 3), [31.0, 30.0, 29.0], stats)], 1, 2, "avx2"))
+    chain = next(line for line in text.splitlines() if line.startswith("| chain 3"))
+    values = ["chain 3", "30.0 (29.0 - 31.0)", "1.50", "3.00", "100 80 20", "", "20.00", "70.0"]
+    assert [cell.strip() for cell in chain.strip("|").split("|")] == values
+    assert "| plain | 20.0 | 1.00 | 1.00 |  | 500 |  | 50.0 |" in text
+    for part in ("different texts: 1.", "2 prompts, 12 tokens each", "converted to q4_0.", "CPU kernels: avx2."):
+        assert part in text
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundled_pair()
+    (tmp_path / "prompts.json").write_text(json.dumps(["import os\n", "def main():"]))
+    flags = ["-r", "1", "-n", "8", "-t", "1", "--n-max", "2", "--no-auto"]
+    path, reader = tmp_path / "out.json", tmp_path / "reader"
+    path.write_text("old")  # a reader that has opened the old one
+    reader.hardlink_to(path)
+    assert cli.main(["bench", *flags, "--json", str(path), "-f", str(tmp_path / "prompts.json")]) == 0
+    assert reader.read_text() == "old"
+    text = capsys.readouterr().out
+    assert "2 prompts, 8 tokens each" in text
+    document = json.loads(path.read_text())
+    assert [side["name"] for side in document["sides"]] == ["plain", "chain 2"]
+    assert document["n_prompts"] == 2
+    assert document["machine"] in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-m", "a.gguf"], "give both a target and a head"),
+        (["-m", "a.gguf", "-md", "b.gguf", "-r", "1"], "a.gguf"),
+        (["-r", "0"], "at least 1"),
+        (["--tree-depth", "2"], "as many"),
+        (["-f", "no.txt"], "no.txt"),
+        (["--temp", "-1"], "--temp of at least 0, found -1"),
+        (["--temp", "nan"], "--temp of at least 0, found nan"),
+    ],
+)
+def test_command_with_bad_input(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *flags]) == 2
+    assert message in capsys.readouterr().err
