@@ -19,6 +19,7 @@ def test_requests_with_random_fields() -> None:
     ok = sum(n for name, n in record.statuses.items() if name.endswith(" 200"))
     assert 50 < ok < N - 50  # neither all refused nor all harmless
     assert record.n_calls > 0
+    assert min(record.reused[tier] for tier in ("slot", "host")) > 0  # files are for more requests than these
     assert record.rss_peak < record.rss_start + (1 << 20)  # KiB
 
 

@@ -4,7 +4,9 @@
     python tests/support/fuzz_fields.py --case 1234                (one of them, and what was answered)
 
 A case is a number: the same one makes the same request. Four servers run in one process: of a pair with a head, of a
-model with images, with embeddings and filling in, and with a template that knows tools.
+model with images, with embeddings and filling in, and with a template that knows tools. All keep conversations in one
+folder, with host memory that is too small for them, and requests begin alike: so prefixes come from slots, host memory
+and files.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import argparse
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
@@ -104,6 +108,10 @@ PAGES = (
     "/",
     "/nowhere",
 )
+BEGINNINGS = tuple(" ".join(f"{letter} {i}" for i in range(24)) for letter in "abcdefghijkl")
+"""Long enough to be kept, and to be read from a file."""
+CACHE_BYTES = 100_000
+"""Of host memory: fewer prefixes than there are beginnings."""
 EXPECTED = frozenset({200, 400, 404, 405, 413, 429, 501})
 """501: the server was not started for it."""
 CHECK = {"prompt": "the self", "n_predict": 8, "temperature": 0.0, "cache_prompt": False}
@@ -122,6 +130,8 @@ class Record:
     slowest: float = 0.0
     rss_start: int = 0
     rss_peak: int = 0
+    reused: dict[str, int] = field(default_factory=dict)
+    """Tokens of prompts that prefixes saved, by where they were."""
 
     def summary(self) -> dict[str, Any]:
         """For a file; MiB."""
@@ -134,6 +144,7 @@ class Record:
             "failures": self.failures,
             "seconds": round(self.seconds, 1),
             "slowest_seconds": round(self.slowest, 2),
+            "reused_tokens": self.reused,
             "rss_start_mib": self.rss_start >> 10,
             "rss_peak_mib": self.rss_peak >> 10,
         }
@@ -174,6 +185,8 @@ def make(seed: int, case: int, image: bytes) -> Request:
         body |= {"tools": [tools], "tool_choice": choice, "max_tokens": fuzzer.pick((3, 20, 120))}
         if fuzzer.rng.random() < 0.7:
             body |= {"logit_bias": [["{", 100]]}  # or the model would write anything before the call
+    if fuzzer.rng.random() < 0.4:
+        _begin(body, fuzzer.pick(BEGINNINGS))
     if server == "images" and "messages" in body and fuzzer.rng.random() < 0.5:
         body["messages"] = [{"role": "user", "content": [fuzzer.part(), fuzzer.part()]}]
     if fuzzer.rng.random() < 0.3:
@@ -182,6 +195,15 @@ def make(seed: int, case: int, image: bytes) -> Request:
     if path.startswith("/slots/"):
         path = path.format(fuzzer.pick((0, 1, 2, -1, "x", 10**20)), fuzzer.pick(("save", "restore", "erase", "x", "")))
     return Request(server, "POST", path, fuzzer.encode(body), fuzzer.rng.random() < 0.03)
+
+
+def _begin(body: dict[str, Any], text: str) -> None:
+    """Have a request's text begin with another one."""
+    for name in ("prompt", "input", "input_prefix"):
+        if name in body:
+            body[name] = f"{text} {body[name]}"
+    if "messages" in body:
+        body["messages"] = [{"role": "user", "content": text}, {"role": "assistant", "content": "b"}, *body["messages"]]
 
 
 class Servers:
@@ -318,6 +340,7 @@ def run(seed: int, cases: range, n_clients: int = 4, quiet: bool = True) -> Reco
             record.failures.append({"case": -1, "what": f"{len(cases) - record.n_cases} cases were not sent"})
         if servers.is_alive:
             record.rss_peak = servers.rss("VmHWM")
+            record.reused = reused(servers.urls.values())
             for name, url in servers.urls.items():
                 if check(url) != before[name]:
                     record.failures.append({"case": -1, "what": f"{name} answers otherwise than before"})
@@ -333,6 +356,16 @@ def check(url: str) -> Any:
     return answer.json().get("content", answer.text)
 
 
+def reused(urls: Iterable[str]) -> dict[str, int]:
+    """Tokens of prompts that prefixes saved, by where they were."""
+    pattern = re.compile(r'^llamacpp:prefix_cache_reused_tokens_total\{tier="(\w+)"\} (\d+)', re.MULTILINE)
+    counts: Counter[str] = Counter()
+    for url in urls:
+        text = httpx.get(f"{url}/metrics", timeout=120.0, trust_env=False).text
+        counts.update({tier: int(n) for tier, n in pattern.findall(text)})
+    return dict(counts)
+
+
 def serve(folder: Path) -> None:
     """Be the process with the servers, until standard input ends."""
     from serving import Running
@@ -345,14 +378,17 @@ def serve(folder: Path) -> None:
     more: dict[str, tuple[Any, dict[str, Any]]] = {
         "plain": (
             pair,
-            {"draft_n_max": 4, "prefix_cache_dir": folder / "cache", "options": {"slot_save_path": folder / "slots"}},
+            {"draft_n_max": 4, "options": {"slot_save_path": folder / "slots"}},
         ),
         "images": ((vlm,), {"mmproj_path": vlm.mmproj, "n_ctx": 1024, "options": {"context_shift": False}}),
         "embeddings": ((fim_target(pair[0]),), {"n_batch": 128, "options": {"embeddings": True, "pooling": 1}}),
         "tools": (pair, {"draft_n_max": 3, "n_ctx": 2048, "options": {"chat_template": TOOL_TEMPLATE}}),
     }
+    kept: dict[str, Any] = {"prefix_cache_dir": folder / "cache", "prefix_cache_bytes": CACHE_BYTES}
     with ExitStack() as stack:
-        running = {name: stack.enter_context(Running(*files, **options)) for name, (files, options) in more.items()}
+        running = {
+            name: stack.enter_context(Running(*files, **kept, **options)) for name, (files, options) in more.items()
+        }
         print(json.dumps({name: server.url for name, server in running.items()}), flush=True)
         sys.stdin.read()
 
