@@ -2,7 +2,8 @@
 
 The look-up is of a text of 100,000 tokens among 1,000 entries. Saving and loading are of texts of the target's, from a
 slot to host memory, to a file and back. Six agents with one system prompt take turns, with host memory and a folder
-that are too small for all of their conversations; each restarts its own when it is long enough.
+that are too small for all of their conversations; each restarts its own when it is long enough. With `-m` of a model
+with recurrent layers or sliding windows, they go back to states.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from llama_cpp_eagle3.prefix_file import read_head, read_prefix, write_prefix
 _N_TOKENS, _N_ENTRIES = 100_000, 1_000
 _N_AGENTS, _N_SYSTEM, _N_USER, _N_ANSWER, _N_LONGEST = 6, 400, 24, 12, 900
 _MAX_GROWTH = 0.02
+_N_SHOWN = 10
+"""Sizes of the process, over all turns."""
 
 
 def milliseconds(function: Callable[[], Any], n: int = 5) -> float:
@@ -96,7 +99,9 @@ def save_and_load(args: argparse.Namespace, target: str, folder: Path) -> list[l
                 milliseconds(lambda path=path: read_prefix(path)),
             ]
             llm.engine.clear()
-            parts.append(milliseconds(lambda saved=saved: (memory.reset(0), memory.load(0, saved))))
+            tokens = stored.tokens
+            load = lambda saved=saved, tokens=tokens: (memory.reset(0), memory.load(0, saved, tokens))  # noqa: E731
+            parts.append(milliseconds(load))
             memory.reset(0)
             size = saved.n_bytes / 2**20
             rows.append([f"{n:,}", f"{size:.1f}", *(f"{x:.1f}" for x in parts), f"{evaluated:,.0f}"])
@@ -109,6 +114,15 @@ def rss() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
+def size_of(folder: Path) -> int:
+    """Bytes of its files; a thread writes and removes some meanwhile."""
+    n_bytes = 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            n_bytes += path.stat().st_size
+    return n_bytes
+
+
 def agents(args: argparse.Namespace, target: str, folder: Path) -> tuple[str, dict[str, Any], bool]:
     """Six conversations in turns; (what came of it, figures, whether memory stayed flat)."""
     options = {"n_parallel": 3, "kv_unified": True, "prefix_cache_bytes": args.ram << 20}
@@ -116,7 +130,8 @@ def agents(args: argparse.Namespace, target: str, folder: Path) -> tuple[str, di
     n_turns = n_prompt = n_cached = 0
     sizes: list[tuple[int, float]] = []
     start = time.monotonic()
-    with closing(Eagle3Llama(target, n_ctx=4096, n_threads=args.threads, verbose=False, **options)) as llm:
+    options |= {"n_ctx": 4096, "n_threads": args.threads, "swa_full": False, "verbose": False}
+    with closing(Eagle3Llama(target, **options)) as llm:
         system = texts(llm, 0, _N_SYSTEM)
         talks, ends = [list(system) for _ in range(_N_AGENTS)], [[_N_SYSTEM] for _ in range(_N_AGENTS)]
         while n_turns < args.turns and time.monotonic() - start < args.seconds:
@@ -132,10 +147,11 @@ def agents(args: argparse.Namespace, target: str, folder: Path) -> tuple[str, di
             llm.engine.keep()
             n_turns += _N_AGENTS
             stats = llm.prefix_stats
-            n_files = sum(path.stat().st_size for path in folder.iterdir())
+            n_files = size_of(folder)
             assert stats.n_bytes <= stats.n_bytes_max
             assert n_files <= stats.n_file_bytes_max
             sizes.append((n_turns, round(rss(), 1)))
+            common.progress(f"{n_turns} turns, {sizes[-1][1]} MiB")
         stats = llm.prefix_stats
     warm = [size for n, size in sizes if n >= n_turns // 2]
     is_flat = max(warm) - warm[0] <= _MAX_GROWTH * warm[0]
@@ -147,6 +163,8 @@ def agents(args: argparse.Namespace, target: str, folder: Path) -> tuple[str, di
         f"{stats.n_evicted:,}, from the folder {stats.n_evicted_files:,}. Memory of the process: {sizes[0][1]:.1f} MiB "
         f"after the first round, {warm[0]:.1f} after half of them, {warm[-1]:.1f} at the end, {max(warm):.1f} at most."
     )
+    shown = [sizes[(i * len(sizes) - 1) // _N_SHOWN if i else 0] for i in range(_N_SHOWN + 1)]
+    text += f"\n\n{table(['turns', 'MiB'], [[f'{n:,}', f'{size:.1f}'] for n, size in shown])}"
     return text, {"sizes": sizes, "n_prompt": n_prompt, "n_cached": n_cached, "reused": stats.reused_tokens}, is_flat
 
 
@@ -155,11 +173,12 @@ def main() -> int:
     p.set_defaults(ctx_size=16384)
     p.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 16000], help="tokens that are saved")
     p.add_argument("--turns", type=int, default=2000, help="of all agents together")
-    p.add_argument("--seconds", type=float, default=150.0, help="end the turns after so many")
+    p.add_argument("--seconds", type=float, default=900.0, help="end the turns after so many")
     p.add_argument("--ram", type=int, default=32, help="MiB of host memory for the agents")
     p.add_argument("--disk", type=int, default=64, help="MiB of files for the agents")
+    p.add_argument("--name", help="of the model, in results/")
     args = p.parse_args()
-    target, _ = common.pair(args)
+    target = args.model or common.pair(args)[0]
     texts_of: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -173,7 +192,8 @@ def main() -> int:
         (folder / "agents").mkdir()
         text, data, is_flat = agents(args, target, folder / "agents")
         texts_of.append(text)
-    section = common.Section("prefix_cache", "The prefix cache", "\n\n".join(texts_of), data)
+    name = f"prefix_cache-{args.name}" if args.name else ""
+    section = common.Section("prefix_cache", "The prefix cache", "\n\n".join(texts_of), data, name)
     common.finish(args, section, [target])
     if not is_flat:
         print("memory grows")

@@ -83,6 +83,13 @@ class PrefixFolder:
     def entries(self) -> Iterator[FolderEntry]:
         """The files that fit target and settings, those that were used last first. Damaged ones are removed."""
         found = [(status.st_mtime, name, status.st_size) for name, status in _files(self.path)]
+        others = [n_bytes for _, name, n_bytes in found if not name.startswith(self._key[:16])]
+        if others:
+            _log.info(
+                "of the prefix cache's folder '%s', %d files (%.1f MiB) are of other models, settings or versions: "
+                "they are not used, and go first when there is no room %s",
+                *(self.path, len(others), sum(others) / 2**20, _FLAGS),
+            )
         for _, name, n_bytes in sorted(found, reverse=True):
             if not name.startswith(self._key[:16]):
                 continue

@@ -129,7 +129,7 @@ def test_another_draft(folder: PrefixFolder) -> None:
 
 
 def test_others_are_left_alone(folder: PrefixFolder, caplog: pytest.LogCaptureFixture) -> None:
-    """Other models' and settings', other versions', notes, links, folders: neither read nor removed, and no word."""
+    """Other models' and settings', notes, links, folders: neither read nor removed; files of prefixes are told."""
     folder.write(stored(), ()).result()
     for maker in (Maker("another", MAKER.settings, ""), Maker("target", {"type_k": 8}, "draft")):
         PrefixFolder(folder.path, 1 << 20, maker).write(stored(), ()).result()
@@ -139,9 +139,10 @@ def test_others_are_left_alone(folder: PrefixFolder, caplog: pytest.LogCaptureFi
     (folder.path / name).symlink_to(folder.path / "README")
     (folder.path / folder._name_of([2], is_state=False)).mkdir()
     before = names(folder)
-    assert len(list(PrefixFolder(folder.path, 1 << 20, MAKER).entries())) == 1
+    with caplog.at_level("INFO", "llama_cpp_eagle3"):
+        assert len(list(PrefixFolder(folder.path, 1 << 20, MAKER).entries())) == 1
     assert names(folder) == before
-    assert not caplog.messages
+    assert ["2 files" in text and "of other models, settings or versions" in text for text in caplog.messages] == [True]
 
 
 def test_another_version(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch) -> None:
