@@ -17,7 +17,6 @@ import time
 from contextlib import closing
 
 import common
-
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.engine import Sampling
