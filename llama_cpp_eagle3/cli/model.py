@@ -89,11 +89,14 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     given = _given(args)
     if draft is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
         given = {name: value for name, value in given.items() if not name.startswith("draft_")}
-    # on a CPU it brings nothing, and logits would differ from those of plain llama_cpp in their third digit
-    is_remote = bool((local_accelerators() and args.devices != ["none"]) or args.rpc_servers)
-    flash_attn = is_remote if args.flash_attn == "auto" else args.flash_attn == "on"
-    # the V cache can be quantized under flash attention only
-    flash_attn = flash_attn or (args.flash_attn == "auto" and args.type_v not in (None, "f32", "f16", "bf16"))
+    flash_attn = args.flash_attn == "on"
+    if args.flash_attn == "auto":
+        # On a CPU logits would differ from those of plain llama_cpp in their third digit. It is worth that where slots
+        # share their cells: without flash attention each row reads those of all.
+        is_remote = bool((local_accelerators() and args.devices != ["none"]) or args.rpc_servers)
+        is_shared = bool(more.get("kv_unified")) and more.get("n_parallel", 1) > 1
+        # the V cache can be quantized under flash attention only
+        flash_attn = is_remote or is_shared or args.type_v not in (None, "f32", "f16", "bf16")
     bar = progress_bar(1.0, "loading")
     options = {
         **given,
@@ -102,7 +105,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "override_tensor": _overrides(args),
         "rope_freq_scale": _rope_freq_scale(args),
         "n_ctx": _ctx_size(args),
-        "flash_attn": bool(flash_attn),
+        "flash_attn": flash_attn,
         "seed": (-1 if args.seed is None else args.seed) & 0xFFFFFFFF,
         "lora": [*args.lora, *args.lora_scaled],
         "no_perf": True,

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import llama_cpp
+import pytest
+
+from llama_cpp_eagle3.cli import serve
+from llama_cpp_eagle3.cli.parser import Parser
+from llama_cpp_eagle3.cli.server import load_server
+from llama_cpp_eagle3.cli.server_options import serve_options
+from loading import path_of
 from serving import Running
 
 
@@ -29,3 +37,22 @@ def test_reasoning_budget_of_the_server(pair: Any) -> None:
         message = running.ask("/v1/chat/completions", body)["choices"][0]["message"]
     assert "enough" in message["reasoning_content"]
     assert message["content"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_flash"),
+    [([], True), (["-np", "2", "-kvu"], True), (["-fa", "off"], False), (["-np", "1"], False), (["-np", "2"], False)],
+)
+def test_flash_attention_where_slots_share(tiny_target: Any, flags: list[str], has_flash: bool) -> None:
+    """Without it a row reads the cells of all slots."""
+    parser = Parser()
+    serve.add_arguments(parser)
+    model = ["-m", path_of(tiny_target), "-c", "256", "-t", "1", "-dev", "none", "--spec-type", "none"]
+    args = parser.parse_args([*model, *flags])
+    server = load_server(args, serve_options(args, ""))
+    try:
+        found = server.llm.context_params.flash_attn_type
+        assert (found == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED) == has_flash
+        assert server.engine.target.is_pooled == (flags in ([], ["-np", "2", "-kvu"], ["-fa", "off"], ["-np", "1"]))
+    finally:
+        server.stop()
