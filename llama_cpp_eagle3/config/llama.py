@@ -208,8 +208,8 @@ class LlamaOptions(TypedDict, total=False):
             default="auto",
             bare="on",
             env="LLAMA_ARG_FLASH_ATTN",
-            differs="auto is on where there may be an accelerator, where slots share their cells, or the V cache is quantized; "
-            "llama.cpp tries its graph",
+            differs="auto is on where there may be an accelerator, where slots share their cells, or the V cache is "
+            "quantized; llama.cpp tries its graph",
         ),
     ]
     op_offload: Annotated[
