@@ -334,14 +334,4 @@ op_traits * attention_product(const ggml_tensor * op) {
 }
 
 } // namespace eagle3::kernels
-
-#else
-
-namespace eagle3::kernels {
-
-op_traits * attention_product(const ggml_tensor *) {
-    return nullptr;
-}
-
-} // namespace eagle3::kernels
 #endif

@@ -94,14 +94,4 @@ op_traits * attention_soft_max(const ggml_tensor * op) {
 }
 
 } // namespace eagle3::kernels
-
-#else
-
-namespace eagle3::kernels {
-
-op_traits * attention_soft_max(const ggml_tensor *) {
-    return nullptr;
-}
-
-} // namespace eagle3::kernels
 #endif

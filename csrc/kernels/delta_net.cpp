@@ -139,14 +139,4 @@ op_traits * gated_delta_net(const ggml_tensor * op) {
 }
 
 } // namespace eagle3::kernels
-
-#else
-
-namespace eagle3::kernels {
-
-op_traits * gated_delta_net(const ggml_tensor *) {
-    return nullptr;
-}
-
-} // namespace eagle3::kernels
 #endif

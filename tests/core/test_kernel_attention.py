@@ -11,13 +11,17 @@ import gguf
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3 import _core
-from tests.support.attention_checks import test_order_of_cells, test_rows_alone, test_threads  # noqa: F401
+from tests.support.attention_checks import (
+    KERNEL,
+    N_EMBD,
+    needs_kernel,
+    test_order_of_cells,  # noqa: F401
+    test_rows_alone,  # noqa: F401
+    test_threads,  # noqa: F401
+)
 from tests.support.ggml_products import Weights, attend, kernels_for
 
-KERNEL = "f16/avx2" if "f16/avx2" in _core.cpu_kernel_names() else "f16/neon"
-N_EMBD = 64
-pytestmark = pytest.mark.skipif(KERNEL not in _core.cpu_kernel_names(), reason="no kernel for this processor")
+pytestmark = needs_kernel
 
 
 @dataclass

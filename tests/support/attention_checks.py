@@ -6,6 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import _core
+
+KERNEL = "f16/avx2" if "f16/avx2" in _core.cpu_kernel_names() else "f16/neon"
+"""Of the product that an operation's inputs come from: then the operation is ours too."""
+N_EMBD = 64
+needs_kernel = pytest.mark.skipif(KERNEL not in _core.cpu_kernel_names(), reason="no kernel for this processor")
 
 
 def test_rows_alone(case: Any) -> None:
