@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench import machine
+from llama_cpp_eagle3.bench import compare, machine
 from llama_cpp_eagle3.bench.compare import context_size, load_largest, turns
 from llama_cpp_eagle3.bench.figures import Spread
 from llama_cpp_eagle3.bench.settings import Setting
@@ -24,33 +24,17 @@ from .server import Server
 
 
 @dataclass
-class Config:
-    """What is run, how often."""
+class Config(compare.Config):
+    """What is run, how often: beside the sides of `bench` llama.cpp's programs, and recorded texts."""
 
-    model: str
-    draft: str
-    settings: list[Setting]
-    texts: list[str]
     sources: tuple[str, ...] = ("eagle3", NGRAM)
-    """What may draft, as `draft_sources`."""
-    n_predict: int = 128
-    n_runs: int = 5
-    n_fresh: int = 1
-    """Prompts that each side evaluates anew in the first run, which times the first token; others only once."""
     n_threads: int = field(default_factory=machine.n_cores)
-    n_gpu_layers: int = 0
-    n_ctx: int = 0
-    """0 = as much as the longest prompt and its answer need."""
-    cpu_kernels: str = "auto"
-    """As of `Eagle3Llama`."""
     tools: str | None = None
     """Folder of llama.cpp's programs."""
     synthetic: list[float] | None = None
     """Accept by these odds instead of by what the target samples."""
     replay: list[tuple[str, str]] = field(default_factory=list)
     """Recorded prompts and answers that the target is made to generate, in place of `texts`."""
-    temperature: float = 0.0
-    """Of our own sides, which sample prompt j with seed j."""
 
 
 @dataclass

@@ -7,10 +7,9 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
@@ -123,33 +122,17 @@ def load(
     return llm
 
 
-def run_own(
-    llm: Eagle3Llama,
-    prompt: Sequence[int],
-    n_predict: int,
-    *,
-    fresh: bool = True,
-    stop: bool = True,
-    clock: Callable[[], float] = perf_counter,
-    temperature: float = 0.0,
-    seed: int = 0,
-) -> tuple[Run, list[int]]:
+def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int, **options: Any) -> tuple[Run, list[int]]:
     """Generate in our engine, by default greedily; returns the figures and the tokens.
 
-    The arguments are those of `compare.generate`.
+    options: those of `compare.generate`, but for on_first.
     """
     before: list[tuple[float, ...]] = []
-    timed = compare.generate(
-        llm,
-        prompt,
-        n_predict,
-        fresh=fresh,
-        stop=stop,
-        clock=clock,
-        temperature=temperature,
-        seed=seed,
-        on_first=lambda: before.append((*_clocks(llm), _n_steps(llm))),
-    )
+
+    def on_first() -> None:
+        before.append((*_clocks(llm), _n_steps(llm)))
+
+    timed = compare.generate(llm, prompt, n_predict, on_first=on_first, **options)
     stats = timed.stats
     after = (*_clocks(llm), _n_steps(llm))
     t_verify, t_propose, t_process, t_graph, n_graphs = (b - a for a, b in zip(before[0], after, strict=True))
