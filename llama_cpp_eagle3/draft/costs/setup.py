@@ -112,8 +112,7 @@ def costs_of(
 
 def _is_calmer_now(engine: Engine, costs: Costs) -> bool:
     """Whether other programs had much less of the processors' time since this process began."""
-    share = Contention(since_start=True).share
-    return costs.was_busy and is_idle(engine) and share < _CALMER * costs.contention
+    return costs.was_busy and is_idle(engine) and Contention(since_start=True).share < _CALMER * costs.contention
 
 
 def _percent(costs: Costs) -> str:
