@@ -8,8 +8,8 @@
 namespace eagle3 {
 
 // What a grammar allows of all tokens of a vocabulary, as llama_grammar_apply_impl says it. That decodes each token
-// anew each time, which takes 30 ms for 150,000 tokens; here each is decoded once, and those whose first character is
-// refused are not looked at one by one.
+// anew each time; here each is decoded once for a grammar, and those whose first character is refused are not looked
+// at one by one.
 class grammar_pieces {
   public:
     // vocab must live as long as this

@@ -57,7 +57,7 @@ class DraftingOptions(LlamaOptions, total=False):
             flag=flag(
                 "--spec-type",
                 "TYPE,...",
-                f"what drafts; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed "
+                f"the drafters; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed "
                 "settings are the first one's); ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
                 f"text; ngram-mod: in all texts of the process; none: nothing (default: {_USUAL}, else none)",
                 _spec_types,

@@ -292,7 +292,7 @@ class ConstructorOptions(Eagle3LlamaOptions, total=False):
     draft_model_path: Annotated[
         str | os.PathLike[str] | None,
         Option(
-            "what drafts, a GGUF file ([which drafter](drafters.md)); without one this is a plain Llama on the same "
+            "the drafter, a GGUF file ([which drafter](drafters.md)); without one this is a plain Llama on the same "
             "engine",
             flag=flag(
                 "-md --model-draft --spec-draft-model",
