@@ -20,16 +20,38 @@ class Templates:
     def supports_thinking(self) -> bool: ...
 
 class Parser:
-    """Parses one answer, as a whole or as it grows. `update` is for one thread at a time."""
+    """Parses one answer, as a whole or as it grows: llama.cpp's `common_chat_parse`. Made by `ChatParams.new_parser`.
+
+    `update` is for one thread at a time.
+    """
 
     def __init__(self, format: int, generation_prompt: str, parser: str, is_continuation: bool) -> None: ...
-    def parse(self, text: str, is_partial: bool) -> dict[str, Any]:
-        """Return the message that a text stands for, in OpenAI's form."""
-    def update(self, text_added: str, is_partial: bool) -> list[dict[str, Any]]:
-        """Add text to the answer; return what is new in its message, as OpenAI's deltas."""
+    def parse(self, text: str, is_partial: bool = False) -> dict[str, Any]:
+        """Return the message that a text stands for, in OpenAI's form.
+
+        Args:
+            text: the whole answer, with the special tokens that the request preserves.
+            is_partial: more is to come: what may still turn out to be markup is left out.
+
+        Raises:
+            ValueError: the text is not what the request's format allows, or nested too deep.
+        """
+    def update(self, text_added: str, is_partial: bool = True) -> list[dict[str, Any]]:
+        """Add text to the answer, and return what is new in its message.
+
+        Args:
+            text_added: whole characters.
+            is_partial: more is to come; False once, with the last text, which may be empty.
+
+        Returns:
+            OpenAI's deltas, in order; one has reasoning_content, content, or one piece of one of the tool_calls.
+
+        Raises:
+            ValueError: as `parse`; the parser is of no use then.
+        """
     @property
     def message(self) -> dict[str, Any]:
-        """The message so far."""
+        """The message so far, with the ids of tool calls that the deltas had."""
 
 def json_nesting(json: str) -> int:
     """Return how deep the brackets of a JSON text are nested."""

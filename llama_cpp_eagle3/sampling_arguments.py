@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import LlamaGrammar
 
-from .chat import constraint_of, grammar_text, log_loosened
 from .engine import Rng, Sampling
 
 
@@ -62,7 +61,12 @@ def asked_grammar(arguments: Mapping[str, Any]) -> LlamaGrammar | None:
     Raises:
         ValueError: it cannot be one, or there is a grammar too.
     """
-    constraint = constraint_of({name: arguments.get(name) for name in SCHEMAS})
+    asked = {name: arguments[name] for name in SCHEMAS if arguments.get(name) is not None}
+    if not asked:
+        return None
+    from .chat import constraint_of, log_loosened
+
+    constraint = constraint_of(asked)
     if constraint is None:
         return None
     if arguments.get("grammar") is not None:
@@ -70,6 +74,11 @@ def asked_grammar(arguments: Mapping[str, Any]) -> LlamaGrammar | None:
     grammar = constraint.compile()
     log_loosened(grammar.loosened)
     return LlamaGrammar.from_string(grammar.text, verbose=False)
+
+
+def grammar_text(grammar: LlamaGrammar) -> tuple[str, str]:
+    """GBNF of a grammar, and the rule that it begins with; llama_cpp has no public names for them."""
+    return grammar._grammar, grammar._root
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ void register_parser(py::module_ & m) {
                 }
                 return to_dict(msg);
             },
-            py::arg("text"), py::arg("is_partial"), "The message that a text stands for.")
+            py::arg("text"), py::arg("is_partial") = false, "The message that a text stands for.")
         .def(
             "update",
             [](parser & self, const std::string & text_added, bool is_partial) {
@@ -172,7 +172,8 @@ void register_parser(py::module_ & m) {
                 }
                 return deltas;
             },
-            py::arg("text_added"), py::arg("is_partial"), "Add text to the answer: what is new in its message.")
+            py::arg("text_added"), py::arg("is_partial") = true,
+            "Add text to the answer: what is new in its message.")
         .def_property_readonly("message", [](const parser & self) { return to_dict(self.message); });
 }
 

@@ -21,40 +21,46 @@ def builtin_names() -> list[str]:
     return [name.decode() for name in names if name]
 
 
-class Templates(ChatTemplates):
-    """`ChatTemplates` with llama.cpp's built-in ones, which are C++ code and not Jinja."""
+def named_templates(model: int, template: str, jinja: bool = True) -> ChatTemplates:
+    """Parse a template.
 
-    def __init__(self, model: int, template: str, jinja: bool = True):
-        """Parse the template.
+    Args:
+        model: address of the loaded llama_model.
+        template: Jinja, or a name; empty: the model's own.
+        jinja: False: the built-in one that looks like the template, as llama-server's --no-jinja has it.
 
-        Args:
-            model: address of the loaded llama_model.
-            template: Jinja, or a name; empty: the model's own.
-            jinja: False: the built-in one that looks like the template, as llama-server's --no-jinja has it.
+    Raises:
+        ValueError: there is no such template.
+    """
+    if template in builtin_names() and (template != "chatml" or not jinja):
+        return _BuiltinTemplates(model, template)
+    templates = ChatTemplates(model, template)
+    if jinja:
+        return templates
+    builtin = _BuiltinTemplates(model, templates.source() if templates.is_explicit else "chatml", template)
+    if builtin.render([{"role": "user", "content": ""}], False) is None:
+        raise ValueError("--no-jinja: llama.cpp has no built-in template like this one")
+    return builtin
 
-        Raises:
-            ValueError: there is no such template.
-        """
-        names = builtin_names()
-        self._builtin = template if template in names and (template != "chatml" or not jinja) else ""
-        super().__init__(model, "chatml" if self._builtin else template)
-        if not jinja and not self._builtin:
-            self._builtin = self.source() if self.is_explicit else "chatml"
-            if self._render([{"role": "user", "content": ""}], False) is None:
-                raise ValueError("--no-jinja: llama.cpp has no built-in template like this one")
+
+class _BuiltinTemplates(ChatTemplates):
+    """Those of llama.cpp that are C++ code and not Jinja."""
+
+    def __init__(self, model: int, builtin: str, template: str = "chatml"):
+        """builtin: a name, or Jinja that one looks like. template: for all but prompts."""
+        super().__init__(model, template)
+        self._builtin = builtin
 
     def apply(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatParams:
         """Render a conversation.
 
         Raises:
-            ValueError: as `ChatTemplates.apply`; or the template is a built-in one, and there are tools.
+            ValueError: as `ChatTemplates.apply`; or there are tools.
         """
-        if not self._builtin:
-            return super().apply(messages, **options)
         if options.get("tools"):
             raise ValueError("tools need a template in Jinja, and the server was started with a built-in one")
         schema = options.pop("json_schema", None)
-        prompt = self._render(messages, bool(options.get("add_generation_prompt", True)))
+        prompt = self.render(messages, bool(options.get("add_generation_prompt", True)))
         if prompt is None:
             raise ValueError("the built-in template cannot render these messages")
         params = super().apply(messages, **options)
@@ -64,7 +70,8 @@ class Templates(ChatTemplates):
         log_loosened(grammar.loosened)
         return replace(params, prompt=prompt, grammar=grammar.text, loosened=grammar.loosened)
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str | None:
+    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str | None:
+        """A conversation's prompt; None if the template has none."""
         pairs = [(str(message.get("role")).encode(), _text(message).encode()) for message in messages]
         array = (lib.llama_chat_message * len(pairs))(*(lib.llama_chat_message(*pair) for pair in pairs))
         template = self._builtin.encode()

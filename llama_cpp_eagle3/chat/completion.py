@@ -12,11 +12,11 @@ from typing import Any
 from llama_cpp import Llama
 
 from ..batch import make_request
+from ..config.serve import AllowHttp
 from ..engine import Engine, Request, Sequence, Vocab
-from ..media import AllowHttp, Projector, read_media
-from ..sampling_arguments import SamplingDefaults
+from ..media import Projector, read_media
+from ..sampling_arguments import SamplingDefaults, grammar_text
 from .conversation import Conversation, Tokenize, read_conversation
-from .grammar import grammar_text
 from .message import OpenAIChoice, logprob_of
 from .templates import ChatParams, ChatTemplates
 

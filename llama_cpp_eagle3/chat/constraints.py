@@ -211,6 +211,8 @@ def constraint_of(body: Mapping[str, Any]) -> Constraint | None:
         constraint = None if body[name] is None else _KINDS[name](name, body[name])
         if constraint is not None:
             found[name] = constraint
+    if not found:
+        return None
     form = body.get("response_format")
     if len(found) > 1 and isinstance(form, dict) and form.get("type") == "json_object" and "schema" not in form:
         del found["response_format"]  # the other one says which

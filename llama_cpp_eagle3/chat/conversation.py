@@ -1,23 +1,39 @@
-"""A conversation becomes a request: the one door for the server, `create_chat_completion` and the terminal."""
+"""A conversation becomes a request: the one door for the server, `create_chat_completion` and the terminal.
+
+`apply_request` renders it by llama-server's rules, `Conversation.request` makes of that what the engine takes.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol
 
-from ..engine import Vocab
+from ..engine import Reasoning, Vocab
 from ..engine.request import RequestOptions
 from ..media import TIMEOUT_S, Projector, Prompt, take_media
 from .blocks import LeftOut
-from .boundaries import message_boundaries, thought_ends
+from .constraints import constraint_of
+from .fitting import apply_fitting
 from .history import read_messages
-from .request import apply_request
-from .structured_output import structured_output
+from .schema import SchemaError
+from .schema.gbnf import Rules, through
 from .templates import ChatParams, ChatTemplates
 
+_log = logging.getLogger("llama_cpp_eagle3")
 _LEFT_OUT = LeftOut()
+_SPECIAL = re.compile(r"[.^$|()*+?\[\]{}\\]")
+_MEDIA = {
+    "image_url": "image",
+    "input_image": "image",
+    "input_audio": "audio",
+    "input_video": "video",
+    "video_url": "video",
+}
 
 
 class Tokenize(Protocol):
@@ -59,7 +75,7 @@ class Conversation:
         return Prompt(tokenize(self.params.prompt, True), [])
 
     def request(self, tokenize: Tokenize, vocab: Vocab, budget: int = -1, message: str = "") -> ChatRequest:
-        """The request for an answer.
+        """The request for an answer, whose sampling is constrained as llama-server's.
 
         Args:
             tokenize: the model's.
@@ -68,23 +84,36 @@ class Conversation:
             message: written before its end when the budget is spent.
 
         Raises:
-            ValueError: it cannot be generated.
+            ValueError: it cannot be generated; or a trigger is not among the preserved tokens.
         """
         params, prompt = self.params, self.prompt(tokenize)
-        rules = structured_output(
-            params,
-            tokenize,
-            lambda token: vocab.piece(token, True),
-            reasoning_budget=budget,
-            reasoning_message=message,
-        )
+        special = frozenset(t[0] for t in map(tokenize, params.preserved_tokens) if len(t) == 1)
+        patterns, tokens = _triggers(params, tokenize, special) if params.grammar_triggers else ([], [])
+        is_whole = bool(params.grammar) and not (params.grammar_lazy or params.grammar_begins_in_prompt)
+        reasoning = None
+        if is_whole and budget >= 0:
+            _warn_no_budget()
+        elif params.thinking_start_tag and params.thinking_end_tags and (params.grammar_lazy or budget >= 0):
+            ends = [tokenize(tag) for tag in params.thinking_end_tags]
+            forced = [*(tokenize(message) if message else ()), *ends[0]]
+            reasoning = Reasoning(start=tokenize(params.thinking_start_tag), ends=ends, forced=forced, budget=budget)
+        begins_in_prompt = params.grammar_begins_in_prompt or reasoning is not None
+        sampling: dict[str, Any] = {
+            "grammar_root": params.grammar_root,
+            "grammar_lazy": params.grammar_lazy,
+            "grammar_triggers": patterns,
+            "grammar_trigger_tokens": tokens,
+            "grammar_prefill": _prefill(params.generation_prompt, tokenize, vocab) if begins_in_prompt else (),
+            "reasoning": reasoning,
+            **({"grammar": params.grammar} if params.grammar else {}),  # else the one of the sampling stays
+        }
         options: RequestOptions = {
             "media": prompt.media,
-            "special": rules.special,
+            "special": special,
             "boundaries": message_boundaries(params, prompt.tokens, tokenize),
             "thought_ends": thought_ends(params, tokenize),
         }
-        return ChatRequest(prompt.tokens, rules.options, options)
+        return ChatRequest(prompt.tokens, sampling, options)
 
 
 def _no_file(source: Any, deadline: float) -> bytes:
@@ -122,3 +151,249 @@ def read_conversation(
     given = {name: value for name, value in body.items() if value is not None}
     params = apply_request(templates, {**given, "messages": messages}, has_markers=bool(files), **defaults)
     return Conversation(params, files, projector)
+
+
+def apply_request(
+    templates: ChatTemplates,
+    body: Mapping[str, Any],
+    *,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    enable_thinking: bool | None = None,
+    reasoning_format: str = "auto",
+    prefill_assistant: bool = True,
+    has_markers: bool = False,
+) -> ChatParams:
+    """Render a request's conversation, as llama-server's `oaicompat_chat_params_parse` does.
+
+    A conversation that the template refuses is rendered in a form that it takes, if there is one (`fit`).
+
+    Looks at messages, tools, tool_choice, parallel_tool_calls, the fields of `CONSTRAINTS`, chat_template_kwargs,
+    reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. A
+    tool_choice that names a function leaves the model that one to call.
+
+    Args:
+        templates: the model's.
+        body: the request.
+        chat_template_kwargs: the server's own, which those of the request override; `preserve_reasoning` is True
+            unless they set another.
+        enable_thinking: the default of requests; None = whether the template supports reasoning.
+        reasoning_format: the same.
+        prefill_assistant: an assistant's message at the end of a request is gone on with.
+        has_markers: markers stand for images (`media.take_media`), as parts of type "media_marker".
+
+    Raises:
+        ValueError: the request is not as it should be; the message is for the client.
+    """
+    messages = _messages(body, has_markers)
+    tools, tool_choice = _tools(body)
+    has_tools = tools is not None and tool_choice != "none"
+    constraint = constraint_of(body)
+    if has_tools and constraint is not None and constraint.grammar:
+        raise ValueError(f"Cannot use custom grammar constraints with tools: '{constraint.name}'")
+    continuation = body.get("continue_final_message", False)
+    if continuation not in (True, "content", "reasoning_content"):
+        continuation = False
+    add_generation_prompt = _get(body, "add_generation_prompt", bool, True)
+    if not continuation and prefill_assistant and messages and messages[-1].get("role") == "assistant":
+        if len(messages) > 1 and messages[-2].get("role") == "assistant":
+            raise ValueError("Cannot have 2 or more assistant messages at the end of the list.")
+        continuation, add_generation_prompt = True, False
+    if continuation and add_generation_prompt:
+        raise ValueError("Cannot set both add_generation_prompt and continue_final_message to true.")
+    if continuation and messages and messages[-1].get("role") == "assistant" and messages[-1].get("tool_calls"):
+        raise ValueError("Cannot continue an assistant message that contains tool calls.")
+    kwargs = {
+        "preserve_reasoning": True,
+        **(chat_template_kwargs or {}),
+        **_get(body, "chat_template_kwargs", dict, {}),
+    }
+    if "enable_thinking" in kwargs:
+        if isinstance(kwargs["enable_thinking"], str):
+            raise ValueError('invalid type for "enable_thinking" (expected boolean, got string)')
+        if isinstance(kwargs["enable_thinking"], bool):
+            enable_thinking = kwargs["enable_thinking"]
+    effort = _get(body, "reasoning_effort", str, "")
+    if effort == "none":
+        enable_thinking = False
+        kwargs.pop("reasoning_effort", None)
+    elif effort:
+        kwargs["reasoning_effort"] = effort
+    try:
+        params = apply_fitting(
+            templates.apply,
+            templates.habits,
+            messages,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=_get(body, "parallel_tool_calls", bool, None),
+            json_schema=None if constraint is None else constraint.json_schema,
+            grammar="" if constraint is None else constraint.grammar,
+            enable_thinking=enable_thinking,
+            reasoning_format=_get(body, "reasoning_format", str, reasoning_format),
+            chat_template_kwargs=kwargs,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continuation,
+        )
+    except SchemaError as e:
+        raise ValueError(f"'{constraint.name}': {e}" if constraint is not None else str(e)) from None
+    if constraint is not None and constraint.grammar and constraint.name != "grammar" and params.begins_in_reasoning:
+        return _after_reasoning(params)
+    return params
+
+
+def _after_reasoning(params: ChatParams) -> ChatParams:
+    """Hold the content to the grammar, and not the reasoning that comes before it."""
+    rules = Rules(Rules.names_in(params.grammar))
+    root, end = rules.name("answer"), params.thinking_end_tags[0].strip()
+    parser = params.new_parser()
+    parser.update(f"x{end}\n\ny", is_partial=False)
+    lines = '"\\n"{0,2} ' if parser.message.get("content") == "y" else ""  # else they would be part of the content
+    rules.set(root, f"{through(rules, end, 'reasoning')} {lines}root")
+    grammar = f"{params.grammar}\n{rules.text()}"
+    return replace(params, grammar=grammar, grammar_root=root, grammar_begins_in_prompt=True)
+
+
+def _get(body: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    """A value of the request; null stands for none."""
+    value = body.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        names = {str: "a string", bool: "true or false", dict: "an object", list: "an array"}
+        raise ValueError(f"expected '{key}' to be {names[kind]}, found {type(value).__name__}")
+    return value
+
+
+def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]]:
+    if "messages" not in body:
+        raise ValueError("'messages' is required")
+    messages = body["messages"]
+    if not isinstance(messages, list):
+        raise ValueError("Expected 'messages' to be an array")
+    for message in messages:
+        if not isinstance(message, dict):
+            raise ValueError("Expected each of 'messages' to be an object")
+        if message.get("role") != "assistant" and "content" not in message:
+            raise ValueError("All non-assistant messages must contain 'content'")
+        if "content" not in message and "tool_calls" not in message:
+            raise ValueError("Assistant message must contain either 'content' or 'tool_calls'!")
+        content = message.get("content")
+        if content is not None and not isinstance(content, (str, list)):
+            raise ValueError("Expected 'content' to be a string or an array")
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind in _MEDIA:
+                hint = "" if _MEDIA[kind] == "video" else ": no projector was loaded (serve: --mmproj)"
+                raise ValueError(f"{_MEDIA[kind]} input is not supported{hint}")
+            if kind != "text" and not (has_markers and kind == "media_marker"):
+                raise ValueError("unsupported content[].type")
+    return messages
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
+    """The tools and llama.cpp's word for which of them to call."""
+    tools = _get(body, "tools", list, None) or None
+    choice = body.get("tool_choice")
+    if choice is None or isinstance(choice, str):
+        return tools, choice or "auto"
+    if not isinstance(choice, dict):
+        raise ValueError(f"tool_choice: expected auto, none, required or a tool, found {type(choice).__name__}")
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    named = [tool for tool in tools or () if isinstance(tool, dict) and _tool_name(tool) == name]
+    if not named:
+        raise ValueError(f"tool_choice: expected one of the tools' names, found {name!r}")
+    return named, "required"
+
+
+def _tool_name(tool: Mapping[str, Any]) -> Any:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else None
+
+
+@cache  # once
+def _warn_no_budget() -> None:
+    _log.warning("the reasoning budget has no effect on requests whose `grammar` is the whole answer's")
+
+
+def _triggers(params: ChatParams, tokenize: Tokenize, preserved: frozenset[int]) -> tuple[list[str], list[int]]:
+    """Regular expressions and tokens that a lazy grammar waits for."""
+    patterns, tokens = [], []
+    for trigger in params.grammar_triggers:
+        if trigger.type == "pattern":
+            patterns.append(trigger.value)
+        elif trigger.type == "pattern_full":
+            start = "" if trigger.value.startswith("^") else "^"
+            end = "" if trigger.value.endswith("$") else "$"
+            patterns.append(start + trigger.value + end)
+        else:
+            found = tokenize(trigger.value)
+            if len(found) != 1:
+                patterns.append(_SPECIAL.sub(r"\\\g<0>", trigger.value))
+            elif found[0] in preserved:
+                tokens.append(found[0])
+            else:
+                raise ValueError(f"the trigger {trigger.value!r} is a token, but not among those that are preserved")
+    return patterns, tokens
+
+
+def _prefill(text: str, tokenize: Tokenize, vocab: Vocab) -> Sequence[int]:
+    """Tokens of the end of the prompt that belongs to the answer."""
+    tokens = tokenize(text) if text else []
+    if tokens and vocab.piece(tokens[0], True)[:1].isspace() and not text[:1].isspace():
+        return tokens[1:]  # some tokenizers put a space before a special token
+    return tokens
+
+
+def message_boundaries(params: ChatParams, tokens: Sequence[int], tokenize: Callable[[str], list[int]]) -> list[int]:
+    """Where messages begin in a prompt, in order: there another conversation may go on differently.
+
+    The last one is that of the answer, if the prompt begins it: of its beginning, what later turns may show otherwise,
+    not the role's name. The first message that has a delimiter follows the system prompt and the tools, which have none
+    in most templates.
+
+    Args:
+        params: the conversation.
+        tokens: of its prompt; those of images are negative.
+        tokenize: tokens of a text, special ones parsed, nothing put before or after it.
+    """
+    tokens = list(tokens)
+    found: set[int] = set()
+    for _, delimiter in params.message_delimiters:
+        part, at = tokenize(delimiter), -1
+        while part:
+            try:
+                at = tokens.index(part[0], at + 1)
+            except ValueError:
+                break
+            if tokens[at : at + len(part)] == part:
+                found.add(at)
+    answer = params.generation_prompt
+    if answer:
+        n_answer = len(tokenize(answer))
+        for text in (answer[len(params.answer_begin) :], answer):
+            begin = _begin_of(tokens, tokenize(text) if text else [])
+            if begin is not None:
+                found = {n for n in found if n < len(tokens) - n_answer} | {begin}
+                break
+    return sorted(found)
+
+
+def _begin_of(tokens: list[int], end: list[int]) -> int | None:
+    """Where `end` begins at the end of the tokens: its first one may have been joined with what stands before it."""
+    for part in (end, end[1:]):
+        at = len(tokens) - len(part)
+        if tokens[at:] == part and (part or not end):
+            return at
+    return None
+
+
+def thought_ends(params: ChatParams, tokenize: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
+    """What may end the answer's thought: after it, clients send an answer otherwise than it was written.
+
+    Args:
+        params: the conversation.
+        tokenize: tokens of a text, special ones parsed, nothing put before or after it.
+    """
+    tags = dict.fromkeys(tag.strip() for tag in params.thinking_end_tags)
+    return tuple(tuple(tokenize(tag)) for tag in tags if tag)

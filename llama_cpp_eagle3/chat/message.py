@@ -7,10 +7,12 @@ import math
 from typing import Any
 
 from ..engine import TokenLogprob, Vocab
-from .parser import Message
 from .templates import ChatParams
 
 _log = logging.getLogger("llama_cpp_eagle3")
+
+Message = dict[str, Any]
+"""In OpenAI's form: role, content, and if there are any reasoning_content and tool_calls."""
 
 
 class GrowingMessage:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
-from .delimiters import common_begin, find_beginnings
-from .fit import Habits
+from .._chat import Parser
+from .fitting import Habits, shown_tools
 from .limits import check_messages, check_tools, to_json
-from .parser import ChatParser
-from .schema import Loosened, log_loosened
+from .schema import Loosened, SchemaGrammar, log_loosened
 from .schema.tools import complete
-from .shown_tools import shown_tools
+
+_TEXTS = ("aaq0", "bbq1", "ccq2", "ddq3", "eeq4")
+"""That no template has, the same in no other place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,9 @@ class ChatParams:
         """Name of the answer's format, as llama-server writes it."""
         return _chat.format_name(self.format)
 
-    def new_parser(self) -> ChatParser:
-        """Return a parser for one answer."""
-        return ChatParser(self.format, self.generation_prompt, self.parser, self.is_continuation)
+    def new_parser(self) -> Parser:
+        """A parser for one answer."""
+        return Parser(self.format, self.generation_prompt, self.parser, self.is_continuation)
 
 
 class ChatTemplates:
@@ -151,37 +152,35 @@ class ChatTemplates:
             prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
             return prompt
 
-        return find_beginnings(render)
+        return _find_beginnings(render)
 
-    @property
+    @cached_property
     def _delimiters(self) -> tuple[tuple[str, str], ...]:
         """What messages begin with, where llama.cpp does not say it."""
-        stripped = ((role, text.strip()) for role, text in self._beginnings.items())
-        return tuple((role, text) for role, text in stripped if text)
+        return tuple((role, text.strip()) for role, text in self._beginnings.items() if text.strip())
 
-    def _show(self, request: dict[str, Any], text: str) -> tuple[dict[str, Any], list[Any]]:
-        """What llama.cpp makes of a request, and the tools that the template cannot show as they are."""
-        try:
-            return self._templates.apply(text), []
-        except ValueError:
-            if not request["tools"]:
-                raise
-            user = {"role": "user", "content": "x"}
-            alone = {**request, "messages": [user], "add_generation_prompt": True, "continue_final_message": False}
+    def _with_plainer_tools(self, request: dict[str, Any], error: ValueError) -> tuple[dict[str, Any], list[Any]]:
+        """What llama.cpp makes of a request that it refused, and the tools that are not shown with their own schemas.
 
-            def can_show(*tools: Any) -> bool:
-                try:
-                    self._templates.apply(to_json({**alone, "tools": tools}))
-                except ValueError:
-                    return False
-                return True
+        Raises:
+            ValueError: the error, if it is not some tools that the template cannot show.
+        """
+        user = {"role": "user", "content": "x"}
+        alone = {**request, "messages": [user], "add_generation_prompt": True, "continue_final_message": False}
 
-            if can_show(*request["tools"]):  # it is the conversation that cannot be shown
-                raise
-            shown, changed = shown_tools(request["tools"], can_show)
-            if not changed:
-                raise
-            return self._templates.apply(to_json({**request, "tools": shown})), changed
+        def can_show(*tools: Any) -> bool:
+            try:
+                self._templates.apply(to_json({**alone, "tools": tools}))
+            except ValueError:
+                return False
+            return True
+
+        if not request["tools"] or can_show(*request["tools"]):  # it is the conversation that cannot be shown
+            raise error
+        shown, changed = shown_tools(request["tools"], can_show)
+        if not changed:
+            raise error
+        return self._templates.apply(to_json({**request, "tools": shown})), changed
 
     def apply(
         self,
@@ -235,10 +234,17 @@ class ChatTemplates:
         }
         text = to_json(request)
         check_messages(messages)
-        check_tools(tools or ())
-        params, changed = self._show(request, text)
-        whole = complete(params["grammar"], params["schemas"], tools or (), changed)
-        log_loosened(whole.loosened)
+        if tools:
+            check_tools(tools)
+        changed: list[Any] = []
+        try:
+            params = self._templates.apply(text)
+        except ValueError as e:
+            params, changed = self._with_plainer_tools(request, e)
+        whole = SchemaGrammar("")
+        if params["grammar"]:
+            whole = complete(params["grammar"], params["schemas"], tools or (), changed)
+            log_loosened(whole.loosened)
         triggers = tuple(GrammarTrigger(_TRIGGER_TYPES[kind], value) for kind, value in params["grammar_triggers"])
         return ChatParams(
             prompt=params["prompt"],
@@ -250,7 +256,7 @@ class ChatTemplates:
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),
             generation_prompt=params["generation_prompt"],
-            answer_begin=common_begin(params["generation_prompt"], self._beginnings.get("assistant", "")),
+            answer_begin=_common_begin(params["generation_prompt"], self._beginnings.get("assistant", "")),
             thinking_start_tag=params["thinking_start_tag"],
             thinking_end_tags=tuple(params["thinking_end_tags"]),
             message_delimiters=tuple(params["message_delimiters"]) or self._delimiters,
@@ -258,3 +264,41 @@ class ChatTemplates:
             parser=params["parser"],
             is_continuation=bool(continue_final_message),
         )
+
+
+def _find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str, str]:
+    """[role]: all that stands before the text of its messages, of users and assistants.
+
+    Empty where a template shows messages otherwise.
+
+    Args:
+        render: a conversation, without the beginning of an answer. It raises ValueError for what it refuses.
+    """
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(_TEXTS)]
+    try:
+        prompt = render(messages)
+    except ValueError:
+        return {}
+    before, at = [], 0
+    for text in _TEXTS:
+        found = prompt.find(text, at)
+        if found < 0:
+            return {}
+        before.append(prompt[at:found])
+        at = found + len(text)
+    # what ends a user's message does not belong to the next one
+    assistant = _common_end(before[1::2]).removeprefix(prompt[at:])
+    return {"user": _common_end(before[0::2]), "assistant": assistant}
+
+
+def _common_begin(a: str, b: str) -> str:
+    """What two texts both begin with."""
+    return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
+
+
+def _common_end(texts: list[str]) -> str:
+    first, n = texts[0], 0
+    while n < len(first) and all(text.endswith(first[len(first) - n - 1 :]) for text in texts):
+        n += 1
+    return first[len(first) - n :]

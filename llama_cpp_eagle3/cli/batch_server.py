@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..serve.log import configure
+from ..serve.log_lines import configure
 from ..serve.server import Server
+from .load_server import load_server, why_no_draft
 from .model import resolve_pair
-from .server import load_server, why_no_draft
 from .server_options import serve_options
 
 

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..chat.builtin_templates import Templates
+from ..chat import ChatTemplates
+from ..chat.builtin_templates import named_templates
 from ..errors import Eagle3Error
 from ..llama import Eagle3Llama
 from .conversation import Conversation, Piece
@@ -92,7 +93,7 @@ class _Chat:
                 "its own (-n N limits it, Ctrl-C stops it; --chat-template chatml makes it a chat)",
                 file=sys.stderr,
             )
-            templates = Templates(llm.model_address, _TEXT)
+            templates = ChatTemplates(llm.model_address, _TEXT)
         sampling = sampling_of(args)
         self._conversation = Conversation(
             llm,
@@ -208,13 +209,13 @@ class _Chat:
         sys.stdout.flush()
 
 
-def _templates(args: argparse.Namespace, llm: Eagle3Llama) -> Templates:
+def _templates(args: argparse.Namespace, llm: Eagle3Llama) -> ChatTemplates:
     if args.chat_template and args.chat_template_file is not None:
         raise ValueError("--chat-template and --chat-template-file exclude each other")
     source = args.chat_template
     if args.chat_template_file is not None:
         source = args.chat_template_file.expanduser().read_text(encoding="utf-8")
-    return Templates(llm.model_address, source)
+    return named_templates(llm.model_address, source)
 
 
 def _system(args: argparse.Namespace) -> str:

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..chat import ChatTemplates
-from ..chat.conversation import read_conversation
+from ..chat import ChatTemplates, Message, read_conversation
 from ..chat.message import GrowingMessage
-from ..chat.parser import Message
 from ..engine import Detokenizer, Sampling
 from ..llama import Eagle3Llama
 

@@ -12,13 +12,21 @@ from .flags import SAMPLING
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields of a request that the flags set."""
+    """Fields of a request that the flags set.
+
+    Raises:
+        ValueError: a schema cannot become a grammar, or there is a grammar too.
+    """
     names = {flag.attribute for flag in SAMPLING}
     found = {
         name: value for name, value in vars(args).items() if name in names and value is not None and value is not False
     }
     if "dry_sequence_breakers" in found:
         found["dry_sequence_breakers"] = [text for text in found["dry_sequence_breakers"] if text != "none"]
+    if "json_schema" in found:
+        if "grammar" in found:
+            raise ValueError("--grammar and --json-schema exclude each other")
+        found["grammar"] = json_schema_to_grammar(found.pop("json_schema"))
     return found
 
 
@@ -26,14 +34,9 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     """How tokens are drawn.
 
     Raises:
-        ValueError: an option cannot be, or the schema cannot become a grammar.
+        ValueError: an option cannot be.
     """
     options = names_of(given(args))
     options["seed"] = options.get("seed", -1) & 0xFFFFFFFF
     options["logit_bias"] = dict(options.get("logit_bias", ()))
-    schema = options.pop("json_schema", None)
-    if schema is not None:
-        if "grammar" in options:
-            raise ValueError("--grammar and --json-schema exclude each other")
-        options["grammar"] = json_schema_to_grammar(schema)
     return Sampling(**{"samplers": SAMPLERS, **options})

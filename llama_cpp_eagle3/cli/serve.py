@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
     if args.list_devices:
         return list_devices()
     with extra("serve"):
-        from ..serve.log import configure
+        from ..serve.log_lines import configure
         from ..serve.run import bind
         from ..serve.run import run as run_server
-        from .server import load_server, why_no_draft
+        from .load_server import load_server, why_no_draft
     configure(args.log_format, args.verbose)
     resolve_pair(args, chats=True)
     if not Path(args.model).is_file():

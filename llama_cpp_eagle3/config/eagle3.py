@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, cast
 
 from ..cpu_kernels import MODES as KERNEL_MODES
 from ..engine import check_rng
-from ..media import AllowHttp
 from . import flag as flags
 from .drafting import DraftingOptions
 from .flag import flag
 from .llama import DEVICES, MODELS, LlamaOptions
 from .option import Option, flags_of, one_of, options_of
+from .serve import AllowHttp
 
 SERVER = "server"
 """Title of the help."""

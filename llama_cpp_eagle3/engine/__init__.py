@@ -10,15 +10,23 @@ from .engine import Engine
 from .fim import FimTokens
 from .media import Media, check_media, media_tokens
 from .memory import Memory
-from .outputs import Output
-from .prefix_cache import PrefixStats
+from .prefix_cache import PrefixStats, Slot
 from .prefix_disk import FolderEntry, PrefixFolder
 from .prefix_nodes import StoredFile, n_common
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
-from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
-from .slot import Slot
+from .sequence import (
+    FinishReason,
+    Output,
+    Result,
+    ScheduledSequence,
+    Sequence,
+    State,
+    Step,
+    StoredPrefix,
+    TokenLogprob,
+)
 from .slots import Slots
 from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab

@@ -18,12 +18,11 @@ from .detokenizer import N_COMPLETE, Detokenizer
 from .drafters import Drafters
 from .drafting import Drafting
 from .memory import Memory
-from .outputs import Output
 from .prefix_disk import PrefixFolder
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
-from .sequence import Sequence, State, StoredPrefix
+from .sequence import Output, Sequence, State, StoredPrefix
 from .slots import Slots
 from .step import Stepper
 from .vocab import Vocab

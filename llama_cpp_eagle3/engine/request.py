@@ -106,7 +106,8 @@ class Request:
     def check(self, n_vocab: int, n_ctx: int, n_batch: int, target: Target) -> None:
         """Raise ValueError or ContextFullError for what cannot be generated."""
         check_prompt(self.tokens, n_vocab, n_ctx, self.media)
-        check_media(self.tokens, self.media, n_batch, target.n_ubatch)
+        if self.media:
+            check_media(self.tokens, self.media, n_batch, target.n_ubatch)
         if self.media and (self.shift is not None or self.prompt_logprobs):
             raise ValueError("a prompt with images has no log-probabilities, and its context cannot be shifted")
         if self.seq_id is not None and not 0 <= self.seq_id < target.n_seq:

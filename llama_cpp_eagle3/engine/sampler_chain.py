@@ -46,6 +46,7 @@ class SamplerChain:
         for option, sampler in sampling.ignored.items():
             _warn_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
         self._sampling, self._vocab = sampling, vocab
+        self._active = self._active_samplers()
         self._processors = list(sampling.logits_processors)
         self.noise: GumbelNoise | None = None
         """What it draws with, as far as drafts can know it."""
@@ -63,17 +64,16 @@ class SamplerChain:
             self._grammar_address = _address(self._grammar)
             if sampling.reasoning is not None:  # what a spent budget forces is no refused draw
                 lib.llama_sampler_chain_add(self._chain, self._budget_link())
-        for link in self._bias_links(biases) + (self._links() if sampling.samplers is None else self._ordered_links()):
+        links = [self._bias_link(biases)] if biases else []
+        for link in links + (self._links() if sampling.samplers is None else self._ordered_links()):
             lib.llama_sampler_chain_add(self._chain, link)
-        self.is_argmax = not biases and not sampling.keeps_probs and self._takes_greatest()
+        takes_greatest = self._takes_greatest()
+        self.is_argmax = takes_greatest and not biases and not sampling.keeps_probs
         """Whether it draws the greatest logit of a row as it is."""
-        self._n_best = 0 if any(bias > 0.0 for bias in biases.values()) else self._n_candidates(len(biases))
-
-    def _n_candidates(self, n_lowered: int) -> int:
-        """The best logits of a row that are all it looks at, though so many may be lowered; 0: it looks at more."""
-        if self._takes_greatest():
-            return 1 + n_lowered
-        return self._sampling.top_k + n_lowered if self._begins_with_top_k() else 0
+        self._n_best = 1 if takes_greatest else sampling.top_k if self._begins_with_top_k() else 0
+        """The best logits of a row that are all it looks at, those included that biases lower; 0: it looks at more."""
+        if self._n_best:
+            self._n_best = 0 if any(bias > 0.0 for bias in biases.values()) else self._n_best + len(biases)
 
     @property
     def _n_after_grammar(self) -> int:
@@ -91,7 +91,7 @@ class SamplerChain:
             return False
         if s.samplers is None:
             return s.temperature > 0.0
-        return next((name for name in s.samplers if self._is_active(name)), None) == "top_k"
+        return self._active[:1] == ("top_k",)
 
     def _takes_greatest(self) -> bool:
         s = self._sampling
@@ -99,8 +99,7 @@ class SamplerChain:
             return False
         # these may take the greatest away
         others = {"dry", "typ_p", "xtc", "infill", "adaptive_p"}
-        active = {name for name in s.samplers or () if self._is_active(name)}
-        return self._leaves_one and not active & others
+        return self._leaves_one and others.isdisjoint(self._active)
 
     @property
     def draw_kind(self) -> DrawKind:
@@ -123,8 +122,8 @@ class SamplerChain:
             return s.temperature == 0.0
         return s.mirostat_mode == 0 and s.temperature <= 0.0 and s.dynatemp_range <= 0.0 and "temperature" in s.samplers
 
-    def _is_active(self, sampler: str) -> bool:
-        """Whether one of llama-server's samplers does anything."""
+    def _active_samplers(self) -> tuple[str, ...]:
+        """Those of llama-server's samplers that do anything, in their order."""
         s = self._sampling
         penalties = s.repeat_penalty != 1.0 or s.frequency_penalty != 0.0 or s.presence_penalty != 0.0
         active = {
@@ -138,17 +137,15 @@ class SamplerChain:
             "xtc": s.xtc_probability > 0.0 and s.xtc_threshold <= 0.5,
             "temperature": s.temperature != 1.0 or s.dynatemp_range > 0.0,
         }
-        return active.get(sampler, True)
+        return tuple(name for name in s.samplers or () if active.get(name, True))
 
-    def _bias_links(self, biases: Mapping[int, float]) -> list[Any]:
+    def _bias_link(self, biases: Mapping[int, float]) -> Any:
         n_vocab = self._vocab.n_tokens
-        if not biases:
-            return []
         unknown = [token for token in biases if not 0 <= token < n_vocab]
         if unknown:
             raise ValueError(f"logit_bias: expected tokens in 0..{n_vocab - 1}, found {unknown[0]}")
         array = (lib.llama_logit_bias * len(biases))(*biases.items())
-        return [lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)]
+        return lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)
 
     def _grammar_link(self) -> Any:
         """The grammar, and what looks after the reasoning; both have seen the end of the prompt."""
@@ -299,7 +296,7 @@ class SamplerChain:
             ),
             "infill": lambda: lib.llama_sampler_init_infill(self._vocab.pointer),
         }
-        links = [make[name]() for name in s.samplers if name in make and self._is_active(name)]
+        links = [make[name]() for name in self._active if name in make]
         if "adaptive_p" in s.samplers:  # it draws
             links.append(lib.llama_sampler_init_adaptive_p(s.adaptive_target, s.adaptive_decay, self._seed))
         else:
@@ -312,7 +309,7 @@ class SamplerChain:
         if s.samplers is None:
             return
         lengths = {"penalties": s.repeat_last_n, "dry": s.dry_penalty_last_n}
-        n = max((n for name, n in lengths.items() if name in s.samplers and self._is_active(name)), default=0)
+        n = max((n for name, n in lengths.items() if name in self._active), default=0)
         for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
             if token >= 0:  # negative ones are an image's
                 lib.llama_sampler_accept(self._chain, token)

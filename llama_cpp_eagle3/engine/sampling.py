@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -183,12 +183,8 @@ class Sampling:
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
         check_seed(self.seed)
         check_rng(self.rng)
-        if self.samplers is None and any(getattr(self, name) != self._default(name) for name in _ORDERED_ONLY):
+        if self.samplers is None and any(getattr(self, name) != _DEFAULTS[name] for name in _ORDERED_ONLY):
             object.__setattr__(self, "samplers", SAMPLERS)
-
-    @classmethod
-    def _default(cls, name: str) -> Any:
-        return next(f.default for f in fields(cls) if f.name == name)
 
     def within(self, n_ctx: int, n_vocab: int) -> Sampling:
         """The same draws with every number that becomes memory or time no larger than a context and a vocabulary need.
@@ -239,7 +235,7 @@ class Sampling:
         return {
             name: sampler
             for name, sampler in by_option.items()
-            if sampler not in there and getattr(self, name) != self._default(name)
+            if sampler not in there and getattr(self, name) != _DEFAULTS[name]
         }
 
     @property
@@ -252,3 +248,6 @@ class Sampling:
             or self.has_rules
             or self.logits_processors
         )
+
+
+_DEFAULTS = {f.name: f.default for f in fields(Sampling)}

@@ -16,10 +16,9 @@ from operator import attrgetter
 
 from ..errors import ContextFullError
 from .memory import Memory
-from .outputs import Outputs
 from .prefill_budget import PrefillBudget
 from .request import Shift
-from .sequence import ScheduledSequence, Sequence, State, Step
+from .sequence import Outputs, ScheduledSequence, Sequence, State, Step
 from .slots import Slots
 from .verifier import Verifier
 
@@ -142,7 +141,10 @@ class Scheduler:
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
             free = (s for s in list(self.waiting) if s.request.seq_id not in taken)
-            sequence = next((s for s in free if self._fetch(s)), None)
+            # in memory is what it can begin with; files are read beside the steps of those that run
+            cache, blocks = self.slots.cache, not self.running
+            ready = (s for s in free if not cache.awaits(s, self.running) and cache.fetch(s, blocks))
+            sequence = next(ready, None)
             if sequence is None:
                 return
             n_held = sum(len(s.tokens) for s in self.running)
@@ -154,11 +156,6 @@ class Scheduler:
                     return
             self.waiting.remove(sequence)
             self._run(sequence, len(self.running))
-
-    def _fetch(self, sequence: Sequence) -> bool:
-        """Have what it can begin with in memory; False: not yet. Files are read beside the steps of those that run."""
-        cache = self.slots.cache
-        return not cache.awaits(sequence, self.running) and cache.fetch(sequence, blocks=not self.running)
 
     def _compact_slots(self) -> None:
         """Move the last sequence into a gap: without a shared cache llama.cpp cuts a batch where slots are free."""

@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from .._core import Drafter
 from ..errors import Eagle3Error
 from .memory import N_MIN_COPIED, Memory, ends_with_media
-from .prefix_cache import PrefixCache, Source
+from .prefix_cache import PrefixCache, Slot, Source
 from .prefix_disk import PrefixFolder
 from .prefix_nodes import Prefix, key_of
 from .sequence import Saved, Sequence, StoredPrefix
-from .slot import Slot
 
 N_MIN_STATE = 16
 """Of a prompt: no pass ends for a state that is so near to another one."""

@@ -17,10 +17,9 @@ from .detokenizer import Detokenizer
 from .drafting import Drafting
 from .logprobs import token_logprob, token_prob
 from .memory import Memory
-from .outputs import Output, Outputs
 from .prefill_budget import PrefillBudget
 from .scheduler import Scheduler
-from .sequence import FinishReason, ScheduledSequence, Sequence, Step, TokenLogprob
+from .sequence import FinishReason, Output, Outputs, ScheduledSequence, Sequence, Step, TokenLogprob
 from .slots import Slots
 from .verifier import Verifier
 from .vocab import Vocab

@@ -9,13 +9,10 @@ import threading
 import time
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from .limits import MediaError, short_url, too_large
-
-AllowHttp = bool | Literal["private"]
-"""Whether http addresses are fetched: no, public ones, or those of this machine and of private networks too."""
 
 TIMEOUT_S = 30.0
 """For all files of a request together: names, connections, answers."""

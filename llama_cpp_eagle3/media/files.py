@@ -8,7 +8,8 @@ import stat
 import time
 from urllib.parse import unquote, urlsplit
 
-from .fetch import TIMEOUT_S, AllowHttp, fetch
+from ..config.serve import AllowHttp
+from .fetch import TIMEOUT_S, fetch
 from .limits import N_BYTES_MAX, MediaError, short_url, too_large
 from .sizes import check
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..chat import Loosened
 from ..engine import Output, Sequence, TokenLogprob
-from .schema import Completion
+from .fields import Completion
 
 
 @dataclass(slots=True)

@@ -13,34 +13,35 @@ from .anthropic_schema import MessagesRequest, ToolChoice
 from .chat import count_tokens as count_chat_tokens
 from .chat import prepare_message
 from .errors import ApiError, anthropic_error, invalid
+from .fields import MESSAGE_ALONE, parse_object
 from .queue import Place
 from .reply import NamedEvents
-from .schema import MESSAGE_ALONE, parse_object
 from .server import Server, random_id
 
 _N_MAX_TOKENS = 4096  # the default, as in llama-server
 _OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
 
 
-def prepare_messages(server: Server, body: Any, place: Place) -> MessagesReply:
+def prepare_messages(server: Server, body: dict[str, Any], place: Place) -> MessagesReply:
     """A request to /v1/messages."""
     asked, chat = to_chat(body, server.left_out)
     return MessagesReply(server, *prepare_message(server, chat, place), asked.stop_sequences)
 
 
-def count_tokens(server: Server, body: Any) -> dict[str, Any]:
+def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """/v1/messages/count_tokens."""
     return {"input_tokens": count_chat_tokens(server, to_chat(body, server.left_out)[1])["input_tokens"]}
 
 
-def to_chat(body: Any, left_out: LeftOut | None = None) -> tuple[MessagesRequest, dict[str, Any]]:
+def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> tuple[MessagesRequest, dict[str, Any]]:
     """A request as one to /v1/chat/completions. Fields that Anthropic does not have stay as they are.
 
     Raises:
         ApiError: it is not as it should be, or needs what is not here.
     """
-    asked = parse_object(MessagesRequest, body)
-    chat = {name: value for name, value in body.items() if value is not None and name not in _OTHERS}
+    given = {name: value for name, value in body.items() if value is not None}
+    asked = parse_object(MessagesRequest, given)
+    chat = {name: value for name, value in given.items() if name not in _OTHERS}
     chat.setdefault("max_tokens", _N_MAX_TOKENS)
     messages = [
         {"role": message.role, **({"content": message.content} if "content" in message.model_fields_set else {})}

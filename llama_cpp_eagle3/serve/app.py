@@ -18,8 +18,9 @@ from starlette.types import ASGIApp
 from . import anthropic, chat, completions, embeddings, info, page, responses, slots
 from .absent import ABSENT
 from .errors import ApiError, failed, not_found, out_of_memory
-from .http import ANTHROPIC, Prepare, answer, error_response, generate
+from .http import ANTHROPIC, answer, error_response, generate
 from .middleware import Middleware
+from .reply import Prepare
 from .server import Server
 
 _log = logging.getLogger(__name__)

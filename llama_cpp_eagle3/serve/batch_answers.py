@@ -11,9 +11,8 @@ from .batch_file import CHAT, BatchRequest
 from .chat import prepare_chat
 from .completions import prepare_openai
 from .errors import ApiError, failed, invalid
-from .limits import check_body
-from .queue import Place
-from .reply import Reply
+from .jsons import check_body
+from .reply import Prepare, Reply, start
 from .server import Server, random_id
 
 _log = logging.getLogger(__name__)
@@ -65,14 +64,13 @@ async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]
 
 
 async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    prepare: Callable[[Server, Any, Place], Reply] = prepare_chat if url == CHAT else prepare_openai
+    prepare: Prepare = prepare_chat if url == CHAT else prepare_openai
 
-    def prepare_checked() -> Reply:
+    def start_checked() -> Reply:
         check_body(body)
-        return prepare(server, body, place)
+        return start(prepare, server, body, place)
 
     async with server.queue.place() as place:
-        reply: Reply = await server.executor.run(prepare_checked)
-        place.start(reply.answers)
+        reply: Reply = await server.executor.run(start_checked)
     response: dict[str, Any] = await reply.run()
     return response

@@ -13,10 +13,9 @@ from ..media import load_base64_or_url
 from .answer import Answer, Progress
 from .completions import llama_end
 from .errors import invalid
+from .fields import Completion, parse
 from .queue import Place
 from .reply import DONE, FINGERPRINT, Reply, progress_of
-from .sampling_params import stops_of
-from .schema import Completion, parse
 from .server import Server
 
 _OWN = CONSTRAINTS | {"prompt", "logprobs", "top_logprobs", "suffix", "echo", "verbosity"}
@@ -24,12 +23,12 @@ _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
 _N_PROBS = 20
 
 
-def prepare_chat(server: Server, body: Any, place: Place) -> ChatReply:
+def prepare_chat(server: Server, body: dict[str, Any], place: Place) -> ChatReply:
     """A request to /v1/chat/completions."""
     return ChatReply(server, *prepare_message(server, body, place), body.get("top_logprobs"))
 
 
-def count_tokens(server: Server, body: Any) -> dict[str, Any]:
+def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """/v1/chat/completions/input_tokens: of a request's prompt, its images too."""
     chat = conversation(server, body)
     try:
@@ -39,20 +38,18 @@ def count_tokens(server: Server, body: Any) -> dict[str, Any]:
     return {"input_tokens": n_tokens, "object": "response.input_tokens"}
 
 
-def apply_template(server: Server, body: Any) -> dict[str, Any]:
+def apply_template(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """/apply-template: a request's prompt."""
     return {"prompt": conversation(server, body).params.prompt}
 
 
-def conversation(server: Server, body: Any) -> Conversation:
+def conversation(server: Server, body: dict[str, Any]) -> Conversation:
     """A request's conversation as a prompt, with rules for the answer.
 
     Raises:
         ApiError: it is not as it should be.
     """
     options = server.options
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
     if any(name in body for name in ("chat_template", "chat_template_file")):
         raise invalid("Field 'chat_template': templates are programs, and taken from the server's flags only")
 
@@ -75,26 +72,25 @@ def conversation(server: Server, body: Any) -> Conversation:
         )
     except (ValueError, RecursionError) as e:
         raise invalid(str(e) or type(e).__name__) from None
-    server.tokenizer.check_length(found.params.prompt)
+    if found.files:  # else it is checked when it is tokenized
+        server.tokenizer.check_length(found.params.prompt)
     return found
 
 
-def prepare_message(server: Server, body: Any, place: Place) -> tuple[list[Answer], ChatParams]:
+def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple[list[Answer], ChatParams]:
     """Prepare the answers to a conversation, and what parses them.
 
     Raises:
         ApiError: it is not as it should be, or there is no room.
     """
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
-    c = parse(Completion, {name: body[name] for name in body if name not in _OWN}, server.options.defaults)
-    c = c.model_copy(update={"n_probs": _n_probs(body)})
+    given = {name: body[name] for name in body if name not in _OWN} | {"n_probs": _n_probs(body)}
+    c = parse(Completion, given, server.options.defaults)
     if c.n_probs and c.stream and body.get("tools"):
         raise invalid("logprobs is not supported with tools + stream")
     place.take(c.n)
     chat = conversation(server, body)
     params = chat.params
-    c = c.model_copy(update={"stop": [*stops_of(c), *params.additional_stops]})
+    c.stop = [*c.stop, *params.additional_stops]
     budget = next((body[name] for name in _BUDGETS if body.get(name) is not None), -1)
     if type(budget) is not int or budget < -1:
         raise invalid(f"Field '{_BUDGETS[0]}': expected a number of tokens, or -1 for no limit")

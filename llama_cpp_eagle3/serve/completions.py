@@ -11,9 +11,9 @@ from ..chat.message import logprob_of
 from ..engine import Output, TokenLogprob
 from .answer import Answer, Progress
 from .errors import invalid, unsupported
+from .fields import Completion, parse
 from .queue import Place
 from .reply import DONE, FINGERPRINT, Reply, progress_of, settings_of
-from .schema import Completion, parse
 from .server import Server
 from .tokenizer import n_prompts
 
@@ -215,7 +215,7 @@ def _nested(data: Any, path: str) -> Any:
     return data
 
 
-def prepare_infill(server: Server, body: Any, place: Place) -> LlamaReply:
+def prepare_infill(server: Server, body: dict[str, Any], place: Place) -> LlamaReply:
     """A request to /infill."""
     if server.infill.missing:
         raise unsupported(f"Infill is not supported by this model: it has no token for {server.infill.missing}")
@@ -226,12 +226,12 @@ def prepare_infill(server: Server, body: Any, place: Place) -> LlamaReply:
     return LlamaReply(server, server.make_answers([prompt], c, sampling, loosened))
 
 
-def prepare_llama(server: Server, body: Any, place: Place) -> LlamaReply:
+def prepare_llama(server: Server, body: dict[str, Any], place: Place) -> LlamaReply:
     """A request to /completion."""
     return LlamaReply(server, _prepare(server, body, place))
 
 
-def prepare_openai(server: Server, body: Any, place: Place) -> OpenAIReply:
+def prepare_openai(server: Server, body: dict[str, Any], place: Place) -> OpenAIReply:
     """A request to /v1/completions.
 
     To OpenAI's clients `logprobs` of 0 asks for the tokens' own probabilities alone, to llama-server for none.
@@ -239,13 +239,13 @@ def prepare_openai(server: Server, body: Any, place: Place) -> OpenAIReply:
     Raises:
         ApiError: it is not as it should be, or there is no room.
     """
-    n_probs = body.get("logprobs") if isinstance(body, dict) else None
+    n_probs = body.get("logprobs")
     n_top = 0 if type(n_probs) is int and n_probs == 0 else None
     answers = _prepare(server, body if n_top is None else {**body, "logprobs": 1}, place)
     return OpenAIReply(server, answers, n_top)
 
 
-def _prepare(server: Server, body: Any, place: Place) -> list[Answer]:
+def _prepare(server: Server, body: dict[str, Any], place: Place) -> list[Answer]:
     c, sampling, loosened = _options(server, body)
     if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
@@ -255,10 +255,8 @@ def _prepare(server: Server, body: Any, place: Place) -> list[Answer]:
     return server.make_answers(_prompts(server, body.get("prompt"), c.suffix), c, sampling, loosened)
 
 
-def _options(server: Server, body: Any) -> tuple[Completion, dict[str, Any], tuple[Loosened, ...]]:
+def _options(server: Server, body: dict[str, Any]) -> tuple[Completion, dict[str, Any], tuple[Loosened, ...]]:
     """A request's options, and what its text has to be: arguments of `make_answers`."""
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
     try:
         constraint = constraint_of(body)
         grammar = None if constraint is None else constraint.compile()

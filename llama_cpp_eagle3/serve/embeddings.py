@@ -14,7 +14,7 @@ from starlette.responses import Response
 from .embedder import NO_POOLING, Embedder, Matrix
 from .errors import failed, invalid, unsupported
 from .http import Json, compute, until_gone
-from .limits import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
+from .jsons import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
 from .server import Server
 from .tokenizer import n_prompts
 
@@ -47,7 +47,7 @@ async def _embed(request: Request, openai: bool) -> Response:
     if embedder is None:
         raise unsupported("This server does not support embeddings. Start it with `--embeddings`")
     async with server.queue.place(1):
-        prompts = await compute(request, lambda server, body: _prepare(server, embedder, body, openai))
+        prompts = await compute(request, lambda server, body, place: _prepare(server, embedder, body, openai))
         found = await until_gone(request.receive, _embed_all(server, embedder, prompts))
     if not prompts.openai:
         return Json([{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)])
@@ -65,10 +65,8 @@ async def _embed(request: Request, openai: bool) -> Response:
     )
 
 
-def _prepare(server: Server, embedder: Embedder, body: Any, openai: bool) -> _Prompts:
+def _prepare(server: Server, embedder: Embedder, body: dict[str, Any], openai: bool) -> _Prompts:
     """Check a request and tokenize its texts."""
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
     if openai and embedder.pooling == NO_POOLING:
         raise invalid("Pooling type 'none' is not OAI compatible. Please use a different pooling type")
     texts = body.get("input", body.get("content"))

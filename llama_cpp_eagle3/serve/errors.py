@@ -76,6 +76,11 @@ def no_room(n_bytes_max: int) -> ApiError:
     return ApiError(503, "unavailable_error", message, headers={"Retry-After": "1"})
 
 
+def gone() -> ApiError:
+    """Nobody waits for the answer any more: nginx's 499."""
+    return ApiError(499, "invalid_request_error", "the client has left, or the request's time is over")
+
+
 def out_of_memory() -> ApiError:
     """The machine cannot hold what the request needs."""
     return ApiError(503, "unavailable_error", "this machine has too little memory left for the request: send less")

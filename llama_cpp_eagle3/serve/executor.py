@@ -45,14 +45,14 @@ class Executor:
         self._handed: SimpleQueue[_Task | None] = SimpleQueue()
         self._current = threading.local()
 
-    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+    async def run(self, function: Callable[[], Any]) -> Any:
         """Call a function in a thread, once one is free.
 
         Raises:
             ApiError: the request's time is over.
         """
         self._loop = loop = asyncio.get_running_loop()
-        task = _Task(lambda: function(*args), loop.create_future())
+        task = _Task(function, loop.create_future())
         timer = loop.call_later(self._seconds, self._expire, task)
         self._waiting.append(task)
         self._begin()
@@ -80,8 +80,8 @@ class Executor:
 
     def _begin(self) -> None:
         while self._waiting and self._n_workers < _N_WORKERS:
-            task = self._waiting.popleft()
-            if not self._have_threads(max(_N_WORKERS, len(self._running) + 1)):
+            task, n_threads = self._waiting.popleft(), max(_N_WORKERS, len(self._running) + 1)
+            if len(self._threads) < n_threads and not self._start_threads(n_threads):
                 if not task.future.done():
                     message = "there is no memory for another thread: send less at once, or try again later"
                     task.future.set_exception(ApiError(503, "unavailable_error", message))
@@ -91,7 +91,8 @@ class Executor:
             self._running.add(task)
             self._handed.put(task)
 
-    def _have_threads(self, n: int) -> bool:
+    def _start_threads(self, n: int) -> bool:
+        """Have so many threads; False: there is none for another task."""
         try:
             while len(self._threads) < n:
                 # not of concurrent.futures: those are waited for at the end of the process
@@ -103,25 +104,20 @@ class Executor:
         return True
 
     def _serve(self) -> None:
-        while True:
-            task = self._handed.get()
-            if task is None:
-                return
-            self._work(task)
-            del task  # what its function holds, such as a body
-
-    def _work(self, task: _Task) -> None:
-        self._current.task = task
-        result, error = None, None
-        try:
-            result = task.function()
-        except BaseException as e:
-            error = e
-        self._current.task = None
-        task.has_ended.set()
-        assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._end, task, result, error)
+        """Call the functions of tasks, in a thread."""
+        while (task := self._handed.get()) is not None:
+            self._current.task = task
+            result, error = None, None
+            try:
+                result = task.function()
+            except BaseException as e:
+                error = e
+            self._current.task = None
+            task.has_ended.set()
+            assert self._loop is not None
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._end, task, result, error)
+            del task, result, error  # what they hold, such as a body
 
     def _end(self, task: _Task, result: Any, error: BaseException | None) -> None:
         self._running.discard(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,18 +16,16 @@ from .answer import Came
 from .errors import ApiError, anthropic_error
 from .jsons import dumps, parse_json
 from .queue import Place
-from .reply import Reply
+from .reply import Prepare, Reply, start
 from .server import Server
 
 T = TypeVar("T")
-Prepare = Callable[[Server, Any, Place], Reply]
-"""Makes the reply to a request's JSON, in a thread."""
 ANTHROPIC = "/v1/messages"
 """Where the paths begin that are Anthropic's."""
 
 
-async def compute(request: Request, function: Callable[[Server, Any], T]) -> T:
-    """Call a function of a request's JSON in a thread; it is cancelled if the client leaves.
+async def compute(request: Request, function: Callable[[Server, dict[str, Any], Place], T]) -> T:
+    """Call a function of a request's JSON in a thread; it is cancelled if the client leaves. The body is not kept.
 
     Raises:
         ApiError: the body cannot be read, the function raises it, or it takes too long.
@@ -35,7 +34,8 @@ async def compute(request: Request, function: Callable[[Server, Any], T]) -> T:
     server: Server = request.app.state.server
     async with server.queue.place() as place:
         text = await place.read(request.stream())
-        found: T = await until_gone(request.receive, server.executor.run(lambda: function(server, parse_json(text))))
+        work = server.executor.run(lambda: function(server, parse_json(text), place))
+        found: T = await until_gone(request.receive, work)
         return found
 
 
@@ -55,9 +55,9 @@ def error_response(e: ApiError, path: str) -> Json:
     return Json(body, status_code=e.code, headers=e.headers)
 
 
-async def answer(request: Request, function: Callable[[Server, Any], Any]) -> Response:
+async def answer(request: Request, function: Callable[[Server, dict[str, Any]], Any]) -> Response:
     """Answer a request with what a function makes of its JSON."""
-    return Json(await compute(request, function))
+    return Json(await compute(request, lambda server, body, place: function(server, body)))
 
 
 async def generate(request: Request, prepare: Prepare) -> Response:
@@ -65,22 +65,11 @@ async def generate(request: Request, prepare: Prepare) -> Response:
 
     An error before the first event is a response of its own.
     """
-    server: Server = request.app.state.server
-    reply = request.state.reply = await _start(request, server, prepare)
+    reply = request.state.reply = await compute(request, partial(start, prepare))
     if not reply.stream:
         return Json(await until_gone(request.receive, reply.run()))
-    batches = reply.batches(server.options.ping_seconds)
+    batches = reply.batches(reply.server.options.ping_seconds)
     return EventStream(reply, batches, await until_gone(request.receive, anext(batches)))
-
-
-async def _start(request: Request, server: Server, prepare: Prepare) -> Reply:
-    """Start the answers to a request; its body is not kept beyond that."""
-    async with server.queue.place() as place:
-        text = await place.read(request.stream())
-        work = server.executor.run(lambda: prepare(server, parse_json(text), place))
-        reply: Reply = await until_gone(request.receive, work)
-        place.start(reply.answers)
-        return reply
 
 
 class EventStream(Response):

@@ -12,11 +12,10 @@ from starlette.responses import PlainTextResponse, Response
 
 from .absent import Absent
 from .errors import ApiError, invalid, not_found, unsupported
+from .fields import Completion, generation_settings, parse
 from .http import Json
-from .limits import LIMITS, check_field
+from .jsons import LIMITS, check_field
 from .reply import FINGERPRINT
-from .sampling_params import generation_settings
-from .schema import Completion, parse
 from .server import Server
 
 
@@ -155,10 +154,8 @@ async def metrics(request: Request) -> Response:
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4", headers=headers)
 
 
-def tokenize(server: Server, body: Any) -> dict[str, Any]:
+def tokenize(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """POST /tokenize, with llama-server's `content` or vLLM's `prompt`."""
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
     is_vllm = "content" not in body and "prompt" in body
     field = "prompt" if is_vllm else "content"
     content = body.get(field)
@@ -182,10 +179,8 @@ def _piece(server: Server, token: int) -> str | list[int]:
         return list(piece)
 
 
-def detokenize(server: Server, body: Any) -> dict[str, Any]:
+def detokenize(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """POST /detokenize."""
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
     tokens = body.get("tokens", [])
     if not isinstance(tokens, list):
         raise invalid("Field 'tokens': expected a list of tokens")

@@ -1,16 +1,22 @@
-"""JSON in, within limits, and out: orjson if it is installed, else the standard library."""
+"""JSON of requests, within limits, and of answers: orjson reads and writes it if it is installed.
+
+One table has the limits of the fields of all endpoints, which are checked first.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from ..chat import CONSTRAINTS
+from ..chat.limits import MAX_MESSAGES, MAX_TOOLS
 from .errors import invalid
-from .limits import check_body, check_text
 
 _PARSING = threading.Lock()
 """The parser holds the GIL: between two bodies all other threads have their turn."""
@@ -20,6 +26,71 @@ try:
     orjson = import_module("orjson")
 except ImportError:
     orjson = None
+
+N_VALUES_MAX = (1 << 20) + 4096
+"""Lists, objects and what they hold, in a body: the largest prompt and more. Each takes some 60 bytes, and but three of
+the body; no other thread runs while they are parsed."""
+N_EMBEDDINGS_MAX = 2048
+"""Texts of a request for embeddings: OpenAI's limit."""
+N_FLOATS_MAX = 1 << 24
+"""Numbers of an answer with embeddings."""
+N_LOGPROBS_MAX = 1 << 22
+"""Of all tokens of a request that may come: each takes some 100 bytes until its end."""
+_N_ITEMS_MAX = 100_000
+_MEDIA = ("image_url", "input_audio", "input_image", "source")
+"""Parts with files, which have limits of their own (`media.limits`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The limits of a field; None: not limited."""
+
+    n_entries: int | None = None
+    """Of a list or an object."""
+    n_bytes: int | None = None
+    """Of all its text in UTF-8, but for files."""
+    n_values: int | None = None
+    """Of all lists and objects in it, at any depth, together."""
+    largest: int | None = None
+    """Of a number."""
+
+
+_TEXT = Limit(n_bytes=16 << 20)
+_LOGPROBS = Limit(largest=1024)
+_STOP = Limit(n_entries=256, n_bytes=16 << 10)
+
+LIMITS: dict[str, Limit] = {
+    "stop": _STOP,
+    "stop_sequences": _STOP,
+    "dry_sequence_breakers": Limit(n_entries=64, n_bytes=4 << 10),
+    "samplers": Limit(n_entries=32, n_bytes=1 << 10),
+    "logit_bias": Limit(n_entries=1 << 16, n_bytes=1 << 20),
+    "n_probs": _LOGPROBS,
+    "logprobs": _LOGPROBS,
+    "top_logprobs": _LOGPROBS,
+    "n": Limit(largest=128),
+    "n_cmpl": Limit(largest=128),
+    "response_fields": Limit(n_entries=64, n_bytes=16 << 10),
+    "lora": Limit(n_entries=64),
+    **dict.fromkeys(sorted(CONSTRAINTS), Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX)),
+    "tools": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
+    "tool_choice": Limit(n_bytes=4 << 10, n_values=64),
+    "chat_template_kwargs": Limit(n_bytes=1 << 20, n_values=10_000),
+    "reasoning_budget_message": Limit(n_bytes=16 << 10),
+    "instructions": _TEXT,
+    "system": Limit(n_bytes=16 << 20, n_values=_N_ITEMS_MAX),
+    "messages": Limit(n_entries=MAX_MESSAGES, n_bytes=16 << 20, n_values=_N_ITEMS_MAX),
+    "input": Limit(n_bytes=16 << 20, n_values=1 << 20),
+    "prompt": Limit(n_bytes=16 << 20, n_values=1 << 20),
+    "suffix": _TEXT,
+    "input_prefix": Limit(n_bytes=16 << 20, n_values=1 << 20),
+    "input_suffix": Limit(n_bytes=16 << 20, n_values=1 << 20),
+    "input_extra": Limit(n_entries=1024, n_bytes=16 << 20),
+    "markdown": Limit(n_bytes=32 << 10),
+    "content": Limit(n_bytes=4 << 20, n_values=1 << 20),
+    "tokens": Limit(n_entries=1 << 20),
+}
+"""Field -> limit. Other fields are numbers with bounds in `schema`, or are not looked at."""
 
 
 def dumps(value: Any) -> bytes:
@@ -34,24 +105,83 @@ def dumps(value: Any) -> bytes:
     return text.encode(errors="backslashreplace")  # a lone surrogate becomes JSON's own escape of it
 
 
-def parse_json(text: bytes) -> Any:
+def parse_json(text: bytes) -> dict[str, Any]:
     """A request's body. An empty one is an empty object.
 
     Raises:
-        ApiError: it is not JSON, is too deep, or exceeds a limit of requests.
+        ApiError: it is no object in JSON, is too deep, exceeds a limit, or would take many times its own size.
     """
-    check_text(text)
+    n = sum(map(text.count, (b",", b"[", b"{")))
+    if n > N_VALUES_MAX:
+        raise invalid(f"the body: expected at most {N_VALUES_MAX} commas and opening brackets, found {n}")
     try:
         with _PARSING:
-            body = _loads(text) if text.strip() else {}
+            if not text.strip():
+                body: Any = {}
+            else:
+                body = json.loads(text, parse_constant=_no_constant) if orjson is None else orjson.loads(text)
     except (ValueError, RecursionError) as e:
         raise invalid(f"the body is not JSON: {e}") from None
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
     check_body(body)
     return body
 
 
-def _loads(text: bytes) -> Any:
-    return orjson.loads(text) if orjson is not None else json.loads(text, parse_constant=_no_constant)
+def check_body(body: Mapping[str, Any]) -> None:
+    """Check all fields of a request.
+
+    Raises:
+        ApiError: one is beyond its limit.
+    """
+    for field, limit in LIMITS.items():
+        if body.get(field) is not None:
+            check_field(field, body[field], limit)
+
+
+def check_field(field: str, value: Any, limit: Limit) -> None:
+    """Check one field.
+
+    Raises:
+        ApiError: it is beyond its limit.
+    """
+    if limit.largest is not None and isinstance(value, (int, float)) and value > limit.largest:
+        raise invalid(f"Field '{field}': expected at most {limit.largest}, found {value}")
+    if limit.n_entries is not None and isinstance(value, (list, dict)) and len(value) > limit.n_entries:
+        raise exceeds(field, limit.n_entries, "entries", len(value))
+    if limit.n_bytes is None and limit.n_values is None:
+        return
+    n_bytes = n_values = 0
+    for part in _parts(value):
+        if isinstance(part, str):
+            n_bytes += len(part) if part.isascii() else len(part.encode(errors="surrogatepass"))
+        else:
+            n_values += len(part)
+    if limit.n_values is not None and n_values > limit.n_values:
+        raise exceeds(field, limit.n_values, "values", n_values)
+    if limit.n_bytes is not None and n_bytes > limit.n_bytes:
+        raise exceeds(field, limit.n_bytes, "bytes of text", n_bytes)
+
+
+def exceeds(field: str, n_max: int, what: str, n: int) -> Exception:
+    """The error for a field that holds too much."""
+    return invalid(f"Field '{field}': expected at most {n_max}{what and ' ' + what}, found {n}")
+
+
+def _parts(value: Any) -> Iterator[str | list[Any] | dict[str, Any]]:
+    """All texts, lists and objects in a value, and itself; names of an object are texts."""
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, list):
+            yield part
+            left += part
+        elif isinstance(part, dict):
+            yield part
+            yield from part
+            left += [item for name, item in part.items() if name not in _MEDIA]
 
 
 def _no_constant(name: str) -> None:

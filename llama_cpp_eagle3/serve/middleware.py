@@ -13,10 +13,10 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..config.serve import ServeOptions, is_loopback
 from .errors import ApiError
 from .http import error_response
-from .log import ACCESS
-from .options import ServeOptions, is_loopback
+from .log_lines import ACCESS
 
 PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html", "/favicon.ico"})
 """Paths that need no key."""
@@ -38,21 +38,22 @@ class Middleware:
         headers = Headers(scope=scope)
         status = 0
         scope.setdefault("state", {})
-        allowed = self._allowed_origin(headers.get("origin"))
+        origin = headers.get("origin")
+        allowed = bool(self.options.cors_origins and origin and self._is_allowed(origin))
 
         async def send_out(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 added = [(b"server", b"llama-cpp-eagle3")]
-                if allowed:
-                    added += [(b"access-control-allow-origin", allowed.encode()), (b"vary", b"Origin")]
+                if origin and allowed:
+                    added += [(b"access-control-allow-origin", origin.encode()), (b"vary", b"Origin")]
                 message = {**message, "headers": [*message.get("headers", []), *added]}
             await _in_time(send(message), self.options.timeout_seconds)
 
         try:
             if scope["method"] == "OPTIONS":
-                await self._preflight(scope, receive, send_out, bool(allowed))
+                await self._preflight(send_out, allowed)
                 return
             try:
                 self._check(scope, headers)
@@ -85,22 +86,18 @@ class Middleware:
         key = given.removeprefix("Bearer ").encode()
         return sum(hmac.compare_digest(key, known) for known in self._keys) > 0  # the time must not depend on which
 
-    def _allowed_origin(self, origin: str | None) -> str:
-        """The value of Access-Control-Allow-Origin; empty if the header is not sent."""
+    def _is_allowed(self, origin: str) -> bool:
+        """Whether pages of an origin may read answers."""
         asked = self.options.cors_origins
-        if not asked or origin is None:
-            return ""
-        if asked == "*":
-            return origin
         if asked == "localhost":
             try:
-                host = urlsplit(origin).hostname
+                return urlsplit(origin).hostname in ("localhost", "127.0.0.1", "::1")
             except ValueError:
-                return ""
-            return origin if host in ("localhost", "127.0.0.1", "::1") else ""
-        return origin if origin in [other.strip() for other in asked.split(",")] else ""
+                return False
+        return asked == "*" or origin in map(str.strip, asked.split(","))
 
-    async def _preflight(self, scope: Scope, receive: Receive, send: Send, allowed: bool) -> None:
+    @staticmethod
+    async def _preflight(send: Send, allowed: bool) -> None:
         headers = [(b"content-length", b"0")]
         if allowed:
             headers += [

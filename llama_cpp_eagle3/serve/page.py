@@ -50,10 +50,10 @@ async def page(request: Request) -> Response:
     return HTMLResponse(text, headers=headers)
 
 
-def markdown(server: Server, body: Any) -> dict[str, Any]:
+def markdown(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """POST /markdown: HTML of an answer, for the page."""
     _check(server)
-    text = body.get("markdown") if isinstance(body, dict) else None
+    text = body.get("markdown")
     if not isinstance(text, str):
         raise invalid("Field 'markdown': expected a string")
     return {"html": _MARKDOWN.render(text)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .answer import Answer
 from .engine_thread import EngineThread
-from .errors import ApiError, failed, invalid, no_room, too_busy
+from .errors import failed, gone, invalid, no_room, too_busy
 from .metrics import Metrics
 
 _N_BODIES = 4  # of the largest size, at once
@@ -38,19 +38,24 @@ class Queue:
     async def place(self, n: int = 0) -> AsyncIterator[Place]:
         """What a request holds until it has been prepared. n: its sequences, if it is known how many.
 
+        An error ends what has been started in the place.
+
         Raises:
             ApiError: as `Place.take`.
         """
-        place = Place(self)
+        place, has_ended = Place(self), False
         try:
             if n:
                 place.take(n)
             yield place
+            has_ended = True
         finally:
             self.n_bytes -= place.n_bytes
             with self.lock:
                 place.is_over = True
                 self.n_preparing -= place.n
+            for answer in () if has_ended else place.started:
+                self.engine_thread.cancel(answer)
 
     @property
     def n_waiting(self) -> int:
@@ -81,6 +86,7 @@ class Place:
     """Sequences that it may start."""
     n_bytes: int = 0
     """Of its body, if that is not small."""
+    started: Sequence[Answer] = ()
     is_over: bool = False
 
     async def read(self, stream: AsyncIterator[bytes]) -> bytes:
@@ -108,15 +114,21 @@ class Place:
         """
         with self.queue.lock:
             if self.is_over:
-                raise ApiError(499, "invalid_request_error", "the client has left, or the request's time is over")
+                raise gone()
             self.queue.check_room(n)
             self.queue.n_preparing += n
             self.n += n
 
     def start(self, answers: Sequence[Answer]) -> None:
-        """Have sequences run, or wait, in the places that were taken."""
+        """Have sequences run, or wait, in the places that were taken. From any thread.
+
+        Raises:
+            ApiError: the client has gone.
+        """
         with self.queue.lock:
+            if self.is_over:
+                raise gone()
             self.queue.n_preparing -= self.n
-            self.n = 0
+            self.n, self.started = 0, answers
             for answer in answers:
                 self.queue.engine_thread.submit(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
@@ -13,8 +13,9 @@ from ..engine import Output, Vocab
 from ..errors import ContextFullError
 from .answer import Answer, Came, Progress
 from .errors import ApiError, failed, invalid, out_of_memory, too_long
+from .fields import generation_settings
 from .jsons import dumps
-from .sampling_params import generation_settings
+from .queue import Place
 from .server import Server, random_id
 
 FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
@@ -172,6 +173,17 @@ class Reply(ABC):
             "ttft_ms": round(1e3 * ttft, 1),
             "finish": ",".join(sorted({answer.end.finish_reason if answer.end else "left" for answer in answers})),
         }
+
+
+Prepare = Callable[[Server, dict[str, Any], Place], Reply]
+"""Makes the reply to a request's JSON, in a thread."""
+
+
+def start(prepare: Prepare, server: Server, body: dict[str, Any], place: Place) -> Reply:
+    """Make the reply to a request, and have its answers run, or wait."""
+    reply = prepare(server, body, place)
+    place.start(reply.answers)
+    return reply
 
 
 class NamedEvents(Reply):

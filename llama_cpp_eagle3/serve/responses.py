@@ -12,31 +12,29 @@ from .answer import Answer, Progress
 from .chat import count_tokens as count_chat_tokens
 from .chat import prepare_message
 from .errors import ApiError, invalid, unsupported
+from .fields import MESSAGE_ALONE
 from .queue import Place
 from .reply import NamedEvents, progress_of
 from .response_items import messages_of
-from .schema import MESSAGE_ALONE
 from .server import Server, random_id
 
 
-def prepare_response(server: Server, body: Any, place: Place) -> ResponsesReply:
+def prepare_response(server: Server, body: dict[str, Any], place: Place) -> ResponsesReply:
     """A request to /v1/responses."""
     return ResponsesReply(server, *prepare_message(server, to_chat(body, server.left_out), place))
 
 
-def count_tokens(server: Server, body: Any) -> dict[str, Any]:
+def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """/v1/responses/input_tokens."""
     return count_chat_tokens(server, to_chat(body, server.left_out))
 
 
-def to_chat(body: Any, left_out: LeftOut | None = None) -> dict[str, Any]:
+def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
     """A request as one to /v1/chat/completions.
 
     Raises:
         ApiError: it is not as it should be, or needs what is not here.
     """
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
     body = {name: value for name, value in body.items() if value is not None}
     if "input" not in body:
         raise invalid("'input' is required")

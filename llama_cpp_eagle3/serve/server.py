@@ -8,11 +8,13 @@ import secrets
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..chat import LeftOut, Loosened
-from ..chat.builtin_templates import Templates
+from ..chat.builtin_templates import named_templates
+from ..config.serve import ServeOptions
 from ..draft.costs import why_not_read
 from ..engine import DraftSettings, Request, Sampling, Shift
 from ..errors import ContextFullError
@@ -22,14 +24,12 @@ from .embedder import Embedder
 from .engine_thread import EngineThread
 from .errors import failed, invalid, too_long
 from .executor import Executor
+from .fields import SEED_RANDOM, Completion, draft_of, sampling_of
 from .infill import Infill
-from .limits import check_logprobs
+from .jsons import N_LOGPROBS_MAX
 from .metrics import Metrics
-from .options import ServeOptions
 from .queue import Queue
 from .record import Recorder
-from .sampling_params import SEED_RANDOM, draft_of, sampling_of, stops_of
-from .schema import Completion
 from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Server:
         self.engine_thread = EngineThread(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
         self.infill = Infill(self.tokenizer, options.spm_infill)
-        self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
+        self.templates = named_templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()
         self.embedder = self._make_embedder() if options.embeddings else None
         self.queue = Queue(self.engine_thread, self.metrics, options.n_queue_max, options.n_body_max)
@@ -127,7 +127,7 @@ class Server:
 
     async def run_in_executor(self, function: Any, *args: Any) -> Any:
         """Run a function that reads or writes files in a thread, without a deadline."""
-        return await self._file_executor.run(function, *args)
+        return await self._file_executor.run(partial(function, *args))
 
     async def run_on_engine_thread(self, function: Any, seq_id: int | None = None) -> Any:
         """Run a function on the engine thread between two steps; seq_id: once this slot is free."""
@@ -160,6 +160,7 @@ class Server:
         engine = self.engine
         asked = sampling_of(c, self.tokenizer, **sampling)
         has_media = bool(options.get("media"))
+        may_shift = self.options.context_shift and not has_media
         draft = draft_of(c.speculative, engine.draft)
         answers: list[Answer] = []
         for tokens in prompts:
@@ -168,7 +169,12 @@ class Server:
                 raise too_long(len(tokens), engine.n_ctx)
             n_max = _N_UNLIMITED if self.options.context_shift else n_left
             n_tokens = max(1, min(n_max, c.n_predict if c.n_predict >= 0 else n_max))
-            check_logprobs(c.n_probs, c.n * n_tokens * len(prompts) + len(tokens) * c.echo)
+            n_kept = c.n * n_tokens * len(prompts) + len(tokens) * c.echo
+            if c.n_probs * n_kept > N_LOGPROBS_MAX:
+                raise invalid(
+                    f"Field 'n_probs' (logprobs): expected at most {N_LOGPROBS_MAX} in all texts together, found "
+                    f"{c.n_probs} for each of {n_kept} tokens: send a smaller max_tokens"
+                )
             first: Answer | None = None
             for i in range(c.n):
                 try:
@@ -177,14 +183,14 @@ class Server:
                             tokens,
                             asked if i == 0 else replace(asked, seed=_seed_of_child(asked, i)),
                             max_tokens=n_tokens,
-                            stop=stops_of(c),
+                            stop=c.stop,
                             draft=draft,
                             logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
-                            seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
+                            seq_id=c.id_slot % engine.target.n_seq if c.id_slot >= 0 and i == 0 else None,
                             cache_prompt=c.cache_prompt or i > 0,
                             exact=True,
                             n_indent=c.n_indent,
-                            shift=None if has_media else self._shift_of(c, len(tokens)),
+                            shift=self._shift_of(c, len(tokens)) if may_shift else None,
                             prompt_logprobs=not has_media and c.echo and c.n_probs > 0 and i == 0,
                             **options,
                         )
@@ -199,9 +205,7 @@ class Server:
                 answers.append(answer)
         return answers
 
-    def _shift_of(self, c: Completion, n_prompt: int) -> Shift | None:
-        if not self.options.context_shift:
-            return None
+    def _shift_of(self, c: Completion, n_prompt: int) -> Shift:
         n_keep = n_prompt if c.n_keep < 0 else c.n_keep + (self.tokenizer.vocab.bos >= 0)
         return Shift(n_keep, c.n_discard)
 

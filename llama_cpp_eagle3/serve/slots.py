@@ -89,16 +89,16 @@ async def act(request: Request) -> Response:
             await place.read(request.stream())  # none is needed, but only after it can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
-        path = await compute(request, _path)
+        path = await compute(request, lambda server, body, place: _path(server, body))
         work = _save(server, id_slot, path) if action == "save" else _restore(server, id_slot, path)
     else:
         raise invalid("Invalid action")
     return Json(await until_gone(request.receive, work))
 
 
-def _path(server: Server, body: Any) -> Path:
+def _path(server: Server, body: dict[str, Any]) -> Path:
     """The file that a request names, in the folder alone."""
-    folder, name = server.options.slot_save_path, body.get("filename") if isinstance(body, dict) else None
+    folder, name = server.options.slot_save_path, body.get("filename")
     assert folder is not None
     if (
         not isinstance(name, str)

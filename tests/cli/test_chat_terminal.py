@@ -253,10 +253,10 @@ def sampling(*flags: str) -> Any:
 
 def test_conversation(pair: Any) -> None:
     """Turns, what fails, a stop string, a schema."""
-    from llama_cpp_eagle3.chat.builtin_templates import Templates
+    from llama_cpp_eagle3.chat import ChatTemplates
 
     with closing(load(pair[0], pair[1], n_ctx=128)) as llm:
-        templates = Templates(llm.model_address, TEMPLATE)
+        templates = ChatTemplates(llm.model_address, TEMPLATE)
         talk = Conversation(llm, templates, sampling(), system="sys", n_predict=6)
         text = "".join(piece.text for piece in talk.send("the self"))
         assert [m["role"] for m in talk.messages] == ["system", "user", "assistant"]
@@ -277,10 +277,10 @@ def test_conversation(pair: Any) -> None:
 
 
 def test_an_answer_that_is_left_stays(pair: Any) -> None:
-    from llama_cpp_eagle3.chat.builtin_templates import Templates
+    from llama_cpp_eagle3.chat import ChatTemplates
 
     with closing(load(pair[0], pair[1], n_ctx=256)) as llm:
-        talk = Conversation(llm, Templates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))
+        talk = Conversation(llm, ChatTemplates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))
         answer = talk.send("the self")
         text = "".join(next(answer).text for _ in range(5))
         answer.close()

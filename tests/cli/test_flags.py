@@ -362,7 +362,7 @@ def test_errors_of_a_command_name_flags(tiny_target: Any, tiny_head: Any, capsys
 
 def test_a_head_that_is_named_and_not_given(tiny_target: Any, capsys: Any) -> None:
     from llama_cpp_eagle3.cli import main
-    from llama_cpp_eagle3.cli.server import why_no_draft
+    from llama_cpp_eagle3.cli.load_server import why_no_draft
 
     command = ["speculative-simple", "-p", "a", "-n", "2", "-t", "1", "-m", path_of(tiny_target), "--spec-type"]
     missing = "--spec-type names draft-eagle3, but no head is given (-md): "

@@ -72,7 +72,7 @@ def python(model: str) -> None:
 
 
 def server(model: str) -> None:
-    from llama_cpp_eagle3.serve.limits import LIMITS
+    from llama_cpp_eagle3.serve.jsons import LIMITS
     from serving import Running
 
     with Running(model, n_ctx=2 * N_CTX) as running:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from llama_cpp_eagle3.serve import http
-from llama_cpp_eagle3.serve.log import ACCESS
+from llama_cpp_eagle3.serve.log_lines import ACCESS
 from serving import Running
 
 BODY = {"prompt": "the self returned", "n_predict": 24, "temperature": 0.0}

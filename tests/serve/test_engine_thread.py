@@ -11,7 +11,7 @@ import pytest
 
 from llama_cpp_eagle3.serve.answer import Answer
 from llama_cpp_eagle3.serve.engine_thread import EngineThread
-from llama_cpp_eagle3.serve.schema import Completion
+from llama_cpp_eagle3.serve.fields import Completion
 
 
 class Idle:

@@ -16,7 +16,7 @@ import os, sys, time
 import numpy
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.cli import serve
-from llama_cpp_eagle3.cli.server import load_server
+from llama_cpp_eagle3.cli.load_server import load_server
 from llama_cpp_eagle3.cli.server_options import serve_options
 
 def n_threads():

@@ -8,8 +8,8 @@ import llama_cpp
 import pytest
 
 from llama_cpp_eagle3.cli import serve
+from llama_cpp_eagle3.cli.load_server import load_server
 from llama_cpp_eagle3.cli.parser import Parser
-from llama_cpp_eagle3.cli.server import load_server
 from llama_cpp_eagle3.cli.server_options import serve_options
 from loading import path_of
 from serving import Running

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llama_cpp_eagle3.serve.log import ACCESS
+from llama_cpp_eagle3.serve.log_lines import ACCESS
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 20, "temperature": 0.0}

@@ -15,7 +15,7 @@ import pytest
 
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.cli.server_options import add_server_flags, serve_options
-from llama_cpp_eagle3.serve.log import ACCESS, configure
+from llama_cpp_eagle3.serve.log_lines import ACCESS, configure
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 2}

@@ -30,8 +30,6 @@ def complete(
         tools: the request's; a tool's schema that cannot be kept is loosened there alone.
         changed: those of them that the chat code has got with other schemas than their own.
     """
-    if not grammar:
-        return SchemaGrammar("")
     names = tuple(map(name_of, changed))
     return _complete(grammar, tuple((a, b, c, d) for a, b, c, d in open_schemas), json.dumps(tools), names)
 

@@ -6,7 +6,7 @@ import argparse
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from ..serve.options import ServeOptions
+from ..config.serve import ServeOptions
 from ..serve.server import Server
 from .model import load_model
 from .sources import drafts_by_block, head_of, lacks_head, source_options

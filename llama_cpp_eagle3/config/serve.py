@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ..media import AllowHttp
-from .limits import PREPARE_SECONDS
-
-_N_BODY_MAX = 64 << 20
+AllowHttp = bool | Literal["private"]
+"""Whether http addresses are fetched: no, public ones, or those of this machine and of private networks too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,12 @@ class ServeOptions:
     slot_save_path: Path | None = None
     n_queue_max: int = 128
     """Sequences that may wait beside those that run."""
-    n_body_max: int = _N_BODY_MAX
+    n_body_max: int = 64 << 20
     timeout_seconds: float = 600.0
     """How long a client may take to send a body, or to read a part of an answer."""
     ping_seconds: float = 30.0
-    prepare_seconds: float = PREPARE_SECONDS
+    prepare_seconds: float = 60.0
+    """For what comes before a request can wait for its turn: templates, tokens, grammars, images."""
     why_no_draft: str = ""
     chat_template: str = ""
     """In place of the model's own: Jinja, or the name of one of llama.cpp's."""

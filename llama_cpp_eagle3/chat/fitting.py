@@ -1,4 +1,4 @@
-"""Conversations that a template refuses, in a form that it takes.
+"""Conversations and tools that a template refuses, in a form that it takes.
 
 What a template takes is found by rendering small conversations, as llama.cpp finds its capabilities. What it takes
 stays as it is, so that its prompts are llama-server's.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from .schema.core import TYPES
+from .schema.tools import parameters_of
+
 Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
 P = TypeVar("P", bound="_Rendered", covariant=True)
 
 _SYSTEM = ("system", "developer")
@@ -103,9 +107,10 @@ def apply_fitting(
     Raises:
         ValueError: no form is taken; the error is that of the conversation as it came.
     """
-    given = list(messages)
-    for rule in _INSTRUCTIONS:
-        given = _changed(rule, habits, given, bool(tools), "leaves out")
+    given, roles = list(messages), [message.get("role") for message in messages]
+    if "user" not in roles or any(role in _SYSTEM for role in roles[1:]):
+        for rule in _INSTRUCTIONS:
+            given = _changed(rule, habits, given, bool(tools), "leaves out")
     try:
         return apply(given, tools=tools, **options)
     except ValueError as e:
@@ -331,3 +336,61 @@ _OTHERS = (
     _Rule("turns", _Probe([_USER, _USER], [_USER]), _with_turns),
     _Rule("results", _Probe([*_called(), _USER], [*_called(), _ANSWER, _USER]), _with_results_alone),
 )
+
+
+def shown_tools(tools: Sequence[Tool], can_show: Callable[[Tool], bool]) -> tuple[list[Tool], list[Tool]]:
+    """(tools to be shown, those of them that are not shown with their own schema).
+
+    Some templates fail at a schema that is none, or at one that their authors did not foresee. The prompt has a plain
+    schema then, for that tool alone; the answer is held to the tool's own.
+
+    Args:
+        tools: of the request.
+        can_show: whether the template takes a tool.
+    """
+    shown, changed = [], []
+    for tool in tools:
+        best = tool if can_show(tool) else next(filter(can_show, _plainer(tool)), tool)
+        shown.append(best)
+        if best is not tool:
+            changed.append(tool)
+    return shown, changed
+
+
+def _plainer(tool: Tool) -> Iterator[Tool]:
+    if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
+        return
+    given = parameters_of(tool)
+    properties = given.get("properties") if isinstance(given, dict) else None
+    named = properties if isinstance(properties, dict) else {}
+    required = given.get("required") if isinstance(given, dict) else None
+    names = [name for name in required if name in named] if isinstance(required, list) else []
+    for plain in (_plain, _plainest):
+        parameters = {
+            "type": "object",
+            "properties": {name: plain(schema) for name, schema in named.items()},
+            "required": names,
+        }
+        yield {**tool, "function": {**tool["function"], "parameters": parameters}}
+
+
+def _plain(schema: Any) -> dict[str, Any]:
+    """With one type, and what says in words what it is."""
+    own = schema if isinstance(schema, dict) else {}
+    kinds = own.get("type") if isinstance(own.get("type"), list) else [own.get("type")]
+    kind = next((kind for kind in kinds or () if kind in TYPES and kind != "null"), "string")
+    found: dict[str, Any] = {"type": kind, "description": _description(own)}
+    if isinstance(own.get("enum"), list) and own["enum"] and all(isinstance(value, str) for value in own["enum"]):
+        found["enum"] = own["enum"]
+    if kind == "array":
+        found["items"] = {"type": "string"}
+    return found
+
+
+def _plainest(schema: Any) -> dict[str, Any]:
+    return {"type": "string", "description": _description(schema if isinstance(schema, dict) else {})}
+
+
+def _description(schema: dict[str, Any]) -> str:
+    text = schema.get("description")
+    return text if isinstance(text, str) else ""
