@@ -35,9 +35,6 @@ from .batch import (
     run_batch,
     run_one,
 )
-from .chat import ChatTemplates
-from .chat.completion import ChatCompletion, chat_arguments, read_chat, request_of
-from .chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
 from .config.eagle3 import DEFAULTS
 from .context import Context, Generation
 from .engine import FimTokens, Media, Request, SamplerChain, Sampling, check_seed
@@ -48,7 +45,6 @@ from .llama_loading import LoadedLlama, load_llama
 from .loaded_model import LoadedModel
 from .loading import Loading
 from .log import log_info, show_llama_cpp
-from .media import Projector, hook_handler, open_projector
 from .model_file import file_errors
 from .model_options import ModelOptions
 from .sampling_arguments import SCHEMAS, SamplingDefaults, asked_grammar
@@ -57,7 +53,9 @@ from .state import Eagle3State, check_state
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
+    from .chat import ChatTemplates
     from .config.eagle3 import ConstructorOptions, Eagle3LlamaOptions
+    from .media import Projector
 
 _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
@@ -149,8 +147,10 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         engine.draft = self.draft_settings
         self._n_ctx = engine.n_ctx
         self._context.start(loaded, logits_all=self._logits_all)
-        hook_handler(self.chat_handler, self, int(self._ctx.ctx))
+        self._hook_handler()
         if given["mmproj_path"] is not None:
+            from .media import open_projector
+
             self._projector = open_projector(self, given["mmproj_path"], given["media_placeholder"])
             self._log(self._projector.describe())
             for file in self._loading.draft_files:
@@ -481,6 +481,8 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
     @cached_property
     def chat_templates(self) -> ChatTemplates:
         """The model's chat templates, in llama.cpp's own code."""
+        from .chat import ChatTemplates  # not above: importing chat takes as long as all the rest
+
         return ChatTemplates(ctypes.cast(self._model.model, ctypes.c_void_p).value)
 
     def create_chat_completion(
@@ -497,6 +499,8 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
             ValueError: the request cannot work.
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
+            from .chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
+
             given = signature(Llama.create_chat_completion).bind_partial(self, messages, *args, **options).arguments
             del given["self"]
             tool = forced_tool(given)
@@ -504,6 +508,8 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
                 model: Any = WithForcedTool(self, tool)
                 return Llama.create_chat_completion(model, **with_forced_tool(given, tool))  # type: ignore[no-any-return]
             return super().create_chat_completion(**_with_grammar(given))  # type: ignore[no-any-return]
+        from .chat.completion import ChatCompletion, chat_arguments, read_chat, request_of
+
         arguments = chat_arguments((messages, *args), options)
         chat = read_chat(arguments, self.chat_templates, self._projector, self._given["media_http"])
         self._check_length(chat.params.prompt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,9 @@ from .guard import closed_error
 from .llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat_format
 from .loaded_model import LoadedModel
 from .loading import Loading
-from .media import Projector, hook_handler
+
+if TYPE_CHECKING:
+    from .media import Projector
 
 DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))
 
@@ -147,7 +149,14 @@ class LlamaAttributes:
     def chat_handler(self, handler: Any) -> None:
         self._chat_handler = handler
         if self._loaded_model is not None:
-            hook_handler(handler, cast("Any", self), int(self._ctx.ctx))
+            self._hook_handler()
+
+    def _hook_handler(self) -> None:
+        """Have a multimodal handler use the engine."""
+        if self._chat_handler is not None:
+            from .media import hook_handler
+
+            hook_handler(self._chat_handler, cast("Any", self), int(self._ctx.ctx))
 
     @property
     def rng(self) -> Rng:
