@@ -44,7 +44,7 @@ def load() -> None:
 
     if sys.platform == "darwin":
         # macOS resolves our undefined symbols only in libraries that are open globally
-        ctypes.CDLL(libllama()._name, mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(libllama_path()), mode=ctypes.RTLD_GLOBAL)
     try:
         if importlib.util.find_spec(_CORE) is None:
             _borrow_core(Path(__file__).parent)
@@ -56,16 +56,21 @@ def load() -> None:
     except ImportError as e:
         # all symbols are bound at load time, so a libllama without them ends here
         raise LibraryMismatchError(
-            f"the compiled module does not fit the loaded libllama ({libllama()._name}): {e}. {_ADVICE}"
+            f"the compiled module does not fit the loaded libllama ({libllama_path()}): {e}. {_ADVICE}"
         ) from e
 
 
 def libllama() -> ctypes.CDLL:
-    """The library that llama_cpp has loaded, for which it has no public name. `_name` is ctypes' own for its path."""
+    """The library that llama_cpp has loaded, for which it has no public name."""
     import llama_cpp
 
     library: ctypes.CDLL = llama_cpp.llama_cpp._lib
     return library
+
+
+def libllama_path() -> Path:
+    """Its file, for which ctypes has no public name either."""
+    return Path(libllama()._name)
 
 
 def _borrow_core(package: Path) -> None:

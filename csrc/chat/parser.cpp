@@ -172,8 +172,7 @@ void register_parser(py::module_ & m) {
                 }
                 return deltas;
             },
-            py::arg("text_added"), py::arg("is_partial") = true,
-            "Add text to the answer: what is new in its message.")
+            py::arg("text_added"), py::arg("is_partial") = true, "Add text to the answer: what is new in its message.")
         .def_property_readonly("message", [](const parser & self) { return to_dict(self.message); });
 }
 

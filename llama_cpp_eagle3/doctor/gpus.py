@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._library import libllama
+from .._library import libllama_path
 from ..cpu_build import NATIVE
 from .finding import Finding
 from .vulkan import VulkanDevices, vulkan_devices
@@ -108,7 +108,7 @@ def _read_gpu(folder: Path, root: Path) -> Gpu | None:
 
 def built_backends() -> set[str]:
     """Backends for GPUs that llama.cpp was compiled with, by its libraries' names."""
-    return backends_in(Path(libllama()._name).parent)
+    return backends_in(libllama_path().parent)
 
 
 def backends_in(folder: Path) -> set[str]:

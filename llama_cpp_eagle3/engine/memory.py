@@ -40,6 +40,8 @@ class Memory:
         """
         self.target, self.tap = target, tap
         self.drafters = Drafters(drafters, tap)
+        self.source_names: tuple[str, ...] = (NGRAM, *self.drafters.names)
+        """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
         self._can_replay = target.rollback_kind != "trim"
         self.needs_states = self._can_replay or (n_swa > 0 and not swa_full)
         """Whether the target can go back far only to saved states."""
@@ -53,12 +55,8 @@ class Memory:
     def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
         """Use other drafters; restart them in each slot next."""
         self.drafters = Drafters(drafters, self.tap)
+        self.source_names = (NGRAM, *self.drafters.names)
         self._n_heads += 1
-
-    @property
-    def source_names(self) -> tuple[str, ...]:
-        """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
-        return (NGRAM, *self.drafters.names)
 
     def n_replay(self, s: Sequence) -> int:
         """Accepted tokens of a sequence that the target has to evaluate again with the next batch."""

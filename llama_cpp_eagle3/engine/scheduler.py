@@ -159,11 +159,9 @@ class Scheduler:
 
     def _compact_slots(self) -> None:
         """Move the last sequence into a gap: without a shared cache llama.cpp cuts a batch where slots are free."""
-        if self.memory.target.is_pooled:
-            return
         while True:
             taken = sorted(s.seq_id for s in self.running)
-            gaps = [i for i in range(taken[0], taken[-1]) if i not in taken] if taken else []
+            gaps = [i for i in range(taken[0], taken[-1]) if i not in taken]
             if not gaps:
                 return
             last = max(self.running, key=lambda s: s.seq_id)
@@ -197,8 +195,10 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Choose what the next step evaluates; None if there is nothing."""
         self.slots.cache.sync()
-        self._admit()
-        self._compact_slots()
+        if self.waiting:
+            self._admit()
+        if len(self.running) > 1 and not self.memory.target.is_pooled:
+            self._compact_slots()
         return self._next_step()
 
     def reschedule(self, step: Step, error: ContextFullError) -> Step | None:

@@ -31,16 +31,13 @@ class Reply(ABC):
     def __init__(self, server: Server, answers: list[Answer], prefix: str = "cmpl-"):
         """answers: to be started. prefix: of the id."""
         self.server, self.answers = server, answers
+        self.stream = answers[0].completion.stream
+        """Whether the client wants events."""
         self.id, self.created, self.model = prefix + random_id(), int(time.time()), server.options.model_name
         self._came: list[Came] = []
         self._wake = asyncio.Event()
         for answer in answers:
             answer.receive = self._receive
-
-    @property
-    def stream(self) -> bool:
-        """Whether the client wants events."""
-        return self.answers[0].completion.stream
 
     def _receive(self, came: Came) -> None:
         self._came.append(came)

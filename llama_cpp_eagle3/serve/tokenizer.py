@@ -32,7 +32,8 @@ class Tokenizer:
         Raises:
             ApiError: it is none that can be tokenized, or it cannot fit into the context.
         """
-        self.check_length(text)
+        if len(text) > self.n_ctx:  # a shorter one fits
+            self.check_length(text)
         try:
             data = text.encode()
         except UnicodeEncodeError as e:

@@ -6,14 +6,13 @@ import ctypes
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 
-from llama_cpp_eagle3._library import libllama
+from llama_cpp_eagle3._library import libllama, libllama_path
 from llama_cpp_eagle3.errors import Eagle3Error
 
 from .tensors import Array
@@ -71,7 +70,7 @@ def encode(values: Array, kind: GgmlType) -> Array:
 def _quantize_chunk() -> Callable[..., int]:
     library = libllama()
     if sys.platform == "win32":  # there a library does not show the symbols of those that it needs
-        library = ctypes.CDLL(str(Path(library._name).with_name("ggml-base.dll")))
+        library = ctypes.CDLL(str(libllama_path().with_name("ggml-base.dll")))
     function = library.ggml_quantize_chunk
     function.restype = ctypes.c_size_t
     i64, pointer = ctypes.c_int64, ctypes.c_void_p
