@@ -19,10 +19,14 @@ class Thread:
     def __init__(self) -> None:
         self.engine = SimpleNamespace(target=SimpleNamespace(n_seq=2))
         self.answers: set[Any] = set()
+        self.cancelled: list[Any] = []
         self.failure = ""
 
     def submit(self, answer: Any) -> None:
         self.answers.add(answer)
+
+    def cancel(self, answer: Any) -> None:
+        self.cancelled.append(answer)
 
 
 @pytest.fixture
@@ -60,6 +64,9 @@ def test_places(queue: Queue) -> None:
         with pytest.raises(ApiError, match="has left") as late:
             place.take(1)  # a thread that is late
         assert late.value.code == 499
+        with pytest.raises(ApiError, match="has left"):
+            place.start([object()])  # type: ignore[list-item]
+        assert (len(queue.engine_thread.answers), queue.n_preparing) == (3, 0)
 
     asyncio.run(main())
     assert queue.n_preparing == 0
@@ -96,6 +103,22 @@ def test_an_error_gives_everything_back(queue: Queue) -> None:
     with pytest.raises(RuntimeError):
         asyncio.run(main())
     assert queue.n_preparing == queue.n_bytes == 0
+
+
+def test_what_was_started_ends_with_the_request(queue: Queue) -> None:
+    """The thread that prepares a request starts its answers: its client may leave before it hears of them."""
+    thread: Any = queue.engine_thread
+    answers: list[Any] = [object(), object()]
+
+    async def main() -> None:
+        async with queue.place(2) as place:
+            place.start(answers)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        asyncio.run(main())
+    assert thread.cancelled == answers
+    assert queue.n_preparing == 0
 
 
 def test_bodies_are_bounded_together(queue: Queue) -> None:
