@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
-from typing import Literal
+from operator import attrgetter, ne
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +32,6 @@ _ORDERED_ONLY = ("top_n_sigma", "xtc_probability", "dynatemp_range", "dry_multip
 """Options that llama_cpp's order has no sampler for."""
 _F32_TINY = float(np.finfo(np.float32).tiny)  # the reciprocal of what is smaller may be infinite
 _F32_MAX = float(np.finfo(np.float32).max)
-
-
-def _finite(x: float) -> float:
-    return min(max(x, -_LARGEST), _LARGEST)
 
 
 def check_rng(rng: str) -> None:
@@ -167,10 +164,10 @@ class Sampling:
     """Keep the probabilities of the candidates that the samplers left: see `SamplerChain.probs`."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, (float, np.floating)) and math.isnan(value):
-                raise ValueError(f"expected {f.name} to be a number, found nan")
+        values = _numbers_of(self)
+        if any(map(ne, values, values)):
+            name = next(name for name, value in zip(_NUMBERS, values, strict=True) if value != value)
+            raise ValueError(f"expected {name} to be a number, found nan")
         if not _F32_TINY <= self.repeat_penalty <= _F32_MAX:
             raise ValueError(f"expected repeat_penalty to be finite and greater than 0, found {self.repeat_penalty}")
         for name in ("frequency_penalty", "presence_penalty"):
@@ -193,19 +190,26 @@ class Sampling:
         takes the numbers as they are: 8 GiB for 2147483647, and another number for what is larger. Its floats have 32
         bits: what is infinite there makes logits that are no numbers.
         """
-        floats = {f.name: getattr(self, f.name) for f in fields(self)}
-        floats = {name: _finite(value) for name, value in floats.items() if isinstance(value, float)}
-        floats["repeat_penalty"] = max(_SMALLEST, _finite(self.repeat_penalty))
-        return replace(
-            self,
-            **floats,
-            logit_bias={token: bias if bias == -math.inf else _finite(bias) for token, bias in self.logit_bias.items()},
-            top_k=max(0, min(self.top_k, n_vocab)),
-            min_keep=max(0, min(self.min_keep, n_vocab)),
-            repeat_last_n=max(0, min(self.repeat_last_n, n_ctx)),
-            dry_penalty_last_n=max(0, min(self.dry_penalty_last_n, n_ctx)),
-            dry_allowed_length=max(-n_ctx, min(self.dry_allowed_length, n_ctx)),
-        )
+        limits = {
+            "repeat_penalty": (_SMALLEST, _LARGEST),
+            "top_k": (0, n_vocab),
+            "min_keep": (0, n_vocab),
+            "repeat_last_n": (0, n_ctx),
+            "dry_penalty_last_n": (0, n_ctx),
+            "dry_allowed_length": (-n_ctx, n_ctx),
+        }
+        changed: dict[str, Any] = {}
+        for name, value in zip(_NUMBERS, _numbers_of(self), strict=True):
+            low, high = limits.get(name, (-_LARGEST, _LARGEST))
+            if isinstance(value, float) or name in limits:
+                within = min(max(value, low), high)
+                if within != value:
+                    changed[name] = within
+        bias = {token: x for token, x in self.logit_bias.items() if x != -math.inf and abs(x) > _LARGEST}
+        if bias:
+            bias = {token: min(max(x, -_LARGEST), _LARGEST) for token, x in bias.items()}
+            changed["logit_bias"] = {**self.logit_bias, **bias}
+        return replace(self, **changed) if changed else self
 
     @property
     def has_rules(self) -> bool:
@@ -251,3 +255,5 @@ class Sampling:
 
 
 _DEFAULTS = {f.name: f.default for f in fields(Sampling)}
+_NUMBERS = tuple(f.name for f in fields(Sampling) if f.type in ("int", "float"))
+_numbers_of = attrgetter(*_NUMBERS)
