@@ -1,7 +1,7 @@
 """Does a row's result depend on what else is in its pass? Which operation is the first that says so?
 
-    python tests/support/bit_equal.py model.gguf...             models of your own
-    python tests/support/bit_equal.py --archs [llama qwen3 ...] the random models of the tests, all without names
+    python tools/bit_equal.py model.gguf...             models of your own
+    python tools/bit_equal.py --archs [llama qwen3 ...] the random models of the tests, all without names
 
 A chain is decoded behind the same prompt one row at a time and in passes of several rows; logits are compared bit for
 bit. Where they differ all nodes of both graphs are recorded, and the first operation is named whose rows differ.
@@ -271,7 +271,8 @@ def _files(archs: list[str] | None, models: list[Path], types: list[str], folder
     yield from ((path.stem, path) for path in models)
     if archs is None:
         return
-    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+    root = Path(__file__).resolve().parents[1]
+    sys.path += [str(root / "benchmarks"), str(root / "tests" / "support")]
     from arch_keys import ROWS
     from inflate import quantize_target
     from random_arch import write_random_arch

@@ -1,4 +1,4 @@
-"""Make the models of tests/support/vlm: `python make_vlm.py <vendor/llama.cpp of the sdist> [name ...]`.
+"""Make the models of tests/support/vlm: `python tools/make_vlm.py <vendor/llama.cpp of the sdist> [name ...]`.
 
 Random tiny multimodal models of transformers, converted by llama.cpp's converter into a model and an mmproj file, and
 what transformers computes for a prompt with an image or a sound: hidden states of all boundaries, and logits. Needs
@@ -24,7 +24,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-OUT = Path(__file__).parent / "vlm"
+OUT = Path(__file__).resolve().parents[1] / "tests" / "support" / "vlm"
 N_BYTES = 256
 VOCAB = 320
 CHAT_TEMPLATE = (

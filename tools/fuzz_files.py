@@ -1,8 +1,8 @@
 """Load spoilt model files, thousands of them: each loads and decodes, or raises an error of ours; no process ends.
 
-    python tests/support/fuzz_files.py --cases 20000              (all of them, and what became of them)
-    python tests/support/fuzz_files.py --cases 500 --add FILE     (those behind the ones that FILE has, added to it)
-    python tests/support/fuzz_files.py --case 1234                (one of them, in this process)
+    python tools/fuzz_files.py --cases 20000              (all of them, and what became of them)
+    python tools/fuzz_files.py --cases 500 --add FILE     (the next ones after those of FILE, added to it)
+    python tools/fuzz_files.py --case 1234                (one of them, in this process)
 
 A case is a number: the same one makes the same file. Workers load many files each and say which one they are at, so
 that their end, or their silence, tells which file it was.
@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 ARCHS = ("llama", "qwen3moe", "gemma3", "deepseek2", "gpt-oss", "qwen35moe", "falcon-h1", "gemma4")
 HEADS: tuple[dict[str, Any], ...] = (
@@ -334,7 +336,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--options", type=json.loads, default={}, help="keyword arguments of Eagle3Llama, as JSON")
     parser.add_argument(
-        "--add", type=Path, metavar="FILE", help="go on behind the cases of FILE, and add to its figures"
+        "--add", type=Path, metavar="FILE", help="go on after the cases of FILE, and add to its figures"
     )
     parser.add_argument("--out", type=Path, help="where to write the failures, as JSON")
     parser.add_argument("--folder", type=Path, help="where to put a case's file")

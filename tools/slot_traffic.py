@@ -1,6 +1,6 @@
 """Clients that generate, save, restore and erase at random, and what plain llama_cpp says of each text.
 
-`python slot_traffic.py [seconds] [seed] [kind ...]` runs it for a while, on every kind of memory if none is named.
+python tools/slot_traffic.py [seconds] [seed] [kind ...]    (for a while, on every kind of memory if none is named)
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from llama_cpp_eagle3._core import read_target
 from loading import load_plain

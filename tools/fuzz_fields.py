@@ -1,7 +1,7 @@
 """Send requests with random fields to servers, thousands of them: all are answered, none ends or spoils the process.
 
-    python tests/support/fuzz_fields.py --cases 20000 --write benchmarks/results/fuzz_fields.json
-    python tests/support/fuzz_fields.py --case 1234                (one of them, and what was answered)
+    python tools/fuzz_fields.py --cases 20000 --write benchmarks/results/fuzz_fields.json
+    python tools/fuzz_fields.py --case 1234                (one of them, and what was answered)
 
 A case is a number: the same one makes the same request. Four servers run in one process: of a pair with a head, of a
 model with images, with embeddings and filling in, and with a template that knows tools. All keep conversations in one
@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from fuzz_values import FLAGS, SAMPLING, TOOL, Fuzzer
 
