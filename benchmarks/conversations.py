@@ -32,7 +32,7 @@ import common
 import random_model
 from comparison import peer_tools
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine.prefix_nodes import n_common
 from llama_cpp_eagle3.whole_file import whole_file

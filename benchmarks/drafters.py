@@ -31,7 +31,7 @@ from comparison.runs import Peer, load
 from comparison.server import Server
 from inflate import inflate, inflated_pair, quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.draft import costs
 from random_model import SHAPES, Shape
 from toys.files import write_dflash, write_hybrid, write_mimo, write_useless

@@ -20,7 +20,7 @@ import common
 from comparison.runs import load
 from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine import Sampling
 

@@ -15,7 +15,7 @@ from llama_cpp._logger import set_verbose
 import common
 import random_model
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.draft import costs
 
 N_DRAFT = (1, 2, 3, 4, 7, 8, 15)

@@ -22,7 +22,7 @@ from llama_cpp._logger import set_verbose
 import common
 import random_model
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.draft import costs
 
 SHAPE = replace(random_model.SHAPES["Qwen3.5-4B"], n_layer=8)

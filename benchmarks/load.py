@@ -28,8 +28,8 @@ from comparison.server import N_BATCH, Server
 from comparison.synthetic import SyntheticAcceptance, rates_of
 from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.settings import numbers
+from llama_cpp_eagle3.bench.report import Spread, table
+from llama_cpp_eagle3.cli.bench import numbers
 from llama_cpp_eagle3.draft import costs
 
 PLAIN, AUTO, SERVER, DRAFTED = "plain", "auto", "llama-server plain", "llama-server draft-eagle3"

@@ -28,7 +28,7 @@ from comparison.bandwidth import read_bandwidth
 from comparison.report import plot_curves
 from inflate import quantize_target
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.draft import costs
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)

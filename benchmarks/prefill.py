@@ -9,7 +9,8 @@ import numpy as np
 
 import common
 import random_model
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from comparison.figures import percent
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.draft import costs
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import common
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.engine import Sampling, StoredPrefix
 from llama_cpp_eagle3.engine.prefix_nodes import Prefix, key_of
 from llama_cpp_eagle3.engine.prefix_tree import PrefixTree

@@ -29,8 +29,8 @@ import httpx
 import common
 from comparison import peer_tools
 from inflate import inflated_pair
-from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.settings import numbers
+from llama_cpp_eagle3.bench.report import Spread, table
+from llama_cpp_eagle3.cli.bench import numbers
 from llama_cpp_eagle3.draft import costs
 
 OURS, PLAIN = "ours", "llama-server"

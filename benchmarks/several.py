@@ -15,7 +15,7 @@ import common
 from comparison.runs import load
 from drafters import N_PROMPT, drafting, files_of, rows_of, take_turns
 from inflate import inflated_pair
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.draft import costs
 
 

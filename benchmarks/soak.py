@@ -27,7 +27,7 @@ import llama_cpp
 import numpy as np
 
 import common
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from serve import free_port
 
 _TOOL = {

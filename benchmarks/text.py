@@ -26,7 +26,7 @@ from comparison.runs import Peer, load, run_own
 from comparison.server import Server
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import NgramDrafter
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 
 SOURCES = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 

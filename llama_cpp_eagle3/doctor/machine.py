@@ -118,6 +118,15 @@ def judge_build(
     return found
 
 
+def cpu_name() -> str:
+    """The processor's name, or its architecture."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
 def processor_flags() -> set[str]:
     """The processor's flags by Linux; empty elsewhere."""
     try:
@@ -147,15 +156,9 @@ def cache_folder(folder: Path) -> list[Finding]:
 def devices() -> list[Finding]:
     """Processors, memory and accelerators, and whether they are used."""
     n_threads = default_threads()
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        cpuinfo = ""
-    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    name = named[1].strip() if named else platform.processor() or platform.machine()
     memory = free_memory()
     free = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory free"
-    found = [Finding("ok", f"{name}: {os.cpu_count()} logical cores, {n_threads} threads by default{free}")]
+    found = [Finding("ok", f"{cpu_name()}: {os.cpu_count()} logical cores, {n_threads} threads by default{free}")]
     found += judge_threads(n_threads, cpu_quota())
     accelerators = [f"{d.name} ({d.description})" for d in local_accelerators()]
     return found + judge_gpus(accelerators, find_gpus(), built_backends())

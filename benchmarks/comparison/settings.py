@@ -1,14 +1,15 @@
-"""What `bench` compares: ways of drafting."""
+"""Ways of drafting that are compared: those of `bench`, trees, and the policy with one source alone."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .. import Eagle3Llama
-from ..draft.kinds import NGRAM
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.cli.bench import numbers
+from llama_cpp_eagle3.draft.kinds import NGRAM, kind_of
 
 _KINDS = ("plain", "chain", "auto", "head", "text", "tree")
 _AUTO = ("auto", "head", "text")
@@ -85,20 +86,13 @@ class Setting:
             llm.draft_tree_depth, llm.draft_tree_topk, llm.draft_tree_tokens = self.depth, self.top_k, self.n_tokens
         elif self.n_max:
             llm.draft_n_max = self.n_max
+        elif llm.draft_model_path is not None:  # not as long as the chains of another side
+            llm.draft_n_max = kind_of(llm.draft_model_path).n_max_auto
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags that choose what to compare."""
-    group = parser.add_argument_group("what to compare")
-    group.add_argument(
-        "--n-max",
-        type=numbers,
-        default=[3],
-        metavar="N,...",
-        help="lengths of fixed chains (default: 3; none: '')",
-    )
-    group.add_argument("--no-plain", action="store_true", help="leave out plain decoding")
-    group.add_argument("--no-auto", action="store_true", help='leave out draft="auto"')
+    """Flags that choose what to compare, besides those of `bench`."""
+    group = parser.add_argument_group("more to compare")
     group.add_argument(
         "--source",
         action="append",
@@ -133,12 +127,22 @@ def from_arguments(args: argparse.Namespace) -> list[Setting]:
     return found
 
 
-def numbers(text: str) -> list[int]:
-    """Positive numbers between commas."""
-    try:
-        values = [int(part) for part in text.split(",") if part]
-    except ValueError:
-        values = [0]
-    if any(n < 1 for n in values):
-        raise argparse.ArgumentTypeError(f"expected positive numbers like 1,2,4, found {text!r}")
-    return values
+def load_largest(
+    settings: Sequence[Setting], sources: Sequence[str], load: Callable[..., Eagle3Llama]
+) -> Eagle3Llama | None:
+    """One engine for all sides that draft, with room for the largest of them; None: none drafts.
+
+    load: makes an engine of such options of `Eagle3Llama`.
+    """
+    sides = [s for s in settings if s.kind != "plain"]
+    if not sides:
+        return None
+    largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.is_auto, s.n_max))
+    options = largest.load_options(sources)
+    if largest.kind == "tree":  # recurrent targets keep as many states as the longest path is deep
+        depth = max(max(s.depth, s.n_max) for s in sides)
+        options |= {"draft_tree_depth": depth, "draft_tree_tokens": max(largest.n_tokens, depth)}
+    llm = load(**options)
+    if any(s.is_auto for s in sides):
+        llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
+    return llm
