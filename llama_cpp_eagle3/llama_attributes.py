@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from .llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat
 from .loaded_model import LoadedModel
 from .loading import Loading
 from .media import Projector, hook_handler
+
+if TYPE_CHECKING:
+    from .config.eagle3 import ConstructorOptions
 
 DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))
 
@@ -50,6 +53,7 @@ class LlamaAttributes:
     draft_settings: DraftSettings
     """The attributes `draft`, `draft_n_max`, ... as one object."""
     _context: Context
+    _given: ConstructorOptions
     _ctx: Any
     _guard: Guard
     _loaded_model: LoadedModel | None
