@@ -18,7 +18,7 @@ from comparison.runs import N_CTX, load, n_cores
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy
 from llama_cpp_eagle3.bench import machine
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 HERE = Path(__file__).parent
 
@@ -87,7 +87,7 @@ def draft_chain(drafter: Drafter, id_last: int, n: int) -> list[int]:
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:
     """Random files in the cache folder."""
-    target, head = random_model.random_pair(costs.cache_dir() / "random", args.shape, args.type, args.head_type)
+    target, head = random_model.random_pair(cache_dir() / "random", args.shape, args.type, args.head_type)
     return str(target), str(head)
 
 

@@ -21,8 +21,8 @@ from comparison.runs import load
 from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.bench.report import table
-from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.engine import Sampling
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 _N_RUNNING = 7
 _N_USUAL = 12  # steps before the prompt comes
@@ -68,7 +68,7 @@ def main() -> None:
     p.add_argument("--n-prompt", type=int, default=4000, help="tokens of the prompt that comes in")
     p.add_argument("--prefill-budget", type=int, nargs="*", default=[0, 512], help="0 = as the engine measures")
     p.add_argument("--cpu-time", action="store_true", help="count processor time: for a busy machine, with one thread")
-    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     model, head = common.pair(args) if args.model else map(str, inflated_pair(args.folder)[:2])
     rows, data = [], []

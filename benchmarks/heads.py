@@ -16,7 +16,7 @@ import common
 import random_model
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench.report import Spread, table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 N_DRAFT = (1, 2, 3, 4, 7, 8, 15)
 N_ACCEPTED = 2
@@ -55,7 +55,7 @@ def main() -> None:
     p.add_argument("--n-past", type=int, default=100, help="length of the text")
     args = p.parse_args()
     set_verbose(False)
-    folder, shape = costs.cache_dir() / "random", random_model.SHAPES[args.shape]
+    folder, shape = cache_dir() / "random", random_model.SHAPES[args.shape]
     folder.mkdir(parents=True, exist_ok=True)
     target = args.model or str(random_model.random_pair(folder, args.shape, "Q4_0", args.types[0])[0])
     params = llama_cpp.llama_model_default_params()

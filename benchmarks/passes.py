@@ -29,7 +29,7 @@ from comparison.report import plot_curves
 from inflate import quantize_target
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench.report import table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -55,7 +55,7 @@ def decode(
 
 def random_target(shape: str, ftype: str, n_threads: int) -> Path:
     """A file with random weights; types that cannot be dealt out are quantized from F16, as llama.cpp mixes them."""
-    folder = costs.cache_dir() / "random"
+    folder = cache_dir() / "random"
     if ftype in random_model.TYPES:
         return random_model.random_pair(folder, shape, ftype, "Q8_0")[0]
     path = folder / f"{shape}-{ftype}-quantized.gguf"

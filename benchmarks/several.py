@@ -16,14 +16,14 @@ from comparison.runs import load
 from drafters import N_PROMPT, drafting, files_of, rows_of, take_turns
 from inflate import inflated_pair
 from llama_cpp_eagle3.bench.report import table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 
 def main() -> None:
     p = common.parser(__doc__, runs=3)
     p.set_defaults(n_predict=96, n_prompts=3, threads=1, ctx_size=512)
     args = p.parse_args()
-    folder = costs.cache_dir() / "inflated"
+    folder = cache_dir() / "inflated"
     files = files_of("mtp", folder)
     head, useless_head = (inflated_pair(folder, random_head=random)[1] for random in (False, True))
     both = ("eagle3", "mtp")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
@@ -96,26 +95,26 @@ def compare(config: Config, progress: Callable[[str], None]) -> Result:
         engines = _engines(config, stack)
         prompts = [engines[0].tokenize(text.encode(), special=True) for text in config.texts]
 
-        def run(side: int, j: int, fresh: bool) -> Timed:
-            llm, (mode, n_max) = engines[side], config.settings[side]
+        def run(k: int, j: int, fresh: bool) -> Timed:
+            llm, (mode, n_max) = engines[k], config.settings[k]
             if mode != "plain":
                 llm.draft, llm.draft_n_max = mode, n_max or kind_of(config.draft).n_max_auto
             return generate(llm, prompts[j], config.n_predict, fresh=fresh, temperature=config.temperature, seed=j)
 
-        for side in range(len(sides)):  # to warm up
-            run(side, 0, False)
-        for side, j, i, fresh in turns(range(len(sides)), len(prompts), config.n_runs, config.n_fresh):
-            progress(f"prompt {j + 1} of {len(prompts)}, run {i + 1} of {config.n_runs}, {sides[side].name}")
-            text = run(side, j, fresh)
-            n_tokens[side][i] += len(text.tokens) - 1
-            seconds[side][i] += text.seconds
-            sides[side].stats += text.stats
+        for k in range(len(sides)):  # to warm up
+            run(k, 0, False)
+        for k, j, i, fresh in turns(range(len(sides)), len(prompts), config.n_runs, config.n_fresh):
+            progress(f"prompt {j + 1} of {len(prompts)}, run {i + 1} of {config.n_runs}, {sides[k].name}")
+            text = run(k, j, fresh)
+            n_tokens[k][i] += len(text.tokens) - 1
+            seconds[k][i] += text.seconds
+            sides[k].stats += text.stats
             if fresh:
-                sides[side].t_first.append(text.stats.prefill_seconds)
+                sides[k].t_first.append(text.stats.prefill_seconds)
             if text.tokens != expected.setdefault(j, text.tokens):
                 different.add(j)
-        for side, *totals in zip(sides, n_tokens, seconds, strict=True):
-            side.tokens_per_second = [n / t if t else 0.0 for n, t in zip(*totals, strict=True)]
+        for k, side in enumerate(sides):
+            side.tokens_per_second = [n / t if t else 0.0 for n, t in zip(n_tokens[k], seconds[k], strict=True)]
         llm = engines[-1]
         return Result(sides, len(different), llm.draft_type if llm.drafters else None, llm.loaded.cpu_kernels_used)
 
@@ -158,16 +157,22 @@ def load(
 def _engines(config: Config, stack: ExitStack) -> list[Eagle3Llama]:
     """The engine of each side, one for all that draft; they are closed with `stack`."""
     n_ctx = context_size(config.model, config.texts, config.n_predict, config.options["n_ctx"])
-    load_one = partial(load, config.model, **{**config.options, "n_ctx": n_ctx})
+
+    def load_one(head: str | None, **options: Any) -> Eagle3Llama:
+        options = {**config.options, "n_ctx": n_ctx, **options}
+        return stack.enter_context(closing(load(config.model, head, **options)))
+
+    engines = {}
+    if any(mode == "plain" for mode, _ in config.settings):
+        engines["plain"] = load_one(None)
     drafting = [s for s in config.settings if s[0] != "plain"]
     if drafting:
         mode, n_max = max(drafting, key=lambda s: (s[0] == "auto", s[1]))  # which needs the most room
-        options = {"draft": mode, "draft_n_max": n_max or None, "draft_sources": config.sources}
-        drafted = stack.enter_context(closing(load_one(config.draft, **options)))
+        llm = load_one(config.draft, draft=mode, draft_n_max=n_max or None, draft_sources=config.sources)
         if mode == "auto":
-            drafted.calibrate()  # while the context is empty; the type that it gives to the head is that of all sides
-    plain = stack.enter_context(closing(load_one(None))) if len(drafting) < len(config.settings) else None
-    return [drafted if mode != "plain" else plain for mode, _ in config.settings]
+            llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
+        engines |= dict.fromkeys(("auto", "chain"), llm)
+    return [engines[mode] for mode, _ in config.settings]
 
 
 def generate(

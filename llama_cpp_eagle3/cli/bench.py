@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..draft.kinds import NGRAM, kind_of
-from ..whole_file import output_path, write_whole
+from ..files.whole_file import output_path, write_whole
 from .flags import HUB, PROMPT, changed, pick
 from .model import resolve_pair
 from .parser import Parser

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..files.whole_file import output_path
 from ..serve.embedder import POOLING
 from ..serve.options import ServeOptions, is_loopback
-from ..whole_file import output_path
 from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, changed
 from .parser import Parser
 from .sampling_flags import given as sampling_given

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..files.whole_file import output_path, write_whole
 from ..llama import Eagle3Llama
 from ..media import Prompt, read_media
-from ..whole_file import output_path, write_whole
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import calibrate, list_devices, load_model, progress_bar, resolve_pair

@@ -17,10 +17,10 @@ from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
 from ..config.threads import default_threads
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
-from ..cpu_kernels import fastest
-from ..draft.costs import cache_dir
 from ..extras import install_command
-from ..free_memory import free_memory
+from ..files.cache_dir import cache_dir
+from ..model.cpu_kernels import fastest
+from ..model.machine import cpu_name, free_memory
 from .finding import Finding
 from .gpus import built_backends, find_gpus, judge_gpus
 
@@ -116,15 +116,6 @@ def judge_build(
             )
         )
     return found
-
-
-def cpu_name() -> str:
-    """The processor's name, or its architecture."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def processor_flags() -> set[str]:

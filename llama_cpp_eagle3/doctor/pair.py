@@ -16,10 +16,10 @@ from ..draft.costs import Costs, best_chain
 from ..draft.kinds.mtp import why_no_block
 from ..engine.stats import Stats
 from ..errors import Eagle3Error
-from ..free_memory import free_memory
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
-from ..pair import Pair, check_loadable
+from ..model.machine import free_memory
+from ..model.pair import Pair, check_loadable
 from .finding import Finding
 
 _ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..chat import json_schema_to_grammar
+from ..config.sampler_names import samplers_of
 from ..config.sampling import SAMPLING_OPTIONS, names_of
 from ..draft.kinds import KINDS
 from ..engine import NGRAM, DraftSettings, Sampling
-from ..sampler_names import samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
 from .tokenizer import Tokenizer

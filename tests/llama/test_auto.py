@@ -11,7 +11,7 @@ import pytest
 
 from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.draft.costs import cache_dir
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
 from recurrent_pairs import write_pair
 from tiny import write_perfect_pair

@@ -10,9 +10,9 @@ import llama_cpp.llama_cpp as lib
 from ... import cpu_build
 from ..._core import LoadGuard
 from ...errors import IncompatibleDraftError
+from ...files.model_file import file_errors, kv_overrides, mended_keys
 from ...ggml_types import FLOAT_TYPES
 from ...log import without_details
-from ...model_file import file_errors, kv_overrides, mended_keys
 from .kind import LoadedTarget
 
 N_SCRATCH = 32

@@ -15,11 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
-from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from .draft.costs import cache_dir, implausible, machine
-
-MODES = ("auto", "on", "off")
+from .._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..draft.costs import implausible, machine
+from ..files.cache_dir import cache_dir
 
 N_ROWS_MAX = 64
 """With "auto", operations of more rows are ggml's, unless ours were measured to be faster (kernels/attention.h)."""
@@ -75,7 +74,7 @@ class KernelChoice:
     """What was decided for the weights of a target and its head."""
 
     def __init__(self, mode: str, seconds: float = 1.0):
-        """mode: of MODES. seconds: about the most to spend on measuring."""
+        """mode: auto, on or off. seconds: about the most to spend on measuring."""
         self.mode = mode
         self.times: dict[str, Times] = {}
         """Of the kernels that were measured, now or before."""

@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from llama_cpp import Llama, LlamaTokenizer
 
-from .batch import (
-    BatchResult,
-    BatchStream,
-    PromptOptions,
-    check_options,
-    make_requests,
-    results_of,
-    run_batch,
-    run_one,
-)
-from .chat import ChatTemplates
-from .chat.completion import ChatCompletion, chat_arguments, read_chat, request_of
-from .chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
-from .engine import FimTokens, Request
-from .errors import ContextFullError
-from .llama_attributes import LlamaAttributes
+from ..chat import ChatTemplates
+from ..chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
+from ..engine import FimTokens, Request
+from ..errors import ContextFullError
+from .attributes import LlamaAttributes
+from .batch import BatchResult, BatchStream, PromptOptions, check_options, make_requests, results_of, run_batch, run_one
+from .chat_completion import ChatCompletion, chat_arguments, read_chat, request_of
 from .sampling_arguments import SCHEMAS, SamplingDefaults, asked_grammar
 
 if TYPE_CHECKING:

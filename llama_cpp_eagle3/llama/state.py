@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from llama_cpp.llama import LlamaState
 
-from .errors import IncompatibleDraftError
+from ..errors import IncompatibleDraftError
 
 
 class Eagle3State(LlamaState):  # type: ignore[misc]

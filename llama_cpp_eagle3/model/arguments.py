@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
-from .config.eagle3 import DEFAULTS, OPTIONS, ConstructorOptions
-from .config.llama import LLAMA_DEFAULTS
-from .config.option import types_of
-from .draft.kinds import kind_of
-from .draft.kinds.mtp import has_block
+from ..config.eagle3 import DEFAULTS, OPTIONS, ConstructorOptions
+from ..config.llama import LLAMA_DEFAULTS
+from ..config.option import types_of
+from ..draft.kinds import kind_of
+from ..draft.kinds.mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
 
 F = TypeVar("F", bound=Callable[..., Any])

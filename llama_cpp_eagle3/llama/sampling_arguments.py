@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import LlamaGrammar
 
-from .chat import constraint_of, grammar_text, log_loosened
-from .engine import Rng, Sampling
+from ..chat import constraint_of, grammar_text, log_loosened
+from ..engine import Rng, Sampling
 
 
 class SamplingArguments(TypedDict, total=False):

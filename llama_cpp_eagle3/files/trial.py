@@ -18,10 +18,10 @@ from typing import Any
 
 import llama_cpp
 
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..errors import ModelFileError
 from ._trial_child import REFUSED
-from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from .draft.costs.cache import cache_dir
-from .errors import ModelFileError
+from .cache_dir import cache_dir
 from .whole_file import write_whole
 
 TIMEOUT = 120.0

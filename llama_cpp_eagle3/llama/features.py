@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._core import FeatureTap, Target
+from .._core import FeatureTap, Target
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import LlamaState
 
-from ._core import Guard
-from .engine import DraftSettings, Engine, Media, Output, Request, SamplerChain, Sequence, media_tokens, n_common
-from .engine.stats import Stats
-from .errors import ContextFullError, Eagle3Error
-from .loaded_model import LoadedModel
+from .._core import Guard
+from ..engine import DraftSettings, Engine, Media, Output, Request, SamplerChain, Sequence, media_tokens, n_common
+from ..engine.stats import Stats
+from ..errors import ContextFullError, Eagle3Error
+from ..model.loaded_model import LoadedModel
 
 _SEQ_ID = 0
 _NO_LIMIT = 1 << 62

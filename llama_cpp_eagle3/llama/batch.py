@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
-from ._core import Guard
-from .context import Context
-from .engine import (
+from .._core import Guard
+from ..engine import (
     DraftSettings,
     Engine,
     Media,
@@ -24,8 +23,9 @@ from .engine import (
     check_media,
     check_prompt,
 )
-from .engine.stats import Stats
-from .errors import ContextFullError
+from ..engine.stats import Stats
+from ..errors import ContextFullError
+from .context import Context
 from .sampling_arguments import SamplingArguments, SamplingDefaults
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
-from . import cpu_build
-from ._core import Device, local_accelerators, local_devices
-from .errors import ModelFileError
-from .pair import fingerprint
+from .. import cpu_build
+from .._core import Device, local_accelerators, local_devices
+from ..errors import ModelFileError
+from ..files.fingerprint import fingerprint
 from .rpc import RpcServers, find_device
 
 if TYPE_CHECKING:
-    from .config.eagle3 import ConstructorOptions
+    from ..config.eagle3 import ConstructorOptions
 
 
 class _Override(ctypes.Structure):

@@ -12,8 +12,8 @@ import llama_cpp.llama_cpp as lib
 from llama_cpp import llama_chat_format
 from llama_cpp._internals import LlamaContext, LlamaModel
 
+from ..files.model_file import guard_tokenizer, kv_overrides
 from .loading import Loading
-from .model_file import guard_tokenizer, kv_overrides
 
 _MODEL_FIELDS = ("split_mode", "main_gpu", "vocab_only")
 _CONTEXT_FIELDS = (

@@ -11,14 +11,14 @@ from typing import Any
 
 from llama_cpp import Llama
 
-from ..batch import make_request
+from ..chat.conversation import Conversation, Tokenize, read_conversation
+from ..chat.grammar import grammar_text
+from ..chat.message import OpenAIChoice, logprob_of
+from ..chat.templates import ChatParams, ChatTemplates
 from ..engine import Engine, Request, Sequence, Vocab
 from ..media import AllowHttp, Projector, read_media
-from ..sampling_arguments import SamplingDefaults
-from .conversation import Conversation, Tokenize, read_conversation
-from .grammar import grammar_text
-from .message import OpenAIChoice, logprob_of
-from .templates import ChatParams, ChatTemplates
+from .batch import make_request
+from .sampling_arguments import SamplingDefaults
 
 Json = dict[str, Any]
 

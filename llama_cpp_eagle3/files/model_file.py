@@ -9,8 +9,8 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 from jinja2 import TemplateError
 
-from ._core import LoadGuard, check_header, read_target, tokenize
-from .errors import Eagle3Error, ModelFileError
+from .._core import LoadGuard, check_header, read_target, tokenize
+from ..errors import Eagle3Error, ModelFileError
 from .trial import try_file
 
 _ADVICE = (

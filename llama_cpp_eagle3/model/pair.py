@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._core import TargetInfo, read_arch, read_target
-from .draft.kinds import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
-from .draft.kinds.fit import check_boundaries, check_generates
-from .errors import IncompatibleDraftError, ModelFileError
-from .model_file import check_file
-
-_SAMPLE_BYTES = 1 << 16
+from .._core import TargetInfo, read_arch, read_target
+from ..draft.kinds import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
+from ..draft.kinds.fit import check_boundaries, check_generates
+from ..errors import IncompatibleDraftError, ModelFileError
+from ..files.model_file import check_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +78,3 @@ def check_loadable(model_path: str, draft_paths: Sequence[str | None] = ()) -> P
     pair = check_pair(model_path, draft_paths)
     check_files(pair, {}, True, is_all=True)
     return pair
-
-
-def fingerprint(path: str) -> str:
-    """Identify a model file by its size, its first and its last 64 KiB: quick for any size."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        digest = hashlib.sha256(str(size).encode())
-        digest.update(file.read(_SAMPLE_BYTES))
-        file.seek(max(0, size - _SAMPLE_BYTES))
-        digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()

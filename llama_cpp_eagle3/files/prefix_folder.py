@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from .engine import FolderEntry, StoredFile, StoredPrefix
+from ..engine import FolderEntry, StoredFile, StoredPrefix
 from .prefix_file import Maker, PrefixFileError, read_head, read_prefix, size_of, write_prefix
 
 _N_BYTES = 8 << 30

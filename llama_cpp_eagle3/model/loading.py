@@ -10,17 +10,18 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
-from .config.llama import LLAMA_DEFAULTS
+from .._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
+from ..config.llama import LLAMA_DEFAULTS
+from ..draft.corpus import read_corpus
+from ..draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
+from ..engine import N_ROWS_ARGMAX, Vocab
+from ..files.fingerprint import fingerprint
+from ..files.model_file import BLOCKS, check_file, mended_keys
+from ..log import without_details
 from .cpu_kernels import KernelChoice
-from .draft.corpus import read_corpus
-from .draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
-from .engine import N_ROWS_ARGMAX, Vocab
-from .log import without_details
-from .model_file import BLOCKS, check_file, mended_keys
-from .model_options import ModelOptions
 from .options import DraftOptions
-from .pair import Pair, check_files, check_pair, fingerprint
+from .pair import Pair, check_files, check_pair
+from .params import ModelOptions
 from .rpc import RpcServers, find_device
 
 N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1

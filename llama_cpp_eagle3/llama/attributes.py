@@ -12,21 +12,21 @@ import numpy.typing as npt
 from llama_cpp import LlamaTokenizer
 from llama_cpp._internals import LlamaBatch
 
-from ._core import FeatureTap, Guard, Policy, Target
+from .._core import FeatureTap, Guard, Policy, Target
+from ..draft.head import Head
+from ..engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
+from ..engine.stats import Stats
+from ..errors import Eagle3Error
+from ..guard import closed_error
+from ..media import Projector, hook_handler
+from ..model.llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat_format
+from ..model.loaded_model import LoadedModel
+from ..model.loading import Loading
 from .context import Context
-from .draft.head import Head
-from .engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
-from .engine.stats import Stats
-from .errors import Eagle3Error
 from .features import Features
-from .guard import closed_error
-from .llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat_format
-from .loaded_model import LoadedModel
-from .loading import Loading
-from .media import Projector, hook_handler
 
 if TYPE_CHECKING:
-    from .config.eagle3 import ConstructorOptions
+    from ..config.eagle3 import ConstructorOptions
 
 DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))
 

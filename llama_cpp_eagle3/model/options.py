@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from .config.llama import N_CTX_MAX
-from .config.threads import default_threads
-from .draft.kinds import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
-from .draft.kinds.eagle3 import Eagle3Head
-from .engine import DraftSettings
-from .engine.request import DraftMode
-from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
+from ..config.llama import N_CTX_MAX
+from ..config.threads import default_threads
+from ..draft.kinds import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
+from ..draft.kinds.eagle3 import Eagle3Head
+from ..engine import DraftSettings
+from ..engine.request import DraftMode
+from ..ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 if TYPE_CHECKING:
-    from .config.eagle3 import ConstructorOptions
+    from ..config.eagle3 import ConstructorOptions
 
 DrafterKind = type[DrafterFile]
 

@@ -1,7 +1,7 @@
-"""`Eagle3Llama`: a `llama_cpp.Llama` that drafts with an EAGLE-3 head. It is the API; the work is done elsewhere:
+"""`Eagle3Llama`: a `llama_cpp.Llama` that drafts with an EAGLE-3 head.
 
-`loaded_model` has the engine on target and head, `context` the tokens of `eval` and `generate`, `llama_completion` what
-is made of texts and conversations, `loading` prepares what llama_cpp loads.
+`attributes` has its attributes, `completion` what it makes of texts and conversations, `context` the tokens of `eval`
+and `generate`. What it loads is a `LoadedModel`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from llama_cpp import (
     StoppingCriteriaList,
 )
 
-from ._core import Guard
-from .arguments import check_names, own_arguments, read_arguments, show_arguments
-from .config.eagle3 import DEFAULTS
+from .._core import Guard
+from ..config.eagle3 import DEFAULTS
+from ..engine import Media, SamplerChain, Sampling, check_seed
+from ..files.model_file import file_errors
+from ..guard import bury
+from ..log import log_info, show_llama_cpp
+from ..media import Projector, hook_handler, open_projector
+from ..model.arguments import check_names, own_arguments, read_arguments, show_arguments
+from ..model.llama_loading import LoadedLlama, load_llama
+from ..model.loaded_model import LoadedModel
+from ..model.loading import Loading
+from ..model.params import ModelOptions
+from .attributes import DRAFT_ATTRIBUTES
+from .completion import LlamaCompletion
 from .context import Context, Generation
-from .engine import Media, SamplerChain, Sampling, check_seed
-from .guard import bury
-from .llama_attributes import DRAFT_ATTRIBUTES
-from .llama_completion import LlamaCompletion
-from .llama_loading import LoadedLlama, load_llama
-from .loaded_model import LoadedModel
-from .loading import Loading
-from .log import log_info, show_llama_cpp
-from .media import Projector, hook_handler, open_projector
-from .model_file import file_errors
-from .model_options import ModelOptions
 from .state import Eagle3State, check_state
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .config.eagle3 import ConstructorOptions, Eagle3LlamaOptions
+    from ..config.eagle3 import ConstructorOptions, Eagle3LlamaOptions
 
 _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
@@ -172,7 +172,7 @@ class Eagle3Llama(LlamaCompletion):
             HubError: the hub has no such file, refuses it, or does not answer.
             ImportError: a package of the extra `hub` is missing.
         """
-        from .hub import Access, fetch_pair
+        from ..hub import Access, fetch_pair
 
         check_names("Eagle3Llama.from_pretrained", kwargs, *_FROM_PRETRAINED)
         if "draft_model_path" in kwargs and (draft_repo_id is not None or draft_filename is not None):

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ._core import SavedState
-from .engine import StoredPrefix
+from .._core import SavedState
+from ..engine import StoredPrefix
 from .whole_file import whole_file
 
 MAGIC = b"EAGLE3SLOT\x04\n"

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 import llama_cpp
 
-from ._core import RPC_PROTO_VERSION, Device, RpcConnection, local_accelerators, local_device, rpc_supported
-from .errors import Eagle3Error, RpcError
+from .._core import RPC_PROTO_VERSION, Device, RpcConnection, local_accelerators, local_device, rpc_supported
+from ..errors import Eagle3Error, RpcError
 
 _TIMEOUT = 5.0  # seconds to wait for a server's answer before it is used
 

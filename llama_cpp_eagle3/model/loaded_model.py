@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import FeatureTap, Policy, Target, local_accelerators
-from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from .draft.costs import have_policy, keep_corrections, load_costs, machine, why_not
-from .draft.head import Head
-from .draft.kinds import LoadedTarget
-from .engine import DraftSettings, Engine, Vocab
-from .engine.stats import Stats
-from .errors import IncompatibleDraftError, ModelFileError
-from .free_memory import free_memory
+from .._core import FeatureTap, Policy, Target, local_accelerators
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..draft.costs import have_policy, keep_corrections, load_costs, machine, why_not
+from ..draft.head import Head
+from ..draft.kinds import LoadedTarget
+from ..engine import DraftSettings, Engine, Vocab
+from ..engine.stats import Stats
+from ..errors import IncompatibleDraftError, ModelFileError
+from ..files.fingerprint import fingerprint
+from ..files.model_file import file_errors
+from ..files.prefix_file import Maker
+from ..files.prefix_folder import PrefixFolder, open_folder
+from ..log import without_details
 from .llama_loading import LoadedLlama
 from .loading import Loading
-from .log import without_details
-from .model_file import file_errors
-from .pair import fingerprint
-from .prefix_file import Maker
-from .prefix_folder import PrefixFolder, open_folder
+from .machine import free_memory
 
 if TYPE_CHECKING:
-    from .config.eagle3 import ConstructorOptions
+    from ..config.eagle3 import ConstructorOptions
 
 _N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
 _N_CACHE_BYTES = 8 << 30
