@@ -50,7 +50,7 @@ class Gaps:
         ]
 
     def _ratios(self) -> list[float]:
-        """Steps with rows of the prompt by the mean of the nearest ones without, before and behind."""
+        """Steps with rows of the prompt by the mean of the nearest ones without, before and after."""
         without = [i for i, (_, reads) in enumerate(self.beside) if not reads]
         if len(without) < 2:
             return []  # the engine was told how many rows to read in every pass

@@ -23,7 +23,7 @@ N_ACCEPTED = 2
 
 
 class Bench:
-    """A drafter behind a text."""
+    """A drafter after a text."""
 
     def __init__(self, args, model: int, draft: str):
         self.drafter = _core.Eagle3Drafter(
@@ -84,7 +84,7 @@ def main() -> None:
         data[ftype] = times
     text = (
         f"{table(['type', 'head', *(f'{n} tokens' for n in N_DRAFT)], rows)}\n\nMilliseconds for drafting so many "
-        f"tokens behind {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
+        f"tokens after {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
         f"{next(iter(benches.values())).drafters[0].device}; medians of {args.runs} runs (lowest - highest), taken in "
         "turn."
     )

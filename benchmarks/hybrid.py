@@ -197,7 +197,7 @@ def describe(
             f"A pass over {n} rows takes {spread['pass without snapshots'].median:.1f} ms without snapshots and "
             f"{spread['pass with snapshots'].median:.1f} ms with them: {ratio.text(2)} times as long. "
             f"A saved state is {n_state_bytes / 2**20:.1f} MiB. "
-            f"{args.type} target, {n} rows per step behind {N_PROMPT} tokens of prompt, medians of {args.runs} "
+            f"{args.type} target, {n} rows per step after {N_PROMPT} tokens of prompt, medians of {args.runs} "
             f"interleaved runs (lowest - highest) of {args.steps} steps. Drafting is not in these figures.",
         ]
     )

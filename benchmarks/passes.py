@@ -37,7 +37,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 def decode(
     llm: llama_cpp.Llama, n_past: int, n_rows: int, clock: Callable[[], float]
 ) -> tuple[float, npt.NDArray[np.float32]]:
-    """Seconds of a pass over n_rows tokens behind n_past others, and the logits of the first."""
+    """Seconds of a pass over n_rows tokens after n_past others, and the logits of the first."""
     lib.llama_memory_seq_rm(lib.llama_get_memory(llm.ctx), 0, n_past, -1)
     batch = lib.llama_batch_init(n_rows, 0, 1)
     batch.n_tokens = n_rows
@@ -170,7 +170,7 @@ def main() -> None:
         common.progress(name)
         found[name] = measure(path, args)
     header = ["rows", "ggml", "ours", "ggml / ours", "ours / 1 row", "ours / reading", "largest difference", "as alone"]
-    parts = [f"Milliseconds of a pass behind {args.n_past} tokens, the fastest of {args.runs}, by turns."]
+    parts = [f"Milliseconds of a pass after {args.n_past} tokens, the fastest of {args.runs}, by turns."]
     for name, passes in found.items():
         kernels = ", ".join(f"{kernel} ({n})" for kernel, n in passes.kernels.items()) or "none"
         about = f"Kernels (weights): {kernels}. Reading the weights takes {passes.reading_ms:.1f} ms."

@@ -281,7 +281,7 @@ def main() -> int:
     if n_left > 0:
         print(f"{n_left} turns of servers are left: call it again", file=sys.stderr)
     about = (
-        f"One request of each client in a run, but at least {args.requests}; {args.n_predict} tokens each behind the "
+        f"One request of each client in a run, but at least {args.requests}; {args.n_predict} tokens each after the "
         f"first {args.prompt_size} characters of held-out texts, greedy; medians of {args.runs} runs (lowest - "
         f"highest), percentiles of all runs together. Arrivals come at {args.rate} of the rate at which llama-server "
         "plain answers in the closed loop. Gaps are those between two events of a stream: tokens of one step come at "

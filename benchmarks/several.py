@@ -55,7 +55,7 @@ def main() -> None:
     text = (
         f"{table(['side', 'tokens/s', 'of plain', 'drafted', 'accepted', 'asked'], rows)}\n\n"
         f"Tokens per second of processor time; medians of {args.runs} runs in which the sides took turns, ratios "
-        "within a run, behind one that does not count. asked: how often each one was, head and block, in all runs. "
+        "within a run, after one that does not count. asked: how often each one was, head and block, in all runs. "
         f"{len(prompts)} prompts of up to {N_PROMPT} tokens, {args.n_predict} tokens each; n-grams do not draft."
     )
     data = {"runs": {name: [vars(x) for x in loads] for name, loads in found.items()}, "asked": asked}

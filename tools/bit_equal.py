@@ -3,7 +3,7 @@
     python tools/bit_equal.py model.gguf...             models of your own
     python tools/bit_equal.py --archs [llama qwen3 ...] the random models of the tests, all without names
 
-A chain is decoded behind the same prompt one row at a time and in passes of several rows; logits are compared bit for
+A chain is decoded after the same prompt one row at a time and in passes of several rows; logits are compared bit for
 bit. Where they differ all nodes of both graphs are recorded, and the first operation is named whose rows differ.
 """
 

@@ -206,7 +206,7 @@ class Record:
 
 
 class Worker:
-    """A child process that goes through cases, and is begun again behind one that ended it."""
+    """A child process that goes through cases, and is begun again after one that ended it."""
 
     def __init__(self, args: argparse.Namespace, record: Record, lock: threading.Lock, cases: list[int], folder: Path):
         self._args, self._record, self._lock = args, record, lock

@@ -62,7 +62,7 @@ class Setting:
         return tuple(s for s in sources if s != NGRAM or self.kind != "head")
 
     def load_options(self, sources: Sequence[str]) -> dict[str, object]:
-        """Arguments of `Eagle3Llama` that make room for this. sources: all that may draft."""
+        """Arguments of `Eagle3Llama` that make room for this. sources: as `draft_sources`."""
         if self.kind == "tree":
             trees = {"depth": self.depth, "topk": self.top_k, "tokens": self.n_tokens}
             options: dict[str, object] = {"draft": "tree", **{f"draft_tree_{k}": value for k, value in trees.items()}}
@@ -76,7 +76,7 @@ class Setting:
         return self.kind in _AUTO
 
     def apply(self, llm: Eagle3Llama, sources: Sequence[str]) -> None:
-        """Set an engine's drafting to this. sources: all that may draft."""
+        """Set an engine's drafting to this. sources: as `draft_sources`."""
         if self.kind == "plain":
             return
         llm.draft = "auto" if self.is_auto else self.kind

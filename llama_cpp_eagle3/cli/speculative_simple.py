@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
     draft = head_of(args)
     if args.baseline and draft is None and not drafts_by_block(args):
-        raise ValueError("--baseline compares with a run that drafts: give -md")
+        raise ValueError("--baseline compares with a run with a drafter: give -md")
     if args.predict < -1:
         raise ValueError(f"expected -n >= -1, found {args.predict}")
 

@@ -57,7 +57,7 @@ class Memory:
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
+        """The sources of drafts, as in `draft_sources`, in the order of their bits in a `Draft`."""
         return (NGRAM, *self.drafters.names)
 
     def n_replay(self, s: Sequence) -> int:

@@ -124,7 +124,7 @@ class LlamaAttributes:
 
     @property
     def drafters(self) -> Drafters:
-        """Those that draft with weights, with `process`, `begin`, `expand` and `truncate`, for your own loop."""
+        """The drafters with weights, with `process`, `begin`, `expand` and `truncate`, for your own loop."""
         return self.engine.drafters
 
     @property

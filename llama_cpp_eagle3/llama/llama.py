@@ -70,7 +70,7 @@ class Eagle3Llama(LlamaCompletion):
 
         Args:
             model_path: the target, a GGUF file.
-            draft_model_path: what drafts, a GGUF file: an EAGLE-3 head in llama.cpp's dialect or ours; a block drafter
+            draft_model_path: the drafter, a GGUF file: an EAGLE-3 head in llama.cpp's dialect or ours; a block drafter
                 (dflash); a small model of the target's vocabulary; or the target's block for multi-token prediction in
                 a file of its own (mtp-*.gguf).
             **options: what `llama_cpp.Llama` takes, and our own arguments: see `Eagle3LlamaOptions`. An unknown name is

@@ -124,7 +124,7 @@ class Loading:
 
     @property
     def draft_files(self) -> tuple[DrafterFile, ...]:
-        """What drafts, by the headers of the files."""
+        """The drafters, by the headers of their files."""
         return () if self.pair is None else self.pair.drafts
 
     def drop_draft(self) -> None:

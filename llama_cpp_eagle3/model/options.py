@@ -36,7 +36,7 @@ class DraftOptions:
     """As they were given, with the defaults of those that were not."""
     model_path: str | None
     kinds: tuple[DrafterKind, ...]
-    """What drafts with weights; fixed settings are the first one's."""
+    """The drafters with weights; fixed settings are the first one's."""
     uses_own_block: bool
     """Whether the target's own block for multi-token prediction is one of them."""
     settings: DraftSettings
@@ -105,11 +105,11 @@ class DraftOptions:
 
     @property
     def paths(self) -> list[str | None]:
-        """The files of what drafts with weights, in their order; None for the target's own block."""
+        """The files of the drafters with weights, in their order; None for the target's own block."""
         return [None if kind is MtpBlock and self.uses_own_block else self.model_path for kind in self.kinds]
 
     def without_model(self) -> DraftOptions:
-        """The same with nothing that drafts with weights."""
+        """The same without a drafter with weights."""
         sources = tuple(s for s in self.settings.sources if s == NGRAM)
         settings = replace(self.settings, sources=sources)
         return replace(self, kinds=(), uses_own_block=False, model_path=None, settings=settings)
@@ -161,9 +161,9 @@ def _n_max(kinds: Sequence[DrafterKind], mode: str) -> int:
 def _sources(
     sources: Sequence[DraftSource] | None, usual: DrafterKind | None, of_file: DrafterKind | None, *, is_auto: bool
 ) -> tuple[str, ...]:
-    """What may draft in "auto": the argument, without those that are missing. Raises ValueError for unknown ones.
+    """The drafters of "auto": the argument, without those that are missing. Raises ValueError for unknown ones.
 
-    usual: what drafts with weights if nothing is named; of_file: what is given as a file.
+    usual: the drafter with weights if none is named; of_file: what is given as a file.
     """
     if sources is None:
         return (usual.source, NGRAM) if usual is not None else (NGRAM,) if is_auto else ()

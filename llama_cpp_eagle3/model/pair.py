@@ -15,7 +15,7 @@ from ..files.model_file import check_file
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and what drafts for it, if something does."""
+    """A target and its drafters, if there are any."""
 
     target: TargetInfo
     drafts: tuple[DrafterFile, ...]
@@ -28,7 +28,7 @@ def check_pair(
 ) -> Pair:
     """Read the headers and check that they fit.
 
-    draft_paths: files of what drafts; None for the target's own block for multi-token prediction.
+    draft_paths: the drafters' files; None for the target's own block for multi-token prediction.
 
     Raises:
         ModelFileError: one of the files cannot be read or is not what it should be.

@@ -32,7 +32,7 @@ class Report:
 
 
 def inspect(path: str | Path, target: str | Path | None = None) -> Report:
-    """Describe a head, or a small model that drafts.
+    """Describe a head, or a small model.
 
     Args:
         path: a GGUF head, block drafter or small model, or a checkpoint folder.

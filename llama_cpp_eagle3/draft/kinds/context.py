@@ -54,9 +54,9 @@ def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> in
 
 
 def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, owns_model: bool) -> int:
-    """Make a llama_context that drafts; returns its address. A model of its own is freed if this raises.
+    """Make a drafter's llama_context; returns its address. A model of its own is freed if this raises.
 
-    what: the file and what drafts, for the error.
+    what: the file and its kind, for the error.
 
     Raises:
         IncompatibleDraftError: llama.cpp makes no such context.
