@@ -110,7 +110,7 @@ def train(work: Path, minutes: float) -> None:
     break_id = VOCAB.index("[IMG_BREAK]")
 
     def embed(pictures: np.ndarray, tokens: torch.Tensor) -> torch.Tensor:
-        """Rows of <s>, the pictures with breaks between their rows, and the text behind."""
+        """Rows of <s>, the pictures with breaks between their rows, and the text after."""
         x = torch.from_numpy((pictures / 255.0 - 0.5) / 0.5).permute(0, 3, 1, 2).float()
         n, size = len(x), N_SIDE * CELL
         rows = tower(x, image_sizes=torch.tensor([[size, size]] * n)).last_hidden_state

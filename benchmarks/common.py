@@ -14,11 +14,11 @@ from pathlib import Path
 
 import random_model
 from comparison import peer_tools
-from comparison.runs import N_CTX, load
+from comparison.runs import N_CTX, load, n_cores
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy
 from llama_cpp_eagle3.bench import machine
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 HERE = Path(__file__).parent
 
@@ -48,7 +48,7 @@ def parser(description: str | None, runs: int = 5) -> argparse.ArgumentParser:
     p.add_argument("--n-prompts", type=int, help="use only the first ones")
     p.add_argument("-n", "--n-predict", type=int, default=128, help="tokens per prompt")
     p.add_argument("-c", "--ctx-size", type=int, default=N_CTX)
-    p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
+    p.add_argument("-t", "--threads", type=int, default=n_cores())
     p.add_argument("-ngl", "--gpu-layers", type=int, default=0, help="of the target; the head follows; -1 = all")
     p.add_argument("--runs", type=int, default=runs)
     p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer_tools.ENV_TOOLS}; default: build them)")
@@ -87,7 +87,7 @@ def draft_chain(drafter: Drafter, id_last: int, n: int) -> list[int]:
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:
     """Random files in the cache folder."""
-    target, head = random_model.random_pair(costs.cache_dir() / "random", args.shape, args.type, args.head_type)
+    target, head = random_model.random_pair(cache_dir() / "random", args.shape, args.type, args.head_type)
     return str(target), str(head)
 
 

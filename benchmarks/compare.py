@@ -2,7 +2,8 @@
 
     python benchmarks/compare.py -m TARGET -md HEAD --peer server
 
-It takes the flags of `bench`. llama.cpp's programs are built once, in a few minutes (comparison/peer_tools.py).
+It takes the flags of `bench`, and compares trees and single sources too. llama.cpp's programs are built once, in a few
+minutes (comparison/peer_tools.py).
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ import json
 import sys
 from pathlib import Path
 
-from comparison import bandwidth, measure, peer_tools, peers, replay, report, synthetic
+from comparison import bandwidth, measure, peer_tools, peers, replay, report, settings, synthetic
 from llama_cpp_eagle3.bench import machine
 from llama_cpp_eagle3.cli import bench
 from llama_cpp_eagle3.cli.parser import Parser
-from llama_cpp_eagle3.cli.sources import source_options
-from llama_cpp_eagle3.draft.kinds import NGRAM, kind_of
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure, and print the table."""
     p = Parser("compare.py", description=__doc__)
     bench.add_arguments(p)
+    settings.add_arguments(p)
     peers.add_arguments(p)
     p.add_argument(
         "--synthetic-acceptance",
@@ -41,13 +41,13 @@ def main(argv: list[str] | None = None) -> None:
     args = p.parse_args(argv)
     if args.replay is not None and (args.file or args.synthetic_acceptance):
         raise ValueError("--replay takes the place of -f and --synthetic-acceptance: leave them out")
-    model, draft = bench.pair_of(args)
+    model, draft, texts, sources = bench.read(args)
     config = measure.Config(
         model=model,
         draft=draft,
         settings=peers.from_arguments(args),
-        sources=tuple(source_options(args).get("draft_sources") or (kind_of(draft).source, NGRAM)),
-        texts=[] if args.replay is not None else bench.texts_of(args.file)[: args.n_prompts],
+        sources=sources,
+        texts=[] if args.replay is not None else texts,
         replay=[] if args.replay is None else replay.read(args.replay, args.n_prompts),
         n_predict=args.predict,
         n_runs=args.runs,

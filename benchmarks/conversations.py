@@ -32,10 +32,10 @@ import common
 import random_model
 from comparison import peer_tools
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.engine.prefix_nodes import n_common
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.cache_dir import cache_dir
+from llama_cpp_eagle3.files.whole_file import whole_file
 from talks.transcripts import RESTART, TRANSCRIPTS, Sizes, typing
 from tasks import Asked, ServerSide, free_port
 
@@ -84,7 +84,7 @@ Found = dict[str, dict[str, dict[str, dict[str, list[Figures]]]]]
 def model_of(name: str) -> Model:
     """A model by its name on the command line."""
     if name == "hybrid":
-        path = costs.cache_dir() / "random" / "random-Qwen3.5-0.8B-Q4_0.gguf"
+        path = cache_dir() / "random" / "random-Qwen3.5-0.8B-Q4_0.gguf"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(path) as part:

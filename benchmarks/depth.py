@@ -24,9 +24,9 @@ import numpy as np
 
 import common
 from comparison.bandwidth import read_bandwidth
+from comparison.runs import n_cores
 from llama_cpp_eagle3 import _core, models
-from llama_cpp_eagle3.bench import machine
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 
 N_BATCH = 512
 TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0": llama_cpp.GGML_TYPE_Q4_0}
@@ -154,7 +154,7 @@ def main() -> None:
     p.add_argument("--rows", type=numbers, default=[1, 8, N_BATCH], metavar="N,N,...", help=f"at most {N_BATCH}")
     p.add_argument("--kv", nargs="+", choices=TYPES, default=["f16", "q8_0"])
     p.add_argument("--flash", nargs="+", choices=["on", "off"], default=["off", "on"])
-    p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
+    p.add_argument("-t", "--threads", type=int, default=n_cores())
     p.add_argument("--runs", type=int, default=5)
     p.add_argument("--runs-of-prompts", type=int, default=2, help="of passes over more than 64 rows")
     p.add_argument("--publish", action="store_true", help="write the figures to results/")

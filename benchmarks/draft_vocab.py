@@ -12,10 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import common
+from comparison.figures import percent
 from comparison.runs import Run, load, run_own, total
 from llama_cpp_eagle3 import models
 from llama_cpp_eagle3._core import read_head
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3_heads.convert import quantize
 
 

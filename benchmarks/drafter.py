@@ -11,7 +11,7 @@ from llama_cpp._logger import set_verbose
 
 import common
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 
 N_CATCH_UP = (1, 2, 4, 8, 16)
 N_LEVEL = (2, 4, 8, 16)

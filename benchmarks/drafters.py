@@ -31,8 +31,8 @@ from comparison.runs import Peer, load
 from comparison.server import Server
 from inflate import inflate, inflated_pair, quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import table
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 from random_model import SHAPES, Shape
 from toys.files import write_dflash, write_hybrid, write_mimo, write_useless
 
@@ -62,7 +62,7 @@ class Files:
 def files_of(kind: str, folder: Path) -> Files:
     """The files of a kind, in `folder`; those that are there already are used again."""
     folder.mkdir(parents=True, exist_ok=True)
-    trained = costs.cache_dir() / "toys"
+    trained = cache_dir() / "toys"
     paths = folder / f"pystdlib-1B-{kind}-Q4_0.gguf", folder / f"pystdlib-1B-{kind}-useless-Q4_0.gguf"
     target = folder / "pystdlib-1B-Q4_0.gguf"
     if kind in ("simple", "dflash") and not target.exists():
@@ -172,7 +172,7 @@ def main() -> None:
     p.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="beside plain decoding")
     args = p.parse_args()
     n_seq = args.sequences
-    files = files_of(args.kind, costs.cache_dir() / "inflated")
+    files = files_of(args.kind, cache_dir() / "inflated")
     found: dict[str, list[Load]] = {}
     # copies of one model in one process differ by several percent: with many sequences, by more than what is looked for
     n_loads, n_runs = (args.runs, 1) if n_seq > 1 else (1, args.runs)

@@ -19,7 +19,7 @@ from gguf import GGUFReader
 
 import common
 from comparison.runs import Run, load, run_own
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 
 FLAT = 0.05
 """What the logits of an unsure head are multiplied by: the order stays, of the probabilities next to nothing."""

@@ -20,9 +20,9 @@ import common
 from comparison.runs import load
 from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.engine import Sampling
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 _N_RUNNING = 7
 _N_USUAL = 12  # steps before the prompt comes
@@ -50,7 +50,7 @@ class Gaps:
         ]
 
     def _ratios(self) -> list[float]:
-        """Steps with rows of the prompt by the mean of the nearest ones without, before and behind."""
+        """Steps with rows of the prompt by the mean of the nearest ones without, before and after."""
         without = [i for i, (_, reads) in enumerate(self.beside) if not reads]
         if len(without) < 2:
             return []  # the engine was told how many rows to read in every pass
@@ -68,7 +68,7 @@ def main() -> None:
     p.add_argument("--n-prompt", type=int, default=4000, help="tokens of the prompt that comes in")
     p.add_argument("--prefill-budget", type=int, nargs="*", default=[0, 512], help="0 = as the engine measures")
     p.add_argument("--cpu-time", action="store_true", help="count processor time: for a busy machine, with one thread")
-    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     model, head = common.pair(args) if args.model else map(str, inflated_pair(args.folder)[:2])
     rows, data = [], []

@@ -18,7 +18,7 @@ from typing import Any
 
 import common
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3_heads.train.data import Templates
 from llama_cpp_eagle3_heads.train.measure import measure
 

@@ -15,15 +15,15 @@ from llama_cpp._logger import set_verbose
 import common
 import random_model
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import Spread, table
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 N_DRAFT = (1, 2, 3, 4, 7, 8, 15)
 N_ACCEPTED = 2
 
 
 class Bench:
-    """A drafter behind a text."""
+    """A drafter after a text."""
 
     def __init__(self, args, model: int, draft: str):
         self.drafter = _core.Eagle3Drafter(
@@ -55,7 +55,7 @@ def main() -> None:
     p.add_argument("--n-past", type=int, default=100, help="length of the text")
     args = p.parse_args()
     set_verbose(False)
-    folder, shape = costs.cache_dir() / "random", random_model.SHAPES[args.shape]
+    folder, shape = cache_dir() / "random", random_model.SHAPES[args.shape]
     folder.mkdir(parents=True, exist_ok=True)
     target = args.model or str(random_model.random_pair(folder, args.shape, "Q4_0", args.types[0])[0])
     params = llama_cpp.llama_model_default_params()
@@ -84,7 +84,7 @@ def main() -> None:
         data[ftype] = times
     text = (
         f"{table(['type', 'head', *(f'{n} tokens' for n in N_DRAFT)], rows)}\n\nMilliseconds for drafting so many "
-        f"tokens behind {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
+        f"tokens after {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
         f"{next(iter(benches.values())).drafters[0].device}; medians of {args.runs} runs (lowest - highest), taken in "
         "turn."
     )

@@ -22,8 +22,8 @@ from llama_cpp._logger import set_verbose
 import common
 import random_model
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import Spread, table
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 SHAPE = replace(random_model.SHAPES["Qwen3.5-4B"], n_layer=8)
 N_PROMPT = 128
@@ -125,7 +125,7 @@ def main() -> None:
 
 def get_target(args: argparse.Namespace) -> Path:
     """The file in the cache folder, written on first use."""
-    path: Path = costs.cache_dir() / "random" / f"random-Qwen3.5-4B-{SHAPE.n_layer}-layers-{args.type}.gguf"
+    path: Path = cache_dir() / "random" / f"random-Qwen3.5-4B-{SHAPE.n_layer}-layers-{args.type}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".tmp")
@@ -197,7 +197,7 @@ def describe(
             f"A pass over {n} rows takes {spread['pass without snapshots'].median:.1f} ms without snapshots and "
             f"{spread['pass with snapshots'].median:.1f} ms with them: {ratio.text(2)} times as long. "
             f"A saved state is {n_state_bytes / 2**20:.1f} MiB. "
-            f"{args.type} target, {n} rows per step behind {N_PROMPT} tokens of prompt, medians of {args.runs} "
+            f"{args.type} target, {n} rows per step after {N_PROMPT} tokens of prompt, medians of {args.runs} "
             f"interleaved runs (lowest - highest) of {args.steps} steps. Drafting is not in these figures.",
         ]
     )

@@ -28,9 +28,9 @@ from comparison.server import N_BATCH, Server
 from comparison.synthetic import SyntheticAcceptance, rates_of
 from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.settings import numbers
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import Spread, table
+from llama_cpp_eagle3.cli.bench import numbers
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 PLAIN, AUTO, SERVER, DRAFTED = "plain", "auto", "llama-server plain", "llama-server draft-eagle3"
 SIDES = (PLAIN, AUTO, SERVER, DRAFTED)
@@ -227,7 +227,7 @@ def main() -> None:
     p.add_argument(
         "--synthetic-acceptance", type=rates_of, metavar="P,...", help="accept by fixed odds, as `bench` does"
     )
-    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     files = common.pair(args) if args.model else inflated_files(args)
     kept = Kept(args)

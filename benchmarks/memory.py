@@ -7,7 +7,7 @@ from pathlib import Path
 
 import common
 from comparison.runs import run_own
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 
 FIELDS = {"Pss": "PSS", "Pss_File": "of it files", "Pss_Anon": "of it own memory", "Rss": "RSS"}
 

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import common
 from comparison.runs import Run, load, run_own, total
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.engine import DraftSettings, Sampling
 
 PARTS = {

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import common
+from comparison.figures import percent
 from comparison.runs import Run, run_own, total
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from llama_cpp_eagle3.bench.report import Spread, table
 
 
 def measure(args, model: str, draft: str, n_maxs: list[int]) -> tuple[dict[int, list[Run]], int]:

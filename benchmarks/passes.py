@@ -28,8 +28,8 @@ from comparison.bandwidth import read_bandwidth
 from comparison.report import plot_curves
 from inflate import quantize_target
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import table
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -37,7 +37,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 def decode(
     llm: llama_cpp.Llama, n_past: int, n_rows: int, clock: Callable[[], float]
 ) -> tuple[float, npt.NDArray[np.float32]]:
-    """Seconds of a pass over n_rows tokens behind n_past others, and the logits of the first."""
+    """Seconds of a pass over n_rows tokens after n_past others, and the logits of the first."""
     lib.llama_memory_seq_rm(lib.llama_get_memory(llm.ctx), 0, n_past, -1)
     batch = lib.llama_batch_init(n_rows, 0, 1)
     batch.n_tokens = n_rows
@@ -55,7 +55,7 @@ def decode(
 
 def random_target(shape: str, ftype: str, n_threads: int) -> Path:
     """A file with random weights; types that cannot be dealt out are quantized from F16, as llama.cpp mixes them."""
-    folder = costs.cache_dir() / "random"
+    folder = cache_dir() / "random"
     if ftype in random_model.TYPES:
         return random_model.random_pair(folder, shape, ftype, "Q8_0")[0]
     path = folder / f"{shape}-{ftype}-quantized.gguf"
@@ -170,7 +170,7 @@ def main() -> None:
         common.progress(name)
         found[name] = measure(path, args)
     header = ["rows", "ggml", "ours", "ggml / ours", "ours / 1 row", "ours / reading", "largest difference", "as alone"]
-    parts = [f"Milliseconds of a pass behind {args.n_past} tokens, the fastest of {args.runs}, by turns."]
+    parts = [f"Milliseconds of a pass after {args.n_past} tokens, the fastest of {args.runs}, by turns."]
     for name, passes in found.items():
         kernels = ", ".join(f"{kernel} ({n})" for kernel, n in passes.kernels.items()) or "none"
         about = f"Kernels (weights): {kernels}. Reading the weights takes {passes.reading_ms:.1f} ms."

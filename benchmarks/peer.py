@@ -10,8 +10,9 @@ from dataclasses import asdict
 
 import common
 from comparison import peer_tools
+from comparison.figures import percent
 from comparison.runs import Peer, Run, run_own, run_peer, total
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from llama_cpp_eagle3.bench.report import Spread, table
 
 
 def measure(args, model: str, draft: str, texts: list[str], n_max: int) -> tuple[list[Run], list[Run]]:

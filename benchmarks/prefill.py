@@ -9,8 +9,9 @@ import numpy as np
 
 import common
 import random_model
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
-from llama_cpp_eagle3.draft import costs
+from comparison.figures import percent
+from llama_cpp_eagle3.bench.report import Spread, table
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 
 def measure(args, model: str, draft: str) -> dict[str, Spread]:
@@ -45,7 +46,7 @@ def main() -> None:
     args = p.parse_args()
     rows, files, data = [], [], {}
     for ftype in args.types:
-        target, head = random_model.random_pair(costs.cache_dir() / "random", args.shape, ftype, args.head_type)
+        target, head = random_model.random_pair(cache_dir() / "random", args.shape, ftype, args.head_type)
         found = measure(args, str(target), str(head))
         ms = [found[name].text(0, 1e-3) for name in ("plain", "drafted", "target", "drafter")]
         rows.append([ftype, *ms, f"**{percent(found['share'].median)}**"])

@@ -21,12 +21,12 @@ from typing import Any
 
 import common
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.engine import Sampling, StoredPrefix
 from llama_cpp_eagle3.engine.prefix_nodes import Prefix, key_of
 from llama_cpp_eagle3.engine.prefix_tree import PrefixTree
 from llama_cpp_eagle3.engine.sequence import Saved
-from llama_cpp_eagle3.prefix_file import read_head, read_prefix, write_prefix
+from llama_cpp_eagle3.files.prefix_file import read_head, read_prefix, write_prefix
 
 _N_TOKENS, _N_ENTRIES = 100_000, 1_000
 _N_AGENTS, _N_SYSTEM, _N_USER, _N_ANSWER, _N_LONGEST = 6, 400, 24, 12, 900

@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import common
+from comparison.figures import percent
 from comparison.runs import Run, run_own, total
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3_heads.convert import quantize
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k", "q4_0")

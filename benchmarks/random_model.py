@@ -19,7 +19,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 _Q4_K, _Q5_K, _Q6_K = (gguf.GGMLQuantizationType[name] for name in ("Q4_K", "Q5_K", "Q6_K"))
 _Q2_K, _Q3_K = gguf.GGMLQuantizationType.Q2_K, gguf.GGMLQuantizationType.Q3_K

@@ -22,7 +22,7 @@ import common
 from comparison.report import plot_curves
 from comparison.runs import load
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.engine import RNGS
 from llama_cpp_eagle3.engine.stats import Stats
 

@@ -29,9 +29,9 @@ import httpx
 import common
 from comparison import peer_tools
 from inflate import inflated_pair
-from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.settings import numbers
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import Spread, table
+from llama_cpp_eagle3.cli.bench import numbers
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 OURS, PLAIN = "ours", "llama-server"
 CLOSED, POISSON = "closed loop", "Poisson"
@@ -260,7 +260,7 @@ def main() -> int:
     p.add_argument("--rate", type=float, default=0.7, help="of arrivals, by that of llama-server's closed loop")
     p.add_argument("--head", default="Q8_0", help="type of the head")
     p.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after so many")
-    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     start = time.monotonic()
     if args.model:
@@ -281,7 +281,7 @@ def main() -> int:
     if n_left > 0:
         print(f"{n_left} turns of servers are left: call it again", file=sys.stderr)
     about = (
-        f"One request of each client in a run, but at least {args.requests}; {args.n_predict} tokens each behind the "
+        f"One request of each client in a run, but at least {args.requests}; {args.n_predict} tokens each after the "
         f"first {args.prompt_size} characters of held-out texts, greedy; medians of {args.runs} runs (lowest - "
         f"highest), percentiles of all runs together. Arrivals come at {args.rate} of the rate at which llama-server "
         "plain answers in the closed loop. Gaps are those between two events of a stream: tokens of one step come at "

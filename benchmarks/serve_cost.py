@@ -17,7 +17,7 @@ from typing import Any
 import common
 from comparison.runs import load
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.engine import DraftSettings, Sampling
 from serve import Cell, Running, ask, connect, free_port
 

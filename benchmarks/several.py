@@ -15,15 +15,15 @@ import common
 from comparison.runs import load
 from drafters import N_PROMPT, drafting, files_of, rows_of, take_turns
 from inflate import inflated_pair
-from llama_cpp_eagle3.bench.figures import table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import table
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 
 def main() -> None:
     p = common.parser(__doc__, runs=3)
     p.set_defaults(n_predict=96, n_prompts=3, threads=1, ctx_size=512)
     args = p.parse_args()
-    folder = costs.cache_dir() / "inflated"
+    folder = cache_dir() / "inflated"
     files = files_of("mtp", folder)
     head, useless_head = (inflated_pair(folder, random_head=random)[1] for random in (False, True))
     both = ("eagle3", "mtp")
@@ -55,7 +55,7 @@ def main() -> None:
     text = (
         f"{table(['side', 'tokens/s', 'of plain', 'drafted', 'accepted', 'asked'], rows)}\n\n"
         f"Tokens per second of processor time; medians of {args.runs} runs in which the sides took turns, ratios "
-        "within a run, behind one that does not count. asked: how often each one was, head and block, in all runs. "
+        "within a run, after one that does not count. asked: how often each one was, head and block, in all runs. "
         f"{len(prompts)} prompts of up to {N_PROMPT} tokens, {args.n_predict} tokens each; n-grams do not draft."
     )
     data = {"runs": {name: [vars(x) for x in loads] for name, loads in found.items()}, "asked": asked}

@@ -27,7 +27,7 @@ import llama_cpp
 import numpy as np
 
 import common
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from serve import free_port
 
 _TOOL = {
@@ -203,7 +203,7 @@ def compare(target: str, checked: list[tuple[str, list[int]]]) -> tuple[int, lis
             if best[1] - best[0] < _TIE:
                 n_ties += 1
             else:
-                wrong.append(f"token {i} behind {prompt[-30:]!r} is {found[i]} instead of {expected[i]}")
+                wrong.append(f"token {i} after {prompt[-30:]!r} is {found[i]} instead of {expected[i]}")
     return n_ties, wrong
 
 

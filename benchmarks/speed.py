@@ -20,13 +20,13 @@ import common
 from comparison import peer_tools, peers, report
 from comparison.bandwidth import read_bandwidth
 from comparison.measure import Config, Result, Side, measure
-from comparison.runs import load, run_own, total
+from comparison.runs import load, n_cores, run_own, total
 from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench import machine
-from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.engine import SamplerChain, Sampling
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 from random_model import Shape, write_target
 
 BEST = "best"
@@ -311,8 +311,8 @@ def pass_table(passes: dict[str, dict[str, float]]) -> str:
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("parts", nargs="*", help=f"of {', '.join([PASSES, *PARTS, ALONE, SAMPLING])} (default: all)")
-    p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
-    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("-t", "--threads", type=int, default=n_cores())
+    p.add_argument("--folder", type=Path, default=cache_dir() / "inflated", help="for the model files")
     p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer_tools.ENV_TOOLS}; default: build them)")
     p.add_argument("--again", action="store_true", help="also what is there already")
     p.add_argument("--quick", action="store_true", help="very few tokens, and results that are not kept")

@@ -18,7 +18,7 @@ from contextlib import closing
 
 import common
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import table
 from llama_cpp_eagle3.engine import Sampling
 
 _N_SYSTEM, _N_MESSAGE, _N_ANSWER = 300, 60, 3

@@ -39,8 +39,9 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 import common
 from comparison import peer_tools
+from comparison.figures import percent
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.draft.kinds import kind_of
 
 FOLDER = Path(__file__).parent / "tasks"

@@ -1,7 +1,7 @@
 """Drafts from text: what the index costs per token, and what they bring, against llama-server with ngram-mod.
 
 Without arguments the index is measured. `--replay` makes the target generate recorded texts: everything is computed,
-only what is drawn from the target is replaced, on both sides. `--own` takes the target's own greedy texts behind the
+only what is drawn from the target is replaced, on both sides. `--own` takes the target's own greedy texts after the
 prompts. Speeds are without the prompt, and, with `--cpu-time`, of processor time, so that other programs do not count.
 Each run of a text is in a fresh llama-server, since its ngram-mod remembers what it wrote; ours knows the text at hand
 alone.
@@ -26,7 +26,7 @@ from comparison.runs import Peer, load, run_own
 from comparison.server import Server
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import NgramDrafter
-from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.report import Spread, table
 
 SOURCES = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from llama_cpp_eagle3 import models
-from llama_cpp_eagle3.draft import costs
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 from llama_cpp_eagle3_heads.convert.gguf_file import open_gguf
 from llama_cpp_eagle3_heads.train import corpus
 from llama_cpp_eagle3_heads.train.model import Config, Llama
@@ -153,7 +153,7 @@ def main() -> None:
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--window", type=int, default=256, help="tokens")
-    p.add_argument("--folder", type=Path, default=costs.cache_dir() / "toys")
+    p.add_argument("--folder", type=Path, default=cache_dir() / "toys")
     p.add_argument("--toys", nargs="+", choices=["mtp", "dflash"], default=["mtp", "dflash"], help="which learn")
     p.add_argument("--resume", action="store_true", help="go on from the weights in the folder")
     args = p.parse_args()

@@ -40,7 +40,7 @@ std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t de
 bool rpc_supported();
 
 // The devices of a ggml-rpc server, the same ones each time. They are not registered with ggml, so that only models
-// that are given them use them. Aborts if the server cannot be reached: ask it before (llama_cpp_eagle3/rpc.py).
+// that are given them use them. Aborts if the server cannot be reached: ask it before (llama_cpp_eagle3/model/rpc.py).
 std::vector<ggml_backend_dev_t> rpc_devices(const std::string & endpoint);
 
 // To be called after something was freed on a ggml-rpc server that is still in use. The server then drops the graphs

@@ -26,7 +26,7 @@ philox_counter gumbel_noise::words(llama_token token, uint32_t n_ahead, uint32_t
 
 double gumbel_noise::uniform(const philox_counter & words, llama_token token) {
     const size_t   i    = token % 2 == 0 ? 0 : 2;
-    // 52 bits: with the half behind them they are a double, which is neither 0 nor 1
+    // 52 bits and a half are a double, which is neither 0 nor 1
     const uint64_t bits = (static_cast<uint64_t>(words[i]) << 20) | (words[i + 1] >> 12);
     return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }

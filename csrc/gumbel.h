@@ -30,7 +30,7 @@ struct gumbel_noise {
 
     std::unordered_map<llama_token, float> biases;
 
-    // Of a token and its neighbour, the even one first, behind n_ahead others that are not drawn yet. attempt: draws
+    // Of a token and its neighbour, the even one first, after n_ahead others that are not drawn yet. attempt: draws
     // for the same position that were refused.
     philox_counter words(llama_token token, uint32_t n_ahead = 0, uint32_t attempt = 0) const;
 

@@ -18,11 +18,11 @@ _library.load()
 
 # these need the compiled module
 from ._core import NgramStore  # noqa: E402
-from .batch import BatchResult  # noqa: E402
 from .engine.stats import Stats  # noqa: E402
-from .features import Features  # noqa: E402
 from .llama import Eagle3Llama  # noqa: E402
-from .state import Eagle3State  # noqa: E402
+from .llama.batch import BatchResult  # noqa: E402
+from .llama.features import Features  # noqa: E402
+from .llama.state import Eagle3State  # noqa: E402
 
 __all__ = [
     "LLAMA_CPP_PYTHON_VERSION",

@@ -45,7 +45,7 @@ class RpcConnection:
     """Keeps the connection to a ggml-rpc server open as long as it lives.
 
     Its devices are not registered with ggml: only models that are given them use them. llama.cpp ends the process if
-    the server cannot be reached, so use `llama_cpp_eagle3.rpc`.
+    the server cannot be reached, so use `llama_cpp_eagle3.model.rpc`.
     """
 
     def __init__(self, endpoint: str) -> None: ...

@@ -21,8 +21,9 @@ import pytest
 from llama_cpp._logger import set_verbose
 
 import placement
-from llama_cpp_eagle3 import _core, model_file
+from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.engine.drafting import Drafting
+from llama_cpp_eagle3.files import model_file
 from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
 

@@ -10,6 +10,8 @@ PACKAGE = "llama_cpp_eagle3"
 HEADS = "llama_cpp_eagle3_heads"
 ROOTS = (Path(__file__).parents[1] / PACKAGE, Path(__file__).parents[1] / "heads" / HEADS)
 
+COMPILED = (f"{PACKAGE}._core", f"{PACKAGE}._chat")
+
 PRIVATE = {
     "llama_cpp.llama_cpp._lib": "llama_cpp has no public name for the library that it has loaded",
     "libllama()._name": "ctypes' own for the path of a library",
@@ -49,17 +51,44 @@ def imports(name: str, tree: ast.Module, names: set[str]) -> set[str]:
             above = name.split(".")[: -node.level] if node.level > 0 else []
             base = ".".join(above + ([node.module] if node.module else []))
             for alias in node.names:
+                if f"{base}.{alias.name}" in COMPILED:
+                    continue
                 for module in (f"{base}.{alias.name}", f"{base}.{alias.name}.__init__", base, f"{base}.__init__"):
                     if module in names:
                         found.add(module)
                         break
-    # `from . import _core` is not the package's API
-    return found - {name, f"{PACKAGE}.__init__", f"{HEADS}.__init__"}
+    return found - {name}
+
+
+def rooms(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The same graph of the first package's rooms: its folders, and the modules beside them."""
+    found: dict[str, set[str]] = {}
+    for name, imported in graph.items():
+        if name.startswith(f"{PACKAGE}."):
+            room = name.split(".")[1]
+            of_others = {other.split(".")[1] for other in imported if other.startswith(f"{PACKAGE}.")}
+            found.setdefault(room, set()).update(of_others - {room})
+    return found
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module, and those that it imports."""
+    trees = modules()
+    return {name: imports(name, tree, set(trees)) for name, tree in trees.items()}
+
+
+def test_rooms_import_one_way() -> None:
+    """No room imports another that imports it, through others or not, and no chain of imports is longer than this."""
+    graph = rooms(import_graph())
+    floors: dict[str, int] = {}
+    for room in TopologicalSorter(graph).static_order():  # CycleError names the rooms
+        floors[room] = 1 + max((floors[other] for other in graph[room]), default=0)
+    assert max(floors.values()) <= 12, floors
+    assert len(graph) <= 25
 
 
 def test_imports_run_one_way() -> None:
-    trees = modules()
-    graph = {name: imports(name, tree, set(trees)) for name, tree in trees.items()}
+    graph = import_graph()
     assert len(graph) > 150
     TopologicalSorter(graph).prepare()  # CycleError names the modules
 

@@ -154,7 +154,7 @@ class Trial:
     def _fuzz(self, n_cases: int) -> dict[str, Any]:
         command = [
             str(self.python),
-            "tests/support/fuzz_files.py",
+            "tools/fuzz_files.py",
             "--cases",
             str(n_cases),
             "--seed",

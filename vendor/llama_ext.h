@@ -21,7 +21,7 @@ LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bo
 LLAMA_API float * llama_get_embeddings_nextn(llama_context * ctx);
 LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
-// which block for multi-token prediction an MTP context computes, 0 = the first one behind the layers
+// which block for multi-token prediction an MTP context computes, 0 = the first one after the layers
 LLAMA_API void llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
 
 // the graph of a batch of that shape, as decode would build it; valid until the next call

@@ -10,25 +10,40 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench import compare, machine
-from llama_cpp_eagle3.bench.compare import context_size, load_largest, turns
-from llama_cpp_eagle3.bench.figures import Spread
-from llama_cpp_eagle3.bench.settings import Setting
+from llama_cpp_eagle3.bench.compare import context_size, turns
+from llama_cpp_eagle3.bench.report import Spread
 from llama_cpp_eagle3.draft.kinds import NGRAM
 
 from . import peer_tools
 from .peers import PeerSetting, of_dict
 from .replay import Recorded, Replay, tokens_of
-from .runs import Peer, Run, load, run_own, run_peer, total
+from .runs import Peer, Run, load, n_cores, run_own, run_peer, total
 from .server import Server
+from .settings import Setting, load_largest
 
 
 @dataclass
-class Config(compare.Config):
-    """What is run, how often: beside the sides of `bench` llama.cpp's programs, and recorded texts."""
+class Config:
+    """What is run, how often."""
 
+    model: str
+    draft: str
+    settings: list[Setting]
+    texts: list[str]
     sources: tuple[str, ...] = ("eagle3", NGRAM)
-    n_threads: int = field(default_factory=machine.n_cores)
+    """As `draft_sources`."""
+    n_threads: int = field(default_factory=n_cores)
+    n_predict: int = 128
+    n_runs: int = 5
+    n_fresh: int = 1
+    """Prompts that each side evaluates anew in the first run, which times the first token; others only once."""
+    n_gpu_layers: int = 0
+    n_ctx: int = 0
+    """0 = as much as the longest prompt and its answer need."""
+    cpu_kernels: str = "auto"
+    """As of `Eagle3Llama`."""
+    temperature: float = 0.0
+    """Prompt j is sampled with seed j; 0 is greedy."""
     tools: str | None = None
     """Folder of llama.cpp's programs."""
     synthetic: list[float] | None = None

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from llama_cpp_eagle3._version import LLAMA_CPP_PYTHON_VERSION
-from llama_cpp_eagle3.draft.costs import cache_dir
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 TOOLS = ("llama-speculative-simple", "llama-server", "llama-bench", "llama-quantize")
 ENV_TOOLS = "LLAMA_CPP_TOOLS"

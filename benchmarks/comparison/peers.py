@@ -6,8 +6,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from llama_cpp_eagle3.bench import settings
-from llama_cpp_eagle3.bench.settings import Setting
+from . import settings
+from .settings import Setting
 
 PEERS = {"simple": "llama-speculative-simple", "server": "llama-server", "ngram": "llama-server ngram-mod"}
 """Kind -> program; ngram drafts with ngram-mod, and with draft-eagle3 too if n_max is given."""
@@ -53,6 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_arguments(args: argparse.Namespace) -> list[Setting]:
-    """What the flags name, as `llama_cpp_eagle3.bench.settings.from_arguments`, and the peers."""
+    """What the flags name, as `settings.from_arguments`, and the peers."""
     peers = [PeerSetting(peer, n) for peer in args.peer for n in ([0] if peer == "ngram" else []) + args.n_max]
     return [*settings.from_arguments(args), *peers]

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import gguf
 
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3_heads.train.plot import figure_file
 
+from .figures import percent
 from .measure import Result, Side
 from .peers import PeerSetting
 from .runs import total

@@ -7,14 +7,16 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
 from llama_cpp_eagle3.bench import compare
-from llama_cpp_eagle3.bench.compare import N_CTX
+from llama_cpp_eagle3.bench.compare import N_CTX, Timed
 
 from .bandwidth import weights_read
 from .synthetic import SyntheticAcceptance
@@ -122,17 +124,63 @@ def load(
     return llm
 
 
+def n_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def generate(
+    llm: Eagle3Llama,
+    prompt: Sequence[int],
+    n_predict: int,
+    *,
+    fresh: bool = True,
+    stop: bool = True,
+    clock: Callable[[], float] = perf_counter,
+    temperature: float = 0.0,
+    seed: int = 0,
+    on_first: Callable[[], None] = lambda: None,
+) -> Timed:
+    """Generate, by default greedily.
+
+    Args:
+        llm: what `load` gave.
+        prompt: tokens.
+        n_predict: tokens to generate, at most.
+        fresh: evaluate the prompt anew even if it is what the context begins with.
+        stop: end with the text.
+        clock: seconds, of the wall or of the processor.
+        temperature: with llama.cpp's default samplers; 0 is greedy.
+        seed: of sampled text.
+        on_first: called after the first token.
+    """
+    if fresh:
+        llm.reset()
+    llm.set_seed(seed)
+    generator = llm.generate(prompt, temp=temperature)
+    tokens = [next(generator)]
+    on_first()
+    eos, start = llm.token_eos(), clock()
+    for token in islice(generator, n_predict - 1):
+        tokens.append(token)
+        if stop and token == eos:
+            break
+    generator.close()
+    seconds = clock() - start
+    return Timed(tokens, seconds, llm.last_stats)
+
+
 def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int, **options: Any) -> tuple[Run, list[int]]:
     """Generate in our engine, by default greedily; returns the figures and the tokens.
 
-    options: those of `compare.generate`, but for on_first.
+    options: those of `generate`, but for on_first.
     """
     before: list[tuple[float, ...]] = []
 
     def on_first() -> None:
         before.append((*_clocks(llm), _n_steps(llm)))
 
-    timed = compare.generate(llm, prompt, n_predict, on_first=on_first, **options)
+    timed = generate(llm, prompt, n_predict, on_first=on_first, **options)
     stats = timed.stats
     after = (*_clocks(llm), _n_steps(llm))
     t_verify, t_propose, t_process, t_graph, n_graphs = (b - a for a, b in zip(before[0], after, strict=True))

@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server, plain or with what drafts, over loopback, with the figures of `runs` and `load`."""
+"""llama.cpp's llama-server, plain or with a drafter, over loopback, with the figures of `runs` and `load`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ struct recording {
     eagle3::draw_kind               draw;
     int32_t                         n_prompt;
     std::vector<int32_t>            tokens;
-    std::vector<std::vector<level>> levels; // [token behind n_prompt + 1][depth - 1]
+    std::vector<std::vector<level>> levels; // [token after n_prompt + 1][depth - 1]
     std::vector<std::vector<float>> astray;
 };
 
@@ -141,7 +141,7 @@ class machine {
     // a level of the head's, or its first graph
     double draft_us(const cost_curve & curve, int32_t n) const { return curve.at(n) + depth() * deeper_level; }
 
-    // the head's candidates behind a node of a sequence; is_right: it is the text so far
+    // the head's candidates after a node of a sequence; is_right: it is the text so far
     level candidates(size_t seq, int32_t depth, bool is_right, uint32_t salt) const {
         const recording & r = *of[seq];
         const auto        i = static_cast<size_t>(at[seq] - r.n_prompt - 1);

@@ -55,7 +55,7 @@ using namespace replay;
 
 namespace {
 
-// tokens that a draft gives, the one behind it included
+// tokens that a draft gives, the one after it included
 int32_t accepted(const machine & m, size_t seq, const draft_tree & draft) {
     int32_t node = -1, n = 1;
     for (size_t i = 0; i < draft.tokens.size(); ++i) {

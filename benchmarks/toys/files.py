@@ -139,7 +139,7 @@ class Toy(Model):
 
 class WithBlock(Toy):
     """A target with its block. Added tokens are made improbable by the output matrix, not by the last norm: blocks read
-    states behind it too, and norm them again."""
+    states after it too, and norm them again."""
 
     def norm(self, name: str, last: bool = False) -> OutTensor:
         """A norm; `last` is the one before the logits."""
@@ -366,7 +366,7 @@ def write_hybrid(
     """
     more = mtp_tensors(folder)
     toy = Hybrid(s, more, outtype)
-    # its block reads states behind the last norm
+    # its block reads states after the last norm
     last = toy.small("output_norm.weight")
     toy.more["nextn.hnorm.weight"] = more["nextn.hnorm.weight"] / last
     places = layer_places(toy.n_layer, LAYERS, s.n_layer, s.boundaries)

@@ -42,7 +42,7 @@ class MtpBlock(nn.Module):
         self.enorm, self.hnorm = RMSNorm(cfg.n_embd, cfg.rms_eps), RMSNorm(cfg.n_embd, cfg.rms_eps)
         self.eh_proj = nn.Linear(2 * cfg.n_embd, cfg.n_embd, bias=False)
         self.block = Block(cfg)
-        # the last norm is the target's times a number: so states may be read in front of it (MiMo) or behind (Qwen3.5)
+        # the last norm is the target's times a number: so states may be read in front of it (MiMo) or after (Qwen3.5)
         self.register_buffer("last_norm", target.norm.weight.detach(), persistent=False)
         self.sharpness = nn.Parameter(torch.tensor([0.5]))
         cos, sin = rope_table(cfg.n_ctx + n_steps, cfg.n_embd_head, cfg.rope_base)
@@ -125,7 +125,7 @@ class BlockDrafter(nn.Module):
                 nn.init.normal_(block.attn.o.weight, std=cfg.n_embd**-0.5 / 2)
 
     def forward(self, tokens: Tensor, rows: Tensor, anchors: Tensor) -> Tensor:
-        """Logits (n_batch, anchors, block_size - 1, n_vocab) of the tokens behind those at ``anchors``.
+        """Logits (n_batch, anchors, block_size - 1, n_vocab) of the tokens after those at ``anchors``.
 
         ``rows`` (n_batch, n_tokens, n_boundaries * n_embd): a block sees those before its first token.
         """

@@ -76,7 +76,7 @@ void register_devices(py::module_ & m) {
     m.def("rpc_supported", &rpc_supported, "Whether llama.cpp was built with ggml-rpc.");
     py::class_<rpc_connection>(m, "RpcConnection",
                                "Keeps the connection to a ggml-rpc server open. llama.cpp ends the process if it "
-                               "cannot be reached: use llama_cpp_eagle3.rpc.")
+                               "cannot be reached: use llama_cpp_eagle3.model.rpc.")
         .def(py::init<std::string>(), py::arg("endpoint"), without_gil)
         .def_property_readonly("devices", [](const rpc_connection & self) { return wrap(self.devs); })
         .def(

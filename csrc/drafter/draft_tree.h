@@ -18,17 +18,17 @@ struct draft_candidate {
 struct draft_node {
     int32_t      parent      = -1;   // index of the node before it, -1 = it follows id_last
     llama_token  token       = 0;    // of the target's vocabulary
-    float        p           = 0.0f; // the drafter's own probability of the token behind its parent
+    float        p           = 0.0f; // the drafter's own probability of the token after its parent
     int32_t      depth       = 0;    // 1, 2, ...
     llama_seq_id seq_id      = 0;
     bool         is_expanded = false; // begin() or expand() has looked for what follows it, and may have found nothing
 };
 
-// Drafted tokens with parents before their children; parents are indices into tokens, -1 = behind id_last.
+// Drafted tokens with parents before their children; parents are indices into tokens, -1 = after id_last.
 struct draft_tree {
     std::vector<llama_token> tokens;
     std::vector<int32_t>     parents;
-    std::vector<float>       probs; // the head's own probability of a token behind its parent
+    std::vector<float>       probs; // the head's own probability of a token after its parent
 
     // who suggested it, a bit for each; empty: the first drafter
     static constexpr int32_t by_ngram = 1;

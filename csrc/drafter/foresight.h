@@ -24,7 +24,7 @@ struct foresight {
 
     // Order candidates by what is known, the n_top best of them stay. What the rules forbid goes. Noise: they are
     // ordered by what they will come to with it, log q / temperature + noise, those that the sequence's samplers would
-    // cut behind the others; p becomes the softmax of these scores: how likely each is the one, as the head's logits
+    // cut after the others; p becomes the softmax of these scores: how likely each is the one, as the head's logits
     // are not quite the target's.
     //
     // candidates: the most probable ones after the drafted tokens `path`. Their ids become the target's: to_target

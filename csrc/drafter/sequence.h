@@ -48,7 +48,7 @@ class draft_sequence {
     // the first n rows were written to the cache
     void on_written(int32_t n);
 
-    // all rows were written to the cache, the last one with this token behind it
+    // all rows were written to the cache, the last one with this token after it
     void on_proposed(llama_token id_last);
 
     // Remove positions >= n_past. Returns the position from which rows must come again: n_past, or n_past - 1 if the

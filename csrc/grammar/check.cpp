@@ -291,7 +291,7 @@ void find_empty_rules(std::vector<rule> & rules) {
     }
 }
 
-// the rules that a rule can begin with; is_tail: nothing stands behind it, so that llama.cpp's stack does not grow
+// the rules that a rule can begin with; is_tail: nothing stands after it, so that llama.cpp's stack does not grow
 struct beginning {
     size_t rule;
     bool   is_tail;

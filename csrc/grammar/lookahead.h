@@ -8,7 +8,7 @@
 
 namespace eagle3 {
 
-// Which tokens a grammar allows behind a text and behind tokens that are not drawn yet. For drafts, which are guesses:
+// Which tokens a grammar allows after a text and after tokens that are not drawn yet. For drafts, which are guesses:
 // where it cannot be known, all are allowed. Lives no longer than a step of the text.
 class grammar_lookahead {
   public:
@@ -18,7 +18,7 @@ class grammar_lookahead {
 
     bool redraws() const { return redraws_; }
 
-    // [i]: whether tokens[i] may come behind the path
+    // [i]: whether tokens[i] may come after the path
     std::vector<bool> allowed(const std::vector<llama_token> & path, const std::vector<llama_token> & tokens);
 
   private:

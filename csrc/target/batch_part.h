@@ -18,7 +18,7 @@ struct media_piece {
     bool                   causal = true; // else its rows see each other, and must be decoded together
 };
 
-// tokens of one sequence, behind its first n_past
+// tokens of one sequence, after its first n_past
 struct batch_part {
     llama_seq_id             seq_id = 0;
     int32_t                  n_past = 0;

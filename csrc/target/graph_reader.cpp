@@ -8,7 +8,7 @@
 
 namespace eagle3 {
 
-// the layer in a tensor's name "<prefix>-<layer>", -1 if it is none. A view of one has more behind it
+// the layer in a tensor's name "<prefix>-<layer>", -1 if it is none. A view of one has more after it
 static int32_t layer_in_name(const char * name, const char * prefix) {
     if (!prefix || name[0] != prefix[0]) {
         return -1;

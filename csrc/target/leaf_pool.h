@@ -7,7 +7,7 @@
 
 namespace eagle3 {
 
-// Sequence ids behind those of the caller, each of which shares the cells of a prefix of one caller's sequence, its
+// Sequence ids after those of the caller, each of which shares the cells of a prefix of one caller's sequence, its
 // owner. The first n_guards of them guard windows (see there), the others are for the leaves of drafted trees.
 class leaf_pool {
   public:

@@ -137,7 +137,7 @@ class seq_rollback {
 
     // the open batch
     bool                     open_     = false;
-    int32_t                  n_past_   = 0; // where its batch begins, behind the replay
+    int32_t                  n_past_   = 0; // where its batch begins, after the replay
     int32_t                  n_tokens_ = 0; // of the batch, once it is decoded
     std::vector<llama_token> batch_;        // the same, the replay in front
     saved_state              before_;

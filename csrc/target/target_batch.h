@@ -34,7 +34,7 @@ class target_batch {
 
     const std::vector<llama_token> & all_tokens() const { return tokens_; }
 
-    // by sequence: its lowest position, the one behind its last row, its rows with logits
+    // by sequence: its lowest position, the one after its last row, its rows with logits
     struct extent {
         llama_pos first     = 0;
         llama_pos next      = 0;

@@ -50,10 +50,10 @@ class target_memory {
     // tokens that a sequence holds, those of a replay included
     int32_t n_past(llama_seq_id seq_id) const;
 
-    // position of the token that comes behind the first n_past ones
+    // position of the token that comes after the first n_past ones
     llama_pos position(llama_seq_id seq_id, int32_t n_past) const;
 
-    // keep the first n_past tokens of a sequence. Returns how many it holds then, those behind must be decoded again:
+    // keep the first n_past tokens of a sequence. Returns how many it holds then, the others must be decoded again:
     // n_past, or less where the memory cannot go back there, such as into an image
     int32_t truncate(int32_t n_past, llama_seq_id seq_id);
 
@@ -102,7 +102,7 @@ class target_memory {
     };
     std::vector<tree_node> open_tree(llama_seq_id seq_id, int32_t n_past, const std::vector<int32_t> & parents);
 
-    // the sequence holds a piece of an image now, which was decoded behind its first n_past tokens
+    // the sequence holds a piece of an image now, which was decoded after its first n_past tokens
     void add_media(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens, const media_piece & media);
 
     // have the guards hold what may leave the windows of the sequences in this pass

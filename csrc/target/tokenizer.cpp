@@ -23,7 +23,7 @@ static constexpr size_t N_RUN_SMALL  = 256;     // any stack is enough
 static constexpr size_t N_RUN_MAX    = 1 << 20; // a stack of 1 GiB
 
 // the most characters that one match can hold: no expression goes over more than one change from whitespace to others
-// or back, such as punctuation and the newlines behind it
+// or back, such as punctuation and the newlines after it
 static size_t longest_match(const std::string & text) {
     size_t n = 0, n_before = 0, n_max = 0;
     bool   was_space = false;

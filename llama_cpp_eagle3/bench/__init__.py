@@ -1,1 +1,1 @@
-"""What the benchmarks are made of: llama.cpp's own tools, files of any shape, runs, figures."""
+"""`llama-cpp-eagle3 bench`: plain decoding, draft="auto" and fixed chains on the same prompts."""

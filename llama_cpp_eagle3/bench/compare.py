@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from llama_cpp import Llama
 
 from .. import Eagle3Llama
+from ..draft.kinds import kind_of
 from ..engine.stats import Stats
-from ..ggml_types import type_name
-from .figures import Spread, table
-from .settings import Setting
 
 N_CTX = 512
 _N_DRAFTED = 64
 """Room for drafts at the end of an answer."""
 _N_CTX_STEP = 256
+
+S = TypeVar("S")
 
 
 @dataclass
@@ -31,20 +30,17 @@ class Config:
 
     model: str
     draft: str
-    settings: list[Setting]
+    settings: list[tuple[str, int]]
+    """The sides: ("plain", 0), ("auto", 0) or ("chain", its length)."""
     texts: list[str]
+    options: dict[str, Any]
+    """Of `load`, for all sides. n_ctx 0: as much as the longest prompt and its answer need."""
     sources: tuple[str, ...]
-    """What may draft, as `draft_sources`."""
-    n_threads: int
+    """As `draft_sources`."""
     n_predict: int = 128
     n_runs: int = 5
-    n_fresh: int = 1
-    """Prompts that each side evaluates anew in the first run, which times the first token; others only once."""
-    n_gpu_layers: int = 0
-    n_ctx: int = 0
-    """0 = as much as the longest prompt and its answer need."""
-    cpu_kernels: str = "auto"
-    """As of `Eagle3Llama`."""
+    n_fresh: int = 4
+    """Prompts that each side evaluates anew in the first run, which times the first token."""
     temperature: float = 0.0
     """Prompt j is sampled with seed j; 0 is greedy."""
 
@@ -53,7 +49,7 @@ class Config:
 class Side:
     """What one way of drafting took."""
 
-    setting: Setting
+    name: str
     tokens_per_second: list[float] = field(default_factory=list)
     """Of each run, all its prompts together; without the prompts and the token that each yields."""
     stats: Stats = field(default_factory=Stats)
@@ -66,7 +62,6 @@ class Side:
 class Result:
     """All sides."""
 
-    config: Config
     sides: list[Side]
     n_different: int
     """Prompts to which a side wrote another text than the first one."""
@@ -75,75 +70,56 @@ class Result:
     cpu_kernels: str
     """Which of our kernels multiplied which weights, or why none did."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """All figures, ready for JSON."""
-        return {
-            **{name: value for name, value in asdict(self.config).items() if name not in ("settings", "texts")},
-            "n_prompts": len(self.config.texts),
-            "n_different": self.n_different,
-            "draft_type": self.draft_type,
-            "cpu_kernels": self.cpu_kernels,
-            "sides": [{"name": side.setting.name, **asdict(side)} for side in self.sides],
-        }
 
-
-@dataclass(frozen=True)
-class Timed:
-    """One text."""
+class Timed(NamedTuple):
+    """One text; its seconds are those from the first token to the last."""
 
     tokens: list[int]
     seconds: float
-    """From the first token to the last."""
     stats: Stats
 
 
 def compare(config: Config, progress: Callable[[str], None]) -> Result:
-    """Run everything.
-
-    Each engine evaluates a prompt once and then goes on from it in all runs.
+    """Run everything. Each engine evaluates a prompt once and then goes on from it in all runs.
 
     Raises:
         ValueError: a side cannot be run like this, or a prompt and its answer do not fit into the context.
         Eagle3Error: the files do not fit.
     """
-    config = replace(config, n_ctx=context_size(config.model, config.texts, config.n_predict, config.n_ctx))
-    sides = {s: Side(s) for s in config.settings}
-    times: dict[Setting, list[list[Timed]]] = {s: [[] for _ in range(config.n_runs)] for s in config.settings}
+    sides = [Side(f"{mode} {n_max}" if n_max else mode) for mode, n_max in config.settings]
+    n_tokens, seconds = ([[0.0] * config.n_runs for _ in sides] for _ in range(2))
+    expected: dict[int, list[int]] = {}
     different = set()
     with ExitStack() as stack:
         progress("loading")
         engines = _engines(config, stack)
-        llm = next(iter(engines.values()))
-        prompts = [llm.tokenize(text.encode(), special=True) for text in config.texts]
+        prompts = [engines[0].tokenize(text.encode(), special=True) for text in config.texts]
 
-        def run(s: Setting, j: int, fresh: bool) -> Timed:
-            s.apply(engines[s], config.sources)
-            t = config.temperature
-            return generate(engines[s], prompts[j], config.n_predict, fresh=fresh, temperature=t, seed=j)
+        def run(k: int, j: int, fresh: bool) -> Timed:
+            llm, (mode, n_max) = engines[k], config.settings[k]
+            if mode != "plain":
+                llm.draft, llm.draft_n_max = mode, n_max or kind_of(config.draft).n_max_auto
+            return generate(llm, prompts[j], config.n_predict, fresh=fresh, temperature=config.temperature, seed=j)
 
-        for s in config.settings:  # to warm up
-            run(s, 0, False)
-        for s, j, i, fresh in turns(config.settings, len(prompts), config.n_runs, config.n_fresh):
-            progress(f"prompt {j + 1} of {len(prompts)}, run {i + 1} of {config.n_runs}, {s.title}")
-            found = run(s, j, fresh)
-            times[s][i].append(found)
+        for k in range(len(sides)):  # to warm up
+            run(k, 0, False)
+        for k, j, i, fresh in turns(range(len(sides)), len(prompts), config.n_runs, config.n_fresh):
+            progress(f"prompt {j + 1} of {len(prompts)}, run {i + 1} of {config.n_runs}, {sides[k].name}")
+            text = run(k, j, fresh)
+            n_tokens[k][i] += len(text.tokens) - 1
+            seconds[k][i] += text.seconds
+            sides[k].stats += text.stats
             if fresh:
-                sides[s].t_first.append(found.stats.prefill_seconds)
-            if found.tokens != times[config.settings[0]][0][j].tokens:
+                sides[k].t_first.append(text.stats.prefill_seconds)
+            if text.tokens != expected.setdefault(j, text.tokens):
                 different.add(j)
-        llm = engines[config.settings[-1]]
-        draft_type, kernels = llm.draft_type if llm.drafters else None, llm.loaded.cpu_kernels_used
-    for s, runs in times.items():
-        for texts in runs:
-            n_tokens, seconds = sum(len(t.tokens) - 1 for t in texts), sum(t.seconds for t in texts)
-            sides[s].tokens_per_second.append(n_tokens / seconds if seconds else 0.0)
-            sides[s].stats += sum((t.stats for t in texts), Stats())
-    return Result(config, list(sides.values()), len(different), draft_type, kernels)
+        for k, side in enumerate(sides):
+            side.tokens_per_second = [n / t if t else 0.0 for n, t in zip(n_tokens[k], seconds[k], strict=True)]
+        llm = engines[-1]
+        return Result(sides, len(different), llm.draft_type if llm.drafters else None, llm.loaded.cpu_kernels_used)
 
 
-def turns(
-    settings: Sequence[Setting], n_prompts: int, n_runs: int, n_fresh: int
-) -> Iterator[tuple[Setting, int, int, bool]]:
+def turns(settings: Sequence[S], n_prompts: int, n_runs: int, n_fresh: int) -> Iterator[tuple[S, int, int, bool]]:
     """(side, prompt, run, whether the prompt is read anew): prompt by prompt, each run begins with another side."""
     for j in range(n_prompts):
         for i in range(n_runs):
@@ -173,59 +149,30 @@ def load(
     model: str, head: str | None, n_threads: int, n_gpu_layers: int = 0, n_ctx: int = N_CTX, **options: Any
 ) -> Eagle3Llama:
     """An engine. n_ctx: of context and batch, so that a prompt is one batch. options: more of `Eagle3Llama`'s."""
-    settings: dict[str, Any] = {
-        "draft_model_path": head,
-        "n_ctx": n_ctx,
-        "n_batch": n_ctx,
-        "n_ubatch": 512,
-        "n_gpu_layers": n_gpu_layers,
-        "n_threads": n_threads,
-        "n_threads_batch": n_threads,
-        "verbose": False,
-        **options,
-    }
-    return Eagle3Llama(model, **settings)
+    size = {"n_ctx": n_ctx, "n_batch": n_ctx, "n_ubatch": 512, "n_threads": n_threads, "n_threads_batch": n_threads}
+    settings: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "verbose": False, **size, **options}
+    return Eagle3Llama(model, head, **settings)
 
 
-def load_largest(
-    settings: Sequence[Setting], sources: Sequence[str], load: Callable[..., Eagle3Llama]
-) -> Eagle3Llama | None:
-    """One engine for all sides that draft, with room for the largest of them; None: none drafts.
+def _engines(config: Config, stack: ExitStack) -> list[Eagle3Llama]:
+    """The engine of each side, one for all that draft; they are closed with `stack`."""
+    n_ctx = context_size(config.model, config.texts, config.n_predict, config.options["n_ctx"])
 
-    load: makes an engine of such options of `Eagle3Llama`.
-    """
-    sides = [s for s in settings if s.kind != "plain"]
-    if not sides:
-        return None
-    largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.is_auto, s.n_max))
-    options = largest.load_options(sources)
-    if largest.kind == "tree":  # recurrent targets keep as many states as the longest path is deep
-        depth = max(max(s.depth, s.n_max) for s in sides)
-        options |= {"draft_tree_depth": depth, "draft_tree_tokens": max(largest.n_tokens, depth)}
-    llm = load(**options)
-    if any(s.is_auto for s in sides):
-        llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
-    return llm
+    def load_one(head: str | None, **options: Any) -> Eagle3Llama:
+        options = {**config.options, "n_ctx": n_ctx, **options}
+        return stack.enter_context(closing(load(config.model, head, **options)))
 
-
-def _engines(config: Config, stack: ExitStack) -> dict[Setting, Eagle3Llama]:
-    """The engine of each side; they are closed with `stack`."""
-
-    def load_with(head: str | None, **options: Any) -> Eagle3Llama:
-        size = config.n_threads, config.n_gpu_layers, config.n_ctx
-        return stack.enter_context(closing(load(config.model, head, *size, cpu_kernels=config.cpu_kernels, **options)))
-
-    load_drafted = partial(load_with, config.draft)
-    largest = load_largest(config.settings, config.sources, load_drafted)
     engines = {}
-    for s in config.settings:
-        if s.kind == "plain" or largest is None:
-            engines[s] = load_with(None)
-        elif s.kind in ("head", "text"):  # a policy that learns from nothing else
-            engines[s] = load_drafted(**s.load_options(config.sources))
-        else:
-            engines[s] = largest
-    return engines
+    if any(mode == "plain" for mode, _ in config.settings):
+        engines["plain"] = load_one(None)
+    drafting = [s for s in config.settings if s[0] != "plain"]
+    if drafting:
+        mode, n_max = max(drafting, key=lambda s: (s[0] == "auto", s[1]))  # which needs the most room
+        llm = load_one(config.draft, draft=mode, draft_n_max=n_max or None, draft_sources=config.sources)
+        if mode == "auto":
+            llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
+        engines |= dict.fromkeys(("auto", "chain"), llm)
+    return [engines[mode] for mode, _ in config.settings]
 
 
 def generate(
@@ -234,67 +181,19 @@ def generate(
     n_predict: int,
     *,
     fresh: bool = True,
-    stop: bool = True,
-    clock: Callable[[], float] = perf_counter,
     temperature: float = 0.0,
     seed: int = 0,
-    on_first: Callable[[], None] = lambda: None,
 ) -> Timed:
-    """Generate, by default greedily.
-
-    Args:
-        llm: what `load` gave.
-        prompt: tokens.
-        n_predict: tokens to generate, at most.
-        fresh: evaluate the prompt anew even if it is what the context begins with.
-        stop: end with the text.
-        clock: seconds, of the wall or of the processor.
-        temperature: with llama.cpp's default samplers; 0 is greedy.
-        seed: of sampled text.
-        on_first: called after the first token.
-    """
+    """Generate up to the end of the text. fresh: evaluate the prompt anew even if the context begins with it."""
     if fresh:
         llm.reset()
     llm.set_seed(seed)
     generator = llm.generate(prompt, temp=temperature)
     tokens = [next(generator)]
-    on_first()
-    eos, start = llm.token_eos(), clock()
+    eos, start = llm.token_eos(), perf_counter()
     for token in islice(generator, n_predict - 1):
         tokens.append(token)
-        if stop and token == eos:
+        if token == eos:
             break
     generator.close()
-    seconds = clock() - start
-    return Timed(tokens, seconds, llm.last_stats)
-
-
-def markdown(result: Result) -> str:
-    """The table, with a line on what it shows."""
-    config = result.config
-    plain = next((side for side in result.sides if side.setting.kind == "plain"), None)
-    head = ["", "tokens/s", "of plain", "mean acceptance length", "accepted per position, %", "first token, ms"]
-    draw = f"temperature {config.temperature:g}" if config.temperature > 0.0 else "greedy"
-    text = [
-        f"{len(config.texts)} prompts, {config.n_predict} tokens each, {draw}; medians of {config.n_runs} interleaved "
-        f"runs (lowest - highest). Prompts to which the sides wrote different texts: {result.n_different}.",
-        "" if result.draft_type is None else f"The head was converted to {type_name(result.draft_type)}.",
-        f"CPU kernels: {result.cpu_kernels}." if result.cpu_kernels else "",
-    ]
-    rows = [_row(side, plain) for side in result.sides]
-    return f"{table([*head, 'drafter, ms a step', 'verify, ms a step'], rows)}\n\n{' '.join(filter(None, text))}"
-
-
-def _row(side: Side, plain: Side | None) -> list[str]:
-    stats, speed = side.stats, Spread.of(side.tokens_per_second)
-    ms_a_step = 1e3 / max(stats.steps, 1)
-    return [
-        side.setting.title,
-        speed.text(1),
-        f"{speed.median / Spread.of(plain.tokens_per_second).median:.2f}" if plain else "",
-        f"{stats.mean_acceptance_length:.2f}",
-        " ".join(f"{100 * rate:.0f}" for rate in stats.acceptance_rate_per_position),
-        Spread.of(side.t_first).text(0, 1e-3) if side.t_first else "",
-        f"{ms_a_step * stats.draft_seconds:.2f}" if stats.drafted else "",
-        f"{ms_a_step * stats.verify_seconds:.1f}",
-    ]
+    return Timed(tokens, perf_counter() - start, llm.last_stats)

@@ -1,4 +1,4 @@
-"""Compare plain decoding, fixed chains, trees and draft="auto" on the same files.
+"""Compare plain decoding, draft="auto" and fixed chains on the same files.
 
 All sides take turns on the same prompts. Without -m the bundled pair is used.
 """
@@ -10,10 +10,11 @@ import json
 import math
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from ..draft.kinds import NGRAM, kind_of
-from ..whole_file import output_path, write_whole
+from ..files.whole_file import output_path, write_whole
 from .flags import HUB, PROMPT, changed, pick
 from .model import resolve_pair
 from .parser import Parser
@@ -22,8 +23,6 @@ from .sources import source_options
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    from ..bench import settings
-
     pair = changed(
         pick("model", "draft_model_path", "spec_type", "n_ctx", "n_threads", "n_gpu_layers", "cpu_kernels"),
         "n_ctx",
@@ -33,74 +32,68 @@ def add_arguments(parser: Parser) -> None:
     predict = next(flag for flag in PROMPT if flag.attribute == "predict")
     pair = changed(pair, "n_gpu_layers", default=0, help="of the target (default: 0)")
     parser.add_flags({"pair": (*HUB, *pair, predict)})
-    files = parser.add_argument_group("prompts")
-    files.add_argument(
+    add = parser.add_argument_group("what to compare").add_argument
+    add(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME", help="a prompt, or a JSON list of them"
     )
-    files.add_argument("--n-prompts", type=int, metavar="N", help="use only the first ones")
-    files.add_argument("-r", "--runs", type=int, default=5, metavar="N", help="(default: 5)")
-    files.add_argument(
-        "--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)"
-    )
-    settings.add_arguments(parser)
-    parser.add_argument(
-        "--temp",
-        type=float,
-        default=0.0,
-        metavar="N",
-        help="sample, with llama.cpp's default samplers, prompt i with seed i (default: 0, greedy)",
-    )
-    parser.add_argument("--json", metavar="FNAME", help="write all figures")
-    parser.hide("fresh", "source", "tree_topk", "tree_tokens", "n_prompts")
+    add("--n-prompts", type=int, metavar="N", help="use only the first ones")
+    add("-r", "--runs", type=int, default=5, metavar="N", help="(default: 5)")
+    add("--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)")
+    add("--n-max", type=numbers, default=[3], metavar="N,...", help="lengths of fixed chains (default: 3; none: '')")
+    add("--no-plain", action="store_true", help="leave out plain decoding")
+    add("--no-auto", action="store_true", help='leave out draft="auto"')
+    text = "sample, with llama.cpp's default samplers, prompt i with seed i (default: 0, greedy)"
+    add("--temp", type=float, default=0.0, metavar="N", help=text)
+    add("--json", metavar="FNAME", help="write all figures")
+    parser.hide("fresh", "n_prompts")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from ..bench import compare, machine, settings
+    from ..bench import machine, report
+    from ..bench.compare import Config, compare
 
+    model, draft, texts, sources = read(args)
+    settings = [(mode, 0) for mode, left_out in (("plain", args.no_plain), ("auto", args.no_auto)) if not left_out]
+    settings += [("chain", n_max) for n_max in args.n_max]
+    if not settings:
+        raise ValueError("nothing to run: every side was left out")
+    options = {name: getattr(args, name) for name in ("n_threads", "n_gpu_layers", "n_ctx", "cpu_kernels")}
+    config = Config(model, draft, settings, texts, options, sources, args.predict, args.runs, args.fresh, args.temp)
+    result = compare(config, show_progress)
+    show_progress("")
+    about = machine.describe(args.n_threads)
+    print(f"{report.markdown(config, result)}\n\n{machine.line(about)}")
+    if args.json is not None:
+        document = {**about, **asdict(config), "texts": len(texts), **asdict(result)}
+        write_whole(args.json, json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+def read(args: argparse.Namespace) -> tuple[str, str, list[str], tuple[str, ...]]:
+    """Target, head, prompts and sources that the flags name.
+
+    Raises:
+        ValueError: a flag has a value that cannot be.
+    """
     if min(args.predict, args.runs, args.n_threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
         raise ValueError("expected -n, -r, -t and --n-prompts of at least 1")
     if not 0.0 <= args.temp < math.inf:
         raise ValueError(f"expected --temp of at least 0, found {args.temp:g}")
-    model, draft = pair_of(args)
+    resolve_pair(args)
+    if args.draft_model_path is None:
+        raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
+    model, draft = args.model, args.draft_model_path
     if args.json is not None:
         output_path(args.json, model, draft, *args.file)
-    config = compare.Config(
-        model=model,
-        draft=draft,
-        settings=settings.from_arguments(args),
-        texts=texts_of(args.file)[: args.n_prompts],
-        sources=tuple(source_options(args).get("draft_sources") or (kind_of(draft).source, NGRAM)),
-        n_threads=args.n_threads,
-        n_predict=args.predict,
-        n_runs=args.runs,
-        n_fresh=args.fresh,
-        n_gpu_layers=args.n_gpu_layers,
-        n_ctx=args.n_ctx,
-        cpu_kernels=args.cpu_kernels,
-        temperature=args.temp,
-    )
-    result = compare.compare(config, show_progress)
-    show_progress("")
-    about = machine.describe(args.n_threads)
-    print(f"{compare.markdown(result)}\n\n{machine.line(about)}")
-    if args.json is not None:
-        write_whole(args.json, json.dumps({**about, **result.as_dict()}, indent=1) + "\n")
-    return 0
+    sources = source_options(args).get("draft_sources") or (kind_of(draft).source, NGRAM)
+    return model, draft, texts_of(args.file)[: args.n_prompts], tuple(sources)
 
 
 def show_progress(text: str) -> None:
     """Show the progress on a terminal."""
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":  # which has no escape sequences
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def pair_of(args: argparse.Namespace) -> tuple[str, str]:
-    """Target and head that the flags name, or the bundled ones."""
-    resolve_pair(args)
-    if args.draft_model_path is None:
-        raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
-    return args.model, args.draft_model_path
 
 
 def texts_of(paths: list[Path]) -> list[str]:
@@ -120,3 +113,14 @@ def texts_of(paths: list[Path]) -> list[str]:
             raise ValueError(f"'{path}': expected a JSON list of texts")
         texts += found
     return texts
+
+
+def numbers(text: str) -> list[int]:
+    """Positive numbers between commas."""
+    try:
+        values = [int(part) for part in text.split(",") if part]
+    except ValueError:
+        values = [0]
+    if any(n < 1 for n in values):
+        raise argparse.ArgumentTypeError(f"expected positive numbers like 1,2,4, found {text!r}")
+    return values

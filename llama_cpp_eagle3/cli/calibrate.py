@@ -11,10 +11,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from .. import cpu_kernels
 from .._core import CostCurve
 from ..draft.costs import Costs, DraftCosts, measure_types, save_costs
 from ..ggml_types import type_name
+from ..model import cpu_kernels
 from .flags import LOAD, LOG
 from .model import list_devices, load_model, resolve_pair
 from .parser import Parser

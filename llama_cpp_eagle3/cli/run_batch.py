@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..files.whole_file import output_path
 from ..serve.batch_answers import Keep, answer_all
 from ..serve.batch_file import BatchRequest, Total, count_result, read_done, read_requests
 from ..serve.jsons import dumps
-from ..whole_file import output_path
 from .batch_server import batch_server
 from .model import progress_bar
 

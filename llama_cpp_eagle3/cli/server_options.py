@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config.serve import ServeOptions, is_loopback
+from ..files.whole_file import output_path
 from ..serve.embedder import POOLING
-from ..whole_file import output_path
 from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, changed
 from .parser import Parser
 from .sampling_flags import given as sampling_given

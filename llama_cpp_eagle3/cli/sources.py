@@ -11,7 +11,7 @@ from ..draft.kinds.eagle3 import Eagle3Head
 from ..draft.kinds.mtp import MtpBlock, has_block
 
 _MODELS = {name: kind.source for kind in reversed(KINDS) for name in kind.spec_types}
-"""llama.cpp's names for what drafts, and ours; of two that it calls the same the first one in the table."""
+"""llama.cpp's names for drafters, and ours; of two that it calls the same the first one in the table."""
 
 
 def uses_head(args: argparse.Namespace) -> bool:

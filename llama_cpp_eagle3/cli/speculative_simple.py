@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..files.whole_file import output_path, write_whole
 from ..llama import Eagle3Llama
 from ..media import Prompt, read_media
-from ..whole_file import output_path, write_whole
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import calibrate, list_devices, load_model, progress_bar, resolve_pair
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
     draft = head_of(args)
     if args.baseline and draft is None and not drafts_by_block(args):
-        raise ValueError("--baseline compares with a run that drafts: give -md")
+        raise ValueError("--baseline compares with a run with a drafter: give -md")
     if args.predict < -1:
         raise ValueError(f"expected -n >= -1, found {args.predict}")
 

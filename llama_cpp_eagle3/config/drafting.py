@@ -106,7 +106,6 @@ class DraftingOptions(LlamaOptions, total=False):
                 "PATH",
                 "search for n-grams in this text file, or in the text files of this folder, too: a project's sources",
                 title=DRAFTS,
-                dest="draft_corpus",
                 is_ours=True,
             ),
         ),

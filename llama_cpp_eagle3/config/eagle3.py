@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from ..cpu_kernels import MODES as KERNEL_MODES
 from ..engine import check_rng
 from . import flag as flags
 from .drafting import DraftingOptions
@@ -18,6 +17,7 @@ from .serve import AllowHttp
 
 SERVER = "server"
 """Title of the help."""
+KERNEL_MODES = ("auto", "on", "off")
 MODEL_PARAMS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
 
 

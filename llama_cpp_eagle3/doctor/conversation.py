@@ -24,7 +24,7 @@ def check_conversation(engine: Engine, *, measure: bool) -> list[Finding]:
         (len(b) - len(a)) / (n_long - n_short) for a, b in ((short.target, long.target), (short.draft, long.draft))
     )
     n_state = engine.target.n_state_bytes() if engine.memory.needs_states else 0
-    parts = f" ({_size(target)} of the target, {_size(draft)} of what drafts)" if draft > 0 else ""
+    parts = f" ({_size(target)} of the target, {_size(draft)} of the drafter)" if draft > 0 else ""
     state = (
         f", and {_size(n_state)} for each place that it can go back to, {engine.slots.cache.tree.n_states_max} at most"
         if n_state

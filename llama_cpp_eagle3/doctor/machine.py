@@ -17,10 +17,10 @@ from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
 from ..config.threads import default_threads
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
-from ..cpu_kernels import fastest
-from ..draft.costs import cache_dir
 from ..extras import install_command
-from ..free_memory import free_memory
+from ..files.cache_dir import cache_dir
+from ..model.cpu_kernels import fastest
+from ..model.machine import cpu_name, free_memory
 from .finding import Finding
 from .gpus import built_backends, find_gpus, judge_gpus
 
@@ -147,15 +147,9 @@ def cache_folder(folder: Path) -> list[Finding]:
 def devices() -> list[Finding]:
     """Processors, memory and accelerators, and whether they are used."""
     n_threads = default_threads()
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        cpuinfo = ""
-    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    name = named[1].strip() if named else platform.processor() or platform.machine()
     memory = free_memory()
     free = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory free"
-    found = [Finding("ok", f"{name}: {os.cpu_count()} logical cores, {n_threads} threads by default{free}")]
+    found = [Finding("ok", f"{cpu_name()}: {os.cpu_count()} logical cores, {n_threads} threads by default{free}")]
     found += judge_threads(n_threads, cpu_quota())
     accelerators = [f"{d.name} ({d.description})" for d in local_accelerators()]
     return found + judge_gpus(accelerators, find_gpus(), built_backends())

@@ -16,10 +16,10 @@ from ..draft.costs import Costs, best_chain
 from ..draft.kinds.mtp import why_no_block
 from ..engine.stats import Stats
 from ..errors import Eagle3Error
-from ..free_memory import free_memory
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
-from ..pair import Pair, check_loadable
+from ..model.machine import free_memory
+from ..model.pair import Pair, check_loadable
 from .finding import Finding
 
 _ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -38,7 +38,7 @@ class Prospect:
 def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
     """The checks that loading begins with: headers by themselves, in a process that tries, and against each other.
 
-    drafts: files of what drafts; None for the target's own block.
+    drafts: the drafters' files; None for the target's own block.
     """
     try:
         pair = check_loadable(target, drafts)
@@ -65,7 +65,7 @@ def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
 
 
 def _describe(pair: Pair) -> str:
-    """What drafts."""
+    """Names the drafters."""
     reads = f", reads {list(pair.boundaries)}" if pair.boundaries else ""
     return " and ".join(f"{d.describe()}{f' ({d.note})' if d.note else ''}" for d in pair.drafts) + reads
 

@@ -80,7 +80,7 @@ class Drafting:
 
     @property
     def _instead(self) -> Drafts | None:
-        """Who drafts in place of the policy; None: no one."""
+        """The drafter in place of the policy; None: there is none."""
         return self.override or (None if self.memory.drafters else self._draft_model)
 
     def _may_draft(self, s: Sequence) -> bool:

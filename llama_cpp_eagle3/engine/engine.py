@@ -98,7 +98,7 @@ class Engine:
         self._checkpoint_min_step = checkpoint_min_step
         self._guard = Guard(type(self).__name__)
         self.drafting = Drafting(self.slots, ngram, draft_model)
-        """Who drafts what: the policy, the n-gram drafter, or what is in place of both."""
+        """How drafts are made: the policy, the n-gram drafter, or a drafter in place of both."""
         self.stepper = Stepper(self.slots, vocab, self.drafting, n_batch, prefill_budget)
         self.scheduler = self.stepper.scheduler
         """The open step, and the sequences that run and wait."""
@@ -119,7 +119,7 @@ class Engine:
 
     @property
     def drafters(self) -> Drafters:
-        """Those that draft with weights."""
+        """The drafters with weights."""
         return self.memory.drafters
 
     def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:

@@ -33,7 +33,7 @@ class DraftSettings:
     ngram_n_max: int = 32
     """The same for the n-gram drafter."""
     sources: tuple[str, ...] = ("eagle3", NGRAM)
-    """What may draft in mode "auto"; the other modes are the head's."""
+    """The drafters of mode "auto"; the other modes are the first one's."""
     n_min: int = 0
     """Shorter chains are not verified."""
     p_min: float = 0.0

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._version import __version__
-from ..checkpoint_files import CONFIG, CheckpointFiles, find_files
-from ..draft.costs.cache import cache_dir
 from ..errors import HubError
 from ..extras import heads
-from ..pair import fingerprint
+from ..files.cache_dir import cache_dir
+from ..files.fingerprint import fingerprint
+from .checkpoint_files import CONFIG, CheckpointFiles, find_files
 from .choice import (
     HEAD_QUANTS,
     TARGET_QUANTS,

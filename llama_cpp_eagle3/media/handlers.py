@@ -17,7 +17,7 @@ import llama_cpp.mtmd_cpp as mtmd
 
 from .._core import read_projector, tokenize
 from ..engine import Media
-from ..pair import fingerprint
+from ..files.fingerprint import fingerprint
 from .families import check_family
 from .placeholders import find_placeholder
 from .projector import context_params, make_media, sound_bitmap

@@ -23,8 +23,8 @@ from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, token
 from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
+from ..files.fingerprint import fingerprint
 from ..guard import closed_error
-from ..pair import fingerprint
 from .families import check_family
 from .limits import N_SAMPLES_MAX, MediaError
 from .placeholders import find_placeholder

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from ..draft.costs.cache import cache_dir
 from ..errors import HubError
+from ..files.cache_dir import cache_dir
 from .table import ModelFile, Part
 
 _N_CHUNK = 1 << 20

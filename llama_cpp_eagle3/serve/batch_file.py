@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..text_lines import read_lines
-from ..whole_file import whole_file
+from ..files.text_lines import read_lines
+from ..files.whole_file import whole_file
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 

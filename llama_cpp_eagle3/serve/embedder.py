@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from ..model_file import file_errors
+from ..files.model_file import file_errors
 
 POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3}
 """Name -> llama.cpp's number."""

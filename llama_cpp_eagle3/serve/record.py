@@ -11,7 +11,7 @@ import queue
 import threading
 from pathlib import Path
 
-from ..whole_file import output_path
+from ..files.whole_file import output_path
 from .answer import Answer
 from .errors import ApiError
 from .tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from ..engine import StoredPrefix
 from ..errors import Eagle3Error
-from ..prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
+from ..files.prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
 from .errors import ApiError, failed, invalid, unsupported
 from .http import Json, compute, until_gone
 from .reply import settings_of

@@ -6,7 +6,8 @@ import pytest
 
 import random_model
 from comparison import peer_tools, runs
-from llama_cpp_eagle3.bench.figures import Spread, percent, table
+from comparison.figures import percent
+from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.errors import Eagle3Error
 
 # the end of llama-speculative-simple's log, as of the pinned llama.cpp

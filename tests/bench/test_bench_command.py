@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from contextlib import closing
 from pathlib import Path
@@ -12,13 +11,14 @@ import pytest
 
 import random_model
 from llama_cpp_eagle3 import Eagle3Llama, cli
-from llama_cpp_eagle3.bench import compare, settings
-from llama_cpp_eagle3.bench.compare import Config, Result, Side, context_size, markdown
-from llama_cpp_eagle3.bench.settings import Setting
+from llama_cpp_eagle3.bench import compare
+from llama_cpp_eagle3.bench.compare import Config, Result, Side, context_size
+from llama_cpp_eagle3.bench.report import markdown
 from llama_cpp_eagle3.engine.stats import Stats
 from loading import bundled_pair, load_plain, take
 
-NAMES = ["plain", "chain 2", "auto", "tree 3x2:5", "head"]
+PLAIN, AUTO = ("plain", 0), ("auto", 0)
+SETTINGS = [PLAIN, ("chain", 2), AUTO, ("chain", 4)]
 
 
 @pytest.fixture(scope="module")
@@ -27,34 +27,20 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(target), str(head)
 
 
-def config(pair: tuple[str, str], names: list[str], **changes: Any) -> Config:
-    options = {"texts": ["def f(x):", "class A"], "n_predict": 12, "n_runs": 2, "n_ctx": 128}
-    sources, sides = ("eagle3", "ngram"), [Setting.parse(name) for name in names]
-    return Config(*pair, sides, sources=sources, n_threads=1, **options | changes)
+def config(pair: tuple[str, str], settings: list[tuple[str, int]], **changes: Any) -> Config:
+    options = {"n_threads": 1, "n_ctx": changes.pop("n_ctx", 128)}
+    texts = changes.pop("texts", ["def f(x):", "class A"])
+    asked = {"n_predict": 12, "n_runs": 2, "n_fresh": 1} | changes
+    return Config(*pair, settings, texts, options, ("eagle3", "ngram"), **asked)
 
 
 def run(config: Config) -> Result:
     return compare.compare(config, lambda text: None)
 
 
-def test_settings_of_flags() -> None:
-    parser = argparse.ArgumentParser()
-    settings.add_arguments(parser)
-    flags = ["--n-max", "1,4", "--tree-depth", "3,4", "--tree-topk", "2,2", "--tree-tokens", "6,8", "--source", "text"]
-    found = settings.from_arguments(parser.parse_args(flags))
-    names = ["plain", "auto", "text", "chain 1", "chain 4", "tree 3x2:6", "tree 4x2:8"]
-    assert [s.name for s in found] == names
-    assert [Setting.parse(name) for name in names] == found
-    assert found[2].title == "auto, text alone"
-    with pytest.raises(ValueError, match="as many"):
-        settings.from_arguments(parser.parse_args(["--tree-depth", "3"]))
-    with pytest.raises(ValueError, match="nothing"):
-        settings.from_arguments(parser.parse_args(["--no-plain", "--no-auto", "--n-max", ""]))
-
-
 def test_turns() -> None:
     """Prompt by prompt; each run begins with another side, and the first one of the first prompts is fresh."""
-    a, b = Setting("plain"), Setting("auto")
+    a, b = "ab"
     found = list(compare.turns([a, b], n_prompts=2, n_runs=2, n_fresh=1))
     first = [(a, 0, 0, True), (b, 0, 0, True), (b, 0, 1, False), (a, 0, 1, False)]
     assert found == [*first, *((s, 1, i, False) for s, _, i, _ in first)]
@@ -69,27 +55,40 @@ def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str]) -> None:
     assert n_longest + 12 > 512
     assert n_ctx == -(-(n_longest + 12 + 64) // 256) * 256
     assert context_size(tiny_pair[0], texts[:1], 12, 0) == 512
-    result = run(config(tiny_pair, ["plain", "auto", "chain 2"], texts=texts, n_ctx=0))
+    result = run(config(tiny_pair, [PLAIN, AUTO, ("chain", 2)], texts=texts, n_ctx=0))
     assert [side.stats.tokens for side in result.sides] == [2 * 2 * 12] * 3
     with pytest.raises(ValueError, match=f"the longest prompt has {n_longest} tokens .* 12, the context 128: give a"):
-        run(config(tiny_pair, ["plain"], texts=texts))
+        run(config(tiny_pair, [PLAIN], texts=texts))
 
 
 def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
-    result = run(config(tiny_pair, NAMES))
-    assert [side.setting.name for side in result.sides] == NAMES
+    result = run(config(tiny_pair, SETTINGS))
+    assert [side.name for side in result.sides] == ["plain", "chain 2", "auto", "chain 4"]
     assert result.n_different == 0
     for side in result.sides:
         assert side.stats.tokens == 2 * 2 * 12
         assert len(side.tokens_per_second) == 2
         assert len(side.t_first) == 1
         assert min(*side.tokens_per_second, *side.t_first) > 0
-    plain, chain, _, tree, _ = result.sides
+    plain, two, _, four = result.sides
     assert plain.stats.drafted == 0
-    assert chain.stats.drafted > 0
-    # a tree has more tokens than levels
-    assert tree.stats.drafted > 3 * tree.stats.steps
-    assert json.loads(json.dumps(result.as_dict()))["sides"][1]["setting"]["n_max"] == 2
+    assert 0 < two.stats.drafted <= 2 * two.stats.steps
+    assert two.stats.drafted / two.stats.steps < four.stats.drafted / four.stats.steps
+
+
+def test_no_side_is_bounded_by_another_one(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With "auto" as many tokens may be drafted as without chains beside it."""
+    generate, lengths = compare.generate, []
+
+    def kept(llm: Any, *args: Any, **options: Any) -> Any:
+        lengths.append((llm.draft, llm.draft_n_max))
+        return generate(llm, *args, **options)
+
+    monkeypatch.setattr(compare, "generate", kept)
+    run(config(tiny_pair, [("chain", 2), AUTO, ("chain", 3)], texts=["a"], n_runs=1))
+    with closing(compare.load(*tiny_pair, 1, n_ctx=128)) as llm:
+        assert (llm.draft, llm.draft_n_max > 3) == ("auto", True)
+        assert set(lengths) == {("chain", 2), ("auto", llm.draft_n_max), ("chain", 3)}
 
 
 def test_what_is_generated_is_the_targets_own_text(tiny_pair: tuple[str, str]) -> None:
@@ -113,10 +112,11 @@ def test_sampled_text_is_the_same_for_all_sides(
         return timed
 
     monkeypatch.setattr(compare, "generate", kept)
-    result = run(config(tiny_pair, NAMES, temperature=temperature))
+    asked = config(tiny_pair, SETTINGS, temperature=temperature)
+    result = run(asked)
     assert result.n_different == 0
     assert len(found) == 2
-    assert ("greedy;" if temperature == 0.0 else "temperature 2;") in markdown(result)
+    assert ("greedy;" if temperature == 0.0 else "temperature 2;") in markdown(asked, result)
 
 
 def test_text_of_other_sides_is_compared(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,15 +129,15 @@ def test_text_of_other_sides_is_compared(tiny_pair: tuple[str, str], monkeypatch
         return timed
 
     monkeypatch.setattr(compare, "generate", wrong)
-    assert run(config(tiny_pair, ["plain", "chain 2"], n_runs=1)).n_different == 2
+    assert run(config(tiny_pair, [PLAIN, ("chain", 2)], n_runs=1)).n_different == 2
 
 
 def test_table() -> None:
-    plain = Side(Setting("plain"), [20.0], Stats(tokens=21, steps=20, verify_ns=10**9), [0.5])
+    plain = Side("plain", [20.0], Stats(tokens=21, steps=20, verify_ns=10**9), [0.5])
     stats = Stats(tokens=31, steps=10, drafted=40, accepted=20, draft_ns=2 * 10**8, verify_ns=7 * 10**8)
     stats.accepted_per_position = [10, 8, 2]
-    asked = config(("a.gguf", "b.gguf"), ["plain"], n_runs=3)
-    text = markdown(Result(asked, [plain, Side(Setting("chain", 3), [31.0, 30.0, 29.0], stats)], 1, 2, "avx2"))
+    asked = config(("a.gguf", "b.gguf"), [PLAIN], n_runs=3)
+    text = markdown(asked, Result([plain, Side("chain 3", [31.0, 30.0, 29.0], stats)], 1, 2, "avx2"))
     chain = next(line for line in text.splitlines() if line.startswith("| chain 3"))
     values = ["chain 3", "30.0 (29.0 - 31.0)", "1.50", "3.00", "100 80 20", "", "20.00", "70.0"]
     assert [cell.strip() for cell in chain.strip("|").split("|")] == values
@@ -159,7 +159,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 prompts, 8 tokens each" in text
     document = json.loads(path.read_text())
     assert [side["name"] for side in document["sides"]] == ["plain", "chain 2"]
-    assert document["n_prompts"] == 2
+    assert document["texts"] == 2
     assert document["machine"] in text
 
 
@@ -169,7 +169,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["-m", "a.gguf"], "give both a target and a head"),
         (["-m", "a.gguf", "-md", "b.gguf", "-r", "1"], "a.gguf"),
         (["-r", "0"], "at least 1"),
-        (["--tree-depth", "2"], "as many"),
+        (["--no-plain", "--no-auto", "--n-max", ""], "nothing to run"),
         (["-f", "no.txt"], "no.txt"),
         (["--temp", "-1"], "--temp of at least 0, found -1"),
         (["--temp", "nan"], "--temp of at least 0, found nan"),

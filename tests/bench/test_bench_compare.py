@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import stat
 import sys
@@ -14,15 +13,16 @@ import pytest
 
 import compare
 import random_model
-from comparison import bandwidth, peers, report, runs, synthetic
+from comparison import bandwidth, peers, report, runs, settings, synthetic
 from comparison.load import Load, load_own
 from comparison.measure import Config, Result, Side, measure
 from comparison.peers import PeerSetting
 from comparison.server import Server
+from comparison.settings import Setting
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.bench import settings
-from llama_cpp_eagle3.bench.figures import Spread
-from llama_cpp_eagle3.bench.settings import Setting
+from llama_cpp_eagle3.bench.report import Spread
+from llama_cpp_eagle3.cli import bench
+from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.errors import Eagle3Error
 from loading import bundled_pair, load_plain, take
 
@@ -103,9 +103,19 @@ def test_settings_have_names() -> None:
 
 
 def test_settings_of_flags() -> None:
-    parser = argparse.ArgumentParser()
-    settings.add_arguments(parser)
-    peers.add_arguments(parser)
+    parser = Parser("compare.py", description=None)
+    for module in (bench, settings, peers):
+        module.add_arguments(parser)
+    flags = ["--n-max", "1,4", "--tree-depth", "3,4", "--tree-topk", "2,2", "--tree-tokens", "6,8", "--source", "text"]
+    found = settings.from_arguments(parser.parse_args(flags))
+    names = ["plain", "auto", "text", "chain 1", "chain 4", "tree 3x2:6", "tree 4x2:8"]
+    assert [s.name for s in found] == names
+    assert [Setting.parse(name) for name in names] == found
+    assert found[2].title == "auto, text alone"
+    with pytest.raises(ValueError, match="as many"):
+        settings.from_arguments(parser.parse_args(["--tree-depth", "3"]))
+    with pytest.raises(ValueError, match="nothing"):
+        settings.from_arguments(parser.parse_args(["--no-plain", "--no-auto", "--n-max", ""]))
     found = peers.from_arguments(parser.parse_args(["--n-max", "1,4", "--peer", "server", "--no-auto"]))
     assert [s.name for s in found] == ["plain", "chain 1", "chain 4", "server 1", "server 4"]
     found = peers.from_arguments(parser.parse_args(["--n-max", "2", "--peer", "ngram", "--no-auto"]))

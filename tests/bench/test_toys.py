@@ -12,10 +12,7 @@ from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3_heads.train.model import Block, Config, Llama
 from loading import bundled_pair
 from random_model import Shape
-from tool_modules import load_tool
-
-files = load_tool("files", "benchmarks/toys")
-modules = load_tool("modules", "benchmarks/toys")
+from toys import files, modules
 
 SHAPE = Shape(12, 512, 768, 8, 4, 4500, 0, 0)
 HYBRID = Shape(12, 512, 768, 8, 4, 4500, 0, 0, "qwen35", 64 + 256)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import flags as flags_tool
 from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Error
 from llama_cpp_eagle3.cli.flag_names import in_flags
@@ -25,7 +26,6 @@ from llama_cpp_eagle3.config.eagle3 import OPTIONS
 from llama_cpp_eagle3.config.flag import Flag
 from llama_cpp_eagle3.config.sampling import SAMPLING_OPTIONS, types_and_defaults
 from loading import load, path_of, take
-from tool_modules import load_tool
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {"speculative-simple": SIMPLE, "serve": SERVE}
@@ -46,10 +46,9 @@ def fails(capsys: Any, *args: Any, server: bool = False) -> str:
 
 
 def test_document_is_current() -> None:
-    tool = load_tool("flags")
-    known = json.loads(tool.KNOWN.read_text())
-    assert tool.DOCUMENT.read_text() == tool.document(known), "run python tools/flags.py"
-    assert tool.KNOWN.read_text().count("LLAMA_ARG_") > 150
+    known = json.loads(flags_tool.KNOWN.read_text())
+    assert flags_tool.DOCUMENT.read_text() == flags_tool.document(known), "run python tools/flags.py"
+    assert flags_tool.KNOWN.read_text().count("LLAMA_ARG_") > 150
 
 
 def test_help_is_understood() -> None:
@@ -61,7 +60,7 @@ def test_help_is_understood() -> None:
         "                                        layers\n"
         "--perf, --no-perf                       timings\n"
     )
-    assert load_tool("flags").parse_help(text) == [
+    assert flags_tool.parse_help(text) == [
         {"section": "common", "names": ["-t", "--threads"], "value": "N", "env": "LLAMA_ARG_THREADS"},
         {"section": "common", "names": ["--spec-draft-ngl", "-ngld", "--gpu-layers-draft"], "value": "N", "env": ""},
         {"section": "common", "names": ["--perf", "--no-perf"], "value": "", "env": ""},

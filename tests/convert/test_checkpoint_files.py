@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints import FAMILIES, write_family, write_safetensors, write_sharded, write_torch_file
 from gguf_raw import parse
-from llama_cpp_eagle3.checkpoint_files import find_files
+from llama_cpp_eagle3.hub.checkpoint_files import find_files
 from llama_cpp_eagle3_heads.convert import convert
 from tiny import Target, write_head, write_target
 

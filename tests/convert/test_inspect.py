@@ -12,8 +12,9 @@ from checkpoints import FAMILIES, write_family
 from dflash import SHAPES, write_dflash
 from dflash import random_tensors as block_tensors
 from gguf_raw import U32, parse, serialize
-from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError, model_file, trial
-from llama_cpp_eagle3.pair import check_loadable
+from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError
+from llama_cpp_eagle3.files import model_file, trial
+from llama_cpp_eagle3.model.pair import check_loadable
 from llama_cpp_eagle3_heads.convert import convert, inspect
 from loading import load
 from random_arch import random_tensors, write_arch, write_random_arch

@@ -63,7 +63,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0) -> None:
 
 
 def check_next(pair: Pair, hand: ByHand, text: list[int], id_last: int, seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted behind a text is what the assistant gives by hand, step by step."""
+    """What is drafted after a text is what the assistant gives by hand, step by step."""
     apart = float(np.abs(pair.last_rows[seq_id] - hand.row(text)).max())
     assert apart < 1e-2
     want, logits = hand.chain(text, id_last, n)
@@ -131,7 +131,7 @@ def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
 
 
 def test_going_back(pair: Pair, hand: ByHand) -> None:
-    """There is no row to draft behind until the next token is evaluated, and nothing is asked for again."""
+    """There is no row to draft after until the next token is evaluated, and nothing is asked for again."""
     old, new = texts(2, 40, seed=7)
     feed(pair, old)
     draft_chain(pair.drafter, 1, 3)

@@ -63,7 +63,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = 
 
 
 def check_next(pair: Pair, hand: ByHand, rows: np.ndarray, id_last: int, seq_id: int = 0, pos_first: int = 0) -> None:
-    """What is drafted behind these rows is what llama.cpp gives by hand, in blocks of any length."""
+    """What is drafted after these rows is what llama.cpp gives by hand, in blocks of any length."""
     for n in (1, 4, 7):
         want = hand.block(rows, id_last, hand.shape.n_first + n, pos_first)
         assert draft_chain(pair.drafter, id_last, n, seq_id=seq_id) == want[hand.shape.n_first :].argmax(-1).tolist()
@@ -116,7 +116,7 @@ def check_confidence(pair: Pair, block: Block, logits: np.ndarray, n: int) -> No
 
 
 def check_lattice(pair: Pair, block: Block, id_last: int, n: int) -> None:
-    """Behind each node stand the candidates of its place in the order that they have behind it."""
+    """After each node stand the candidates of its place in the order that they have after it."""
     pair.drafter.begin([0], [id_last], 3, n)
     for depth in range(1, min(n, 3) + 1):
         pair.drafter.expand([i for i, node in enumerate(pair.drafter.nodes) if node[3] == depth], 3)
@@ -188,7 +188,7 @@ def test_more_blocks_than_a_pass_has_room_for(folder: Path, tiny_target: Target)
 
 
 def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
-    """Level after level: a row's tokens are behind every node of the level before, with probabilities of all tokens."""
+    """Level after level: a row's tokens are after every node of the level before, with probabilities of all tokens."""
     both = texts(2, 20, seed=3)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
     pair.drafter.begin([0, 1], [t[-1] for t in both], 3, 4)
@@ -253,7 +253,7 @@ def test_p_min_ends_a_chain_where_the_drafter_is_not_sure(folder: Path, tiny_tar
 
 
 def test_dice_choose_among_candidates(folder: Path, tiny_target: Target) -> None:
-    """Of DFlash2: behind what was chosen before, by temperature and noise."""
+    """Of DFlash2: after what was chosen before, by temperature and noise."""
     shape = SHAPES["dflash2-window"]
     path, k = path_of(folder, "dflash2-window"), shape.selector[1]
     (text,) = texts(1, 20, seed=4)

@@ -75,7 +75,7 @@ def test_prompts_of_any_length_in_one_piece(tiny_target, tiny_head, model_addres
 @pytest.mark.parametrize("n_batch", [16, 512])
 @pytest.mark.parametrize("n_keep", [None, 30])
 def test_prompts_that_wait(tiny_target, tiny_head, model_address, n_batch, n_keep):
-    """Until something is drafted; what comes behind them meanwhile waits as well."""
+    """Until something is drafted; what comes after them meanwhile waits as well."""
     drafter = make_drafter(tiny_head, model_address(tiny_target.path), n_batch=n_batch)
     side = SideBySide(drafter, ReferenceHead(tiny_head))
     side.process(150, can_defer=True)

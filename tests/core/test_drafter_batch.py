@@ -55,7 +55,7 @@ def test_any_sequences_in_any_order(name, n_unroll, tiny_target, model_address, 
         for side, id_last in zip(which, check(sides, which, n_max), strict=True):
             side.process(int(rng.integers(0, 5)), first=id_last)
     assert len(n_together) >= 4
-    # one at a time too, with the numbers behind the ids
+    # one at a time too, with the numbers after the ids
     for side in sides:
         side.propose(side.token(), 3)
         assert side.worst.agrees(1e-4)

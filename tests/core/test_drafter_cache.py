@@ -17,7 +17,7 @@ pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
 HEADS = ["plain", "sliding_window", "layers_2", "layers_2_window", "everything", "kimi", "p_eagle_norm_before_fc"]
 N_PAD = 256  # slots: what a cache is made of
-N_SCRATCH = 128  # slots behind the last one, for drafted nodes
+N_SCRATCH = 128  # slots after the last one, for drafted nodes
 
 
 class Texts:
@@ -148,7 +148,7 @@ def test_size_follows_what_is_held(tiny_head, model, n_slots):
         texts.forget(seq_id)
     assert n_slots(drafter) == 15 * 512  # small places are kept
 
-    # the whole context, and nothing behind it
+    # the whole context, and nothing after it
     one = make_drafter(tiny_head, model, 32768, n_seq_max=16, n_batch=4096)
     rows, tokens = np.zeros((4096, tiny_head.n_embd_inp), np.float32), [1] * 4096
     for i in range(8):

@@ -1,4 +1,4 @@
-"""Spoilt files of heads and of targets of eight architectures: none ends the process. fuzz_files.py makes more."""
+"""Spoilt files of heads and of targets of eight architectures: none ends the process (more: tools/fuzz_files.py)."""
 
 from __future__ import annotations
 

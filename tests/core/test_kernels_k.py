@@ -54,7 +54,7 @@ class Format:
     type: gguf.GGMLQuantizationType
     d: int  # where a block has its scale of scales
     scales: slice
-    has_min: bool  # behind d
+    has_min: bool  # after d
     repack: Callable[[Blocks], bytes] | None = None
 
     @property

@@ -14,7 +14,7 @@ import pytest
 
 from gguf_raw import ARRAY, BOOL, F32, I32, STR, U32, RawFile, Tensor, parse, serialize, set_key, spoil
 from llama_cpp_eagle3 import Eagle3Error, ModelFileError, _core
-from llama_cpp_eagle3.model_file import file_errors
+from llama_cpp_eagle3.files.model_file import file_errors
 from loading import load, take
 from random_arch import write_random_arch
 

@@ -54,7 +54,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = 
 
 
 def check_next(pair: Pair, hand: ByHand, text: list[int], rows: np.ndarray, seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted behind a text is what the block gives by hand, step by step."""
+    """What is drafted after a text is what the block gives by hand, step by step."""
     want, logits = hand.chain(text[:-1], rows[: len(text) - 1], text[-1], n)
     for i in range(1, n + 1):
         assert draft_chain(pair.drafter, text[-1], i, seq_id=seq_id) == want[:i]
@@ -82,7 +82,7 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
 
 
 def test_logits_of_chained_blocks_are_those_of_float64(folder: Path) -> None:
-    """Block i drafts token i, the last one all behind it, from the states of those before."""
+    """Block i drafts token i, the last one all after it, from the states of those before."""
     row = "mimo2-mtp3"
     path = write_random_arch(folder, row)
     blocks = [Block(path, arch_of(row), i) for i in range(3)]

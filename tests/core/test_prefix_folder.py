@@ -13,11 +13,19 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3 import prefix_file, prefix_folder
 from llama_cpp_eagle3._core import SavedState
 from llama_cpp_eagle3.engine import StoredPrefix
-from llama_cpp_eagle3.prefix_file import MAGIC, Maker, PrefixFileError, read_head, read_prefix, size_of, write_prefix
-from llama_cpp_eagle3.prefix_folder import PrefixFolder, open_folder
+from llama_cpp_eagle3.files import prefix_file, prefix_folder
+from llama_cpp_eagle3.files.prefix_file import (
+    MAGIC,
+    Maker,
+    PrefixFileError,
+    read_head,
+    read_prefix,
+    size_of,
+    write_prefix,
+)
+from llama_cpp_eagle3.files.prefix_folder import PrefixFolder, open_folder
 
 MAKER = Maker("target", {"type_k": 1, "lora": [["a", 1.0]]}, "draft")
 

@@ -67,7 +67,7 @@ def feed(drafter: SimpleDrafter, tokens: list[int], seq_id: int = 0, sizes: tupl
 
 
 def check_next(drafter: SimpleDrafter, hand: ByHand, text: list[int], seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted behind a text, of which the drafter lacks the last token, is its greedy continuation."""
+    """What is drafted after a text, of which the drafter lacks the last token, is its greedy continuation."""
     want, logits = hand.chain(text, n)
     for i in range(1, n + 1):
         assert draft_chain(drafter, text[-1], i, seq_id=seq_id) == want[:i]
@@ -119,7 +119,7 @@ def test_sequences_draft_together(path: Path, hand: ByHand, is_pooled: bool, n_u
 
 
 def test_nodes_of_a_tree(drafter: SimpleDrafter, hand: ByHand, kind: str) -> None:
-    """Every path gives what the model gives for that path alone; behind a state there is one path."""
+    """Every path gives what the model gives for that path alone; after a state there is one path."""
     both = texts(2, 20, seed=3)
     for i, t in enumerate(both):
         feed(drafter, t[:-1], i)

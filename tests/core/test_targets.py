@@ -89,7 +89,7 @@ class Case:
         return draft
 
     def in_a_tree(self, llm: Eagle3Llama, context: list[int], rate: float) -> Callable[[int, int], Draft]:
-        """The same with two tokens behind each right one: a wrong one first, then mostly the next right one."""
+        """The same with two tokens after each right one: a wrong one first, then mostly the next right one."""
 
         def draft(id_last: int, n_room: int) -> Draft:
             draft_tree(llm.drafters[0], id_last, 2, 2, min(4, n_room))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gguf_raw import set_key, spoil
-from llama_cpp_eagle3 import ModelFileError, _core, model_file, trial
+from llama_cpp_eagle3 import ModelFileError, _core
+from llama_cpp_eagle3.files import model_file, trial
 from loading import load, take
 from random_arch import write_random_arch
 

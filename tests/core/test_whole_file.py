@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_cpp_eagle3.whole_file import output_path, whole_file
+from llama_cpp_eagle3.files.whole_file import output_path, whole_file
 
 
 def put(path: Path, text: str, **options: int) -> None:

@@ -16,10 +16,11 @@ from drafting import draft_chain, plan
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.draft import costs
-from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, cache_dir, load_costs, make_policy, timing
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, make_policy, timing
 from llama_cpp_eagle3.draft.costs import save_costs as save
 from llama_cpp_eagle3.draft.costs.cache import costs_path
 from llama_cpp_eagle3.engine import Engine
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 from loading import load, path_of, prompts, take
 from recurrent_pairs import write_pair
 

@@ -521,7 +521,7 @@ def test_a_generator_goes_on_though_its_slot_was_taken(perfect_pair: Any, n_para
 
 
 def test_rewind(perfect_pair: Any) -> None:
-    """A paced sequence goes on behind fewer tokens as one that never had more."""
+    """A paced sequence goes on after fewer tokens as one that never had more."""
     target, head = perfect_pair
     (text,) = prompts(1, length=(30, 31), seed=8)
     with closing(load(target, head, draft_n_max=4)) as llm, closing(load_plain(target)) as plain:

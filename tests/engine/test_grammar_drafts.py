@@ -70,7 +70,7 @@ class Reference:
         vocab = lib.llama_model_get_vocab(llm.model)
         self.start = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
         self.n_allowed = [0, 0]
-        """At the root of a draft, and behind it."""
+        """At the root of a draft, and after it."""
         self.n_forbidden = [0, 0]
 
     def look_at(self, step: Step) -> None:
@@ -81,7 +81,7 @@ class Reference:
             root = self._behind(self.start, scheduled.sequence.generated)
             samplers = {-1: root}
             for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-                if parent not in samplers:  # it stands behind what is forbidden
+                if parent not in samplers:  # it stands after what is forbidden
                     continue
                 if self.has_fillers and not draft.sources[i]:
                     continue

@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from fake_memory import Pool, fake_memory
 from invariants import check_tree
-from llama_cpp_eagle3 import prefix_file, prefix_folder, whole_file
 from llama_cpp_eagle3.engine import DraftSettings, Request, Sampling, Sequence, Slots
-from llama_cpp_eagle3.prefix_file import Maker
-from llama_cpp_eagle3.prefix_folder import PrefixFolder, open_folder
+from llama_cpp_eagle3.files import prefix_file, prefix_folder, whole_file
+from llama_cpp_eagle3.files.prefix_file import Maker
+from llama_cpp_eagle3.files.prefix_folder import PrefixFolder, open_folder
 
 N_SLOTS = 3
 N_STEPS_EACH = 30

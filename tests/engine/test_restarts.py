@@ -21,7 +21,7 @@ import pytest
 from inflate import quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.engine import Sampling, Sequence
-from llama_cpp_eagle3.prefix_file import read_prefix, write_prefix
+from llama_cpp_eagle3.files.prefix_file import read_prefix, write_prefix
 from random_arch import write_random_arch
 from tiny import write_head, write_perfect_pair
 
@@ -194,8 +194,8 @@ CHILD = """
 import json, os, sys
 from pathlib import Path
 from contextlib import closing
-from llama_cpp_eagle3.whole_file import whole_file
-import llama_cpp_eagle3.prefix_file as prefix_file
+from llama_cpp_eagle3.files.whole_file import whole_file
+import llama_cpp_eagle3.files.prefix_file as prefix_file
 from test_restarts import OPENING, load, run, some
 path, folder, n_kill = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 n = 0

@@ -386,7 +386,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(token=st.integers(0, 127), tokens=st.lists(st.integers(0, 127), min_size=1, max_size=6))
     def own_foreign(self, token: int, tokens: list[int]) -> None:
-        """Code outside evaluates text, and then something behind it, as the handlers of images do."""
+        """Code outside evaluates text, and then something after it, as the handlers of images do."""
         self._look_at_own()
         if len(self.own) + 1 + len(tokens) > self.engine.n_ctx:
             return

@@ -9,8 +9,8 @@ from pathlib import Path
 import llama_cpp
 
 import llama_cpp_eagle3
+import options
 from llama_cpp_eagle3 import Eagle3Llama, Stats, errors
-from tool_modules import load_tool
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
 NAMES = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", TEXT))))
@@ -40,9 +40,8 @@ def test_arguments_of_methods() -> None:
 
 
 def test_arguments_are_current() -> None:
-    tool = load_tool("options")
-    assert tool.document(TEXT) == TEXT, "run python tools/options.py"
-    rows = tool.table().splitlines()[2:-1]
+    assert options.document(TEXT) == TEXT, "run python tools/options.py"
+    rows = options.table().splitlines()[2:-1]
     ours = set(inspect.signature(Eagle3Llama.__init__).parameters) - {"self", "llama_options"}
     assert ours <= {row.split("`")[1] for row in rows}
     assert all(len(row.replace("\\|", "").split("|")) == 5 for row in rows)

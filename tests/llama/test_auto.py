@@ -11,7 +11,7 @@ import pytest
 
 from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.draft.costs import cache_dir
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
 from recurrent_pairs import write_pair
 from tiny import write_perfect_pair
@@ -77,7 +77,7 @@ def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeyp
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
     assert cache_dir() == tmp_path
     with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
-        # nothing is measured behind text that is there already: three tokens are drafted until then
+        # nothing is measured after text that is there already: three tokens are drafted until then
         llm.eval([1, 2, 3])
         with closing(llm.generate([4], temp=0.0, reset=False)) as stream:
             next(stream)

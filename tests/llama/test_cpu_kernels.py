@@ -113,7 +113,7 @@ def test_closed_models_leave_nothing(pair: tuple[str, str]) -> None:
 
 def test_nothing_to_compute_is_said(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a processor for which there is no kernel."""
-    monkeypatch.setattr("llama_cpp_eagle3.cpu_kernels.cpu_kernel_names", list)
+    monkeypatch.setattr("llama_cpp_eagle3.model.cpu_kernels.cpu_kernel_names", list)
     with closing(Eagle3Llama(tiny_target.path, cpu_kernels="on", n_ctx=64, verbose=False)) as llm:
         assert "ggml's own kernels alone: no weight" in llm.loaded.where
 

@@ -177,7 +177,7 @@ def test_texts_that_cannot_fit_are_not_tokenized(tiny_target: Any, monkeypatch: 
 
 
 def _strips(file: RawFile) -> None:
-    """Special tokens swallow the whitespace behind them."""
+    """Special tokens swallow the whitespace after them."""
     file.set("general.name", STR, b"phi-3")
     tokens, types = file.get("tokenizer.ggml.tokens"), file.get("tokenizer.ggml.token_type")
     for i, name in enumerate((b"</s>", b"<unk>", b"<s>")):

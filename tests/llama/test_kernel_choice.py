@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3 import Eagle3Llama, _core, cpu_kernels
+from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.cpu_kernels import KernelChoice, decide
-from llama_cpp_eagle3.draft.costs import cache_dir
+from llama_cpp_eagle3.files.cache_dir import cache_dir
+from llama_cpp_eagle3.model import cpu_kernels
+from llama_cpp_eagle3.model.cpu_kernels import KernelChoice, decide
 from random_model import Shape, write_target
 
 KERNEL = next((name for name in _core.cpu_kernel_names() if name.startswith("q4_0x8/")), "")

@@ -214,7 +214,7 @@ def test_scores_are_llama_s(both: Any) -> None:
 
 @pytest.mark.parametrize("eos_scale", [1.5, 2.5])
 def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: float) -> None:
-    """The drafter here knows the answer, the end of the text included, and goes on drafting behind it."""
+    """The drafter here knows the answer, the end of the text included, and goes on drafting after it."""
     target = write_target(tmp_path / "eos.gguf", eos_scale=eos_scale)
     plain, llm = load_plain(target), load(target, tiny_head, draft_n_max=6)
     n_stopped = 0

@@ -228,7 +228,7 @@ def test_context_too_small(llm: Eagle3Llama) -> None:
 
 
 def test_n_ctx_is_rounded_up(tiny_target: Any, tiny_head: Any) -> None:
-    """llama.cpp pads the context to 256; Llama's token list does not, and fails behind n_ctx."""
+    """llama.cpp pads the context to 256; Llama's token list does not, and fails after n_ctx."""
     with closing(load(tiny_target, tiny_head, n_ctx=100, logits_all=True)) as llm:
         assert llm.n_ctx() == 256
         assert len(take(llm, [1, 2, 3], 200)) == 200
@@ -356,7 +356,7 @@ def test_decoded_behind_our_back(pair: Any) -> None:
                     prompt += behind
                 texts.append(take(model, prompt, 20))
             assert texts[0] == texts[1]
-            assert llm.last_stats.drafted > 0  # the draft has not seen the embeddings: it goes on behind them
+            assert llm.last_stats.drafted > 0  # the draft has not seen the embeddings: it goes on after them
         assert take(llm, [7, 8, 9], 20) == take(plain, [7, 8, 9], 20)
         assert llm.last_stats.drafted > 0
         check(llm)
@@ -425,7 +425,7 @@ def test_draft_target_layers_override_the_head_s(tiny_target: Any, tiny_head: An
 
 
 def test_without_reset(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
-    """`reset=False` puts the tokens behind what is there; with none, it goes on from there."""
+    """`reset=False` puts the tokens after what is there; with none, it goes on from there."""
     for model in (plain, llm):
         model.eval([1, 2, 3])
     assert take(llm, [4, 5], 10, reset=False) == take(plain, [4, 5], 10, reset=False)

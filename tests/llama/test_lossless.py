@@ -192,7 +192,7 @@ def test_same_seed_same_text(
 
 
 def test_counts_match_the_softmax(tiny_target: Any, tiny_head: Any) -> None:
-    """20,000 single draws from the row behind an accepted draft token, against the target's own softmax.
+    """20,000 single draws from the row after an accepted draft token, against the target's own softmax.
 
     By llama.cpp's generator: drafts that know the dice are another one for each seed.
     """

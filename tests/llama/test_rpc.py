@@ -20,9 +20,10 @@ import pytest
 
 from drafting import draft_chain
 from head_variants import MLA
-from llama_cpp_eagle3 import Eagle3Error, RpcError, _core, rpc
+from llama_cpp_eagle3 import Eagle3Error, RpcError, _core
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.engine.stats import Stats
+from llama_cpp_eagle3.model import rpc
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
 from rpc_counter import RpcCounter
 from rpc_server import HOST, RpcServer, free_port

@@ -12,7 +12,7 @@ import pytest
 from llama_cpp import Llama
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.loading import Loading
+from llama_cpp_eagle3.model.loading import Loading
 from loading import path_of
 
 OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": True}
@@ -63,6 +63,6 @@ def test_quiet_before_devices_are_asked_for(tiny_target: Any, monkeypatch: pytes
             levels.append(theirs.level)
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr("llama_cpp_eagle3.llama.Loading", Noted)
+    monkeypatch.setattr("llama_cpp_eagle3.llama.llama.Loading", Noted)
     with closing(Eagle3Llama(path_of(tiny_target), **OPTIONS | {"verbose": False})):
         assert levels == [logging.ERROR]

@@ -84,7 +84,7 @@ def empty(kind: Kind) -> None:
 
 @pytest.mark.parametrize("draft", [CHAIN, TREE], ids=["chain", "tree"])
 def test_text_behind_an_image(kind: Kind, rng: np.random.Generator, draft: DraftSettings) -> None:
-    """It is that behind the tokens that the image shows, with drafts and without, and some are accepted."""
+    """It is that after the tokens that the image shows, with drafts and without, and some are accepted."""
     tokens = rng.integers(0, 256, 100).tolist()  # the image is longer than a batch
     (found,) = kind.run(kind.image(tokens, 5, 95), draft=draft)
     (plain,) = kind.run((tokens, []), draft=OFF)
@@ -102,7 +102,7 @@ def test_some_prompts_have_images(kind: Kind, rng: np.random.Generator) -> None:
 
 
 def test_prefixes_with_images_are_kept(kind: Kind, rng: np.random.Generator) -> None:
-    """Another text behind the same image: it is not encoded again, and drafts go on."""
+    """Another text after the same image: it is not encoded again, and drafts go on."""
     tokens = rng.integers(0, 256, 60).tolist()
     kind.run(kind.image(tokens, 5, 50))
     other = [*tokens[:50], 7, 8, 9]

@@ -94,7 +94,7 @@ def test_some_prompts_of_a_batch_have_images(llm, pictures, rng):
 def test_equal_images_are_not_encoded_again(llm, pictures, rng):
     before, a, b = (rng.integers(0, 300, n).tolist() for n in (40, 20, 20))
     first = run(llm, pictures.prompt(before, a, [1, 2, 3]))[0]
-    again = run(llm, pictures.prompt(before, a, [4, 5]))[0]  # the text behind the image is another one
+    again = run(llm, pictures.prompt(before, a, [4, 5]))[0]  # the text after the image is another one
     assert pictures.n_encoded == 1
     assert (first.n_cached, again.n_cached) == (0, 60)
     other = run(llm, pictures.prompt(before, b, [1, 2, 3]))[0]

@@ -27,7 +27,7 @@ def asked(vlm):
 
 
 def read_by_hand(llm, vlm):
-    """Logits behind a prompt with an image."""
+    """Logits after a prompt with an image."""
     prompt = llm.projector.prompt(f"It is {llm.projector.marker}", [vlm.file])
     (media,) = prompt.media
     llm.eval(prompt.tokens[: media.first])

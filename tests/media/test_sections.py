@@ -1,4 +1,4 @@
-"""Heads whose rotation has sections (M-RoPE): behind an image they see it in two dimensions."""
+"""Heads whose rotation has sections (M-RoPE): after an image they see it in two dimensions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def places(pos_0: int = N_BEFORE, width: int = 4) -> tuple[np.ndarray, int]:
 
 
 def all_positions(n: int = 64) -> np.ndarray:
-    """Of all slots: text, the image, and text that goes on behind it."""
+    """Of all slots: text, the image, and text that goes on after it."""
     image, n_pos = places()
     before = np.tile(np.arange(N_BEFORE), (4, 1))
     after = np.tile(N_BEFORE + n_pos + np.arange(n - N_BEFORE - N_ROWS), (4, 1))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3 import loaded_model
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.model import loaded_model
 from loading import path_of
 from serving import Running
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3.prefix_file import MAGIC
+from llama_cpp_eagle3.files.prefix_file import MAGIC
 from serving import Running
 from tiny import write_head
 

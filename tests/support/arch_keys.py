@@ -332,7 +332,7 @@ _HC: Keys = {
     "hyper_connection.magnitude": 1.0,
 }
 STREAMS: dict[str, Arch] = {
-    # llama.cpp has the K/V of layer 20 and all behind it read from layers 18 and 19
+    # llama.cpp has the K/V of layer 20 and all after it read from layers 18 and 19
     "gemma3n": Arch({"block_count": 22, "attention.sliding_window_pattern": 5}),
     "glm5-next": Arch(
         _MOE
@@ -376,7 +376,7 @@ ROWS = TARGETS | VARIANTS
 
 
 def _with_block(name: str, fused: bool = False, more: dict[str, tuple[int, ...]] | None = None, **keys: Any) -> Arch:
-    """A target with a block for multi-token prediction behind its layers; what layers have is said for it too."""
+    """A target with a block for multi-token prediction after its layers; what layers have is said for it too."""
     block = {"block_count": N_LAYER + 1, "nextn_predict_layers": 1}
     own = {key.replace("__", "."): value for key, value in keys.items()}
     return Arch(

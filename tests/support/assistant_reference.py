@@ -37,7 +37,7 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 
 class Assistant:
-    """What it says behind a text, given what goes into the target's last two layers."""
+    """What it says after a text, given what goes into the target's last two layers."""
 
     def __init__(self, target: Path, assistant: Path):
         self.target, self.own = (
@@ -54,7 +54,7 @@ class Assistant:
         return _rotate(k, np.arange(len(x)), factors), _normed(v, 1.0)
 
     def chain(self, inputs: list[np.ndarray], row: np.ndarray, id_last: int, n: int) -> list[np.ndarray]:
-        """Logits of n greedy steps behind id_last.
+        """Logits of n greedy steps after id_last.
 
         Args:
             inputs: of the target's last two layers, each [n_tokens, n_embd].

@@ -120,7 +120,7 @@ class ByHand:
         return rows[-1].copy()
 
     def step(self, token: int, row: np.ndarray, pos: int) -> tuple[np.ndarray, np.ndarray]:
-        """Logits behind a token, and the assistant's own row, behind the text that the target has evaluated."""
+        """Logits after a token, and the assistant's own row, after the text that the target has evaluated."""
         batch = llama_cpp.llama_batch_init(1, 0, 1)
         row = np.ascontiguousarray(row, dtype=np.float32)
         batch.embd, batch.n_tokens = row.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1
@@ -133,14 +133,14 @@ class ByHand:
         return logits, state
 
     def path(self, text: list[int], drafted: list[int]) -> np.ndarray:
-        """Logits behind drafted tokens, the first of which is the token behind the text: all are at its position."""
+        """Logits after drafted tokens, the first of which is the token after the text: all are at its position."""
         row = self.row(text)
         for token in drafted:
             logits, row = self.step(token, row, len(text))
         return logits
 
     def chain(self, text: list[int], id_last: int, n: int) -> tuple[list[int], list[np.ndarray]]:
-        """A greedy chain behind id_last, and the logits of its steps."""
+        """A greedy chain after id_last, and the logits of its steps."""
         row, token, found, logits = self.row(text), id_last, [], []
         for _ in range(n):
             x, row = self.step(token, row, len(text))

@@ -1,24 +1,14 @@
 """Conversations that are put through all chat templates of llama.cpp, and what its llama-server made of them.
 
-    python tests/support/chat_cases.py LLAMA_SERVER
-
-writes chat_goldens.json anew: for each template and conversation the SHA-256 of the prompt that llama-server's
-/apply-template gives, or the beginning of its error.
+chat_goldens.json has, for each template and conversation, the SHA-256 of the prompt that llama-server's /apply-template
+gives, or the beginning of its error; `tools/chat_goldens.py` writes it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
-
-from llama_cpp_eagle3.models import bundled_pair
 
 GOLDENS = Path(__file__).with_name("chat_goldens.json")
 ROOT = Path(__file__).parents[2]
@@ -82,46 +72,3 @@ def templates() -> list[Path]:
 def digest(prompt: str) -> str:
     """What stands for a prompt."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
-
-
-def _ask(port: int, body: dict[str, Any]) -> str:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/apply-template", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request) as response:
-            return digest(json.load(response)["prompt"])
-    except urllib.error.HTTPError as e:
-        return f"error {e.code}"
-
-
-def _wait(port: int) -> None:
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit("llama-server does not start")
-
-
-def main() -> None:
-    goldens: dict[str, dict[str, str]] = json.loads(GOLDENS.read_text()) if GOLDENS.exists() else {}
-    for i, path in enumerate(templates()):
-        if path.name in goldens:
-            continue
-        port = 18200 + i
-        command = [sys.argv[1], "-m", str(bundled_pair()[0]), "--port", str(port), "--chat-template-file", str(path)]
-        command += ["--jinja", "-c", "256", "-np", "1", "--no-warmup", "--no-ui", "-t", "1"]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            _wait(port)
-            goldens[path.name] = {name: _ask(port, body) for name, body in CASES.items()}
-        finally:
-            server.kill()
-            server.wait()
-        GOLDENS.write_text(json.dumps(goldens, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -236,7 +236,7 @@ class ByHand:
         llama_cpp.llama_batch_free(batch)
 
     def block(self, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> np.ndarray:
-        """Logits of a block of n tokens, the first of which is id_last, behind these rows."""
+        """Logits of a block of n tokens, the first of which is id_last, after these rows."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
         self.inject(rows, pos_first)
         batch = llama_cpp.llama_batch_init(n, 0, 1)

@@ -1,4 +1,4 @@
-"""A block drafter in float64: all rows of a text and one block behind them."""
+"""A block drafter in float64: all rows of a text and one block after them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Block:
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
     def logits(self, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> np.ndarray:
-        """Logits of a block of n tokens, the first of which is id_last, behind the target's rows."""
+        """Logits of a block of n tokens, the first of which is id_last, after the target's rows."""
         shape = self.shape
         fused = self._norm(
             rows.astype(np.float64) @ self.tensors["fc.weight"].T, self.tensors["enc.output_norm.weight"]
@@ -138,7 +138,7 @@ class Block:
             previous = int(logits[i].argmax())
 
     def _make_lattice(self, logits: np.ndarray, hidden: np.ndarray, id_last: int) -> None:
-        """Of DFlash2: self.candidates of each row, and self.scores behind those of the row before."""
+        """Of DFlash2: self.candidates of each row, and self.scores after those of the row before."""
         assert self.shape.selector
         k = self.shape.selector[1]
         before, after = self.tensors["selector_predecessor.weight"], self.tensors["selector_successor.weight"]

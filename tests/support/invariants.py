@@ -207,7 +207,7 @@ def _check_next_drafts(drafter: Any, fresh: Any, seq_id: int) -> None:
     found = _logits_of(drafter)
     drafter.state_set(state, seq_id)
     draft_chain(fresh, 0, 1)
-    _check_close(found, _logits_of(fresh), f"what is drafted behind sequence {seq_id}")
+    _check_close(found, _logits_of(fresh), f"what is drafted after sequence {seq_id}")
 
 
 def _logits_of(drafter: Any) -> np.ndarray:

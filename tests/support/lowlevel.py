@@ -117,7 +117,7 @@ class LowLevel:
         self.target = _core.Target(self.ctx, self.model, self.tap, n_seq, n_guards)
 
     def decode_draft(self, tokens: list[int], n_past: int, seq_id: int = 0) -> None:
-        """Decode a token and a chain behind it of which `target.keep` will say what stays."""
+        """Decode a token and a chain after it of which `target.keep` will say what stays."""
         self.target.decode_parts(parts_of((seq_id, n_past, tokens), is_draft=True))
 
     def decode_tree(self, tokens: list[int], parents: list[int], n_past: int, seq_id: int = 0) -> None:

@@ -92,12 +92,12 @@ class ByHand:
         llama_cpp_ext.llama_set_embeddings_nextn(self.ctx, True, True)
 
     def rows(self, tokens: list[int], hidden: np.ndarray, pos_first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Logits and own rows for each pair of a hidden row and the token behind it."""
+        """Logits and own rows for each pair of a hidden row and the token after it."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
         return self.decode(tokens, hidden, pos_first)
 
     def decode(self, tokens: list[int], hidden: np.ndarray, pos_first: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same behind what is in the cache already."""
+        """The same after what is in the cache already."""
         n, n_embd = hidden.shape
         batch = llama_cpp.llama_batch_init(n, 0, 1)
         hidden = np.ascontiguousarray(hidden, dtype=np.float32)
@@ -117,7 +117,7 @@ class ByHand:
         )
 
     def path(self, text: list[int], hidden: np.ndarray, drafted: list[int], pos_first: int = 0) -> np.ndarray:
-        """Logits behind drafted tokens, which follow a text: text[1:] belong to its rows, and so does drafted[0]."""
+        """Logits after drafted tokens, which follow a text: text[1:] belong to its rows, and so does drafted[0]."""
         hidden = np.asarray(hidden, dtype=np.float32)
         tokens = [*text[1:], drafted[0]]
         for i in range(len(drafted)):
@@ -128,7 +128,7 @@ class ByHand:
         return logits[-1]
 
     def chain(self, text: list[int], hidden: np.ndarray, id_last: int, n: int) -> tuple[list[int], list[np.ndarray]]:
-        """A greedy chain behind id_last, and the logits of its steps."""
+        """A greedy chain after id_last, and the logits of its steps."""
         drafted, logits = [id_last], []
         for _ in range(n):
             logits.append(self.path(text, hidden, drafted))
@@ -148,7 +148,7 @@ class ChainByHand(ByHand):
         self.n_blocks = llama_cpp.llama_model_n_layer_nextn(model)
 
     def path(self, text: list[int], hidden: np.ndarray, drafted: list[int], pos_first: int = 0) -> np.ndarray:
-        """Logits behind drafted tokens: token i by block i, those behind the last block by that one."""
+        """Logits after drafted tokens: token i by block i, those after the last block by that one."""
         memory, pos = llama_cpp.llama_get_memory(self.ctx), pos_first + len(text) - 1
         hidden = np.asarray(hidden, dtype=np.float32)
         llama_cpp.llama_memory_clear(memory, True)

@@ -10,7 +10,7 @@ import ctypes
 from typing import Any
 
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.rpc import RpcServers
+from llama_cpp_eagle3.model.rpc import RpcServers
 
 PLACES = ("target-on-rpc", "both-on-rpc")
 ON_GPU = "on-gpu"

@@ -263,7 +263,7 @@ class ReferenceHead:
         rope = Rope.make(v.n_rot, v.rope_theta, v.rope_scaling)
         if v.rope_sections:
             rope = rope.with_sections(v.rope_sections, v.rope_interleaved)
-        self.positions: Array | None = None  # (4, n) of all slots, for a head with sections behind an image
+        self.positions: Array | None = None  # (4, n) of all slots, for a head with sections after an image
         mla = {"n_head": v.n_head, "n_rot": v.n_rot, "n_value": v.v_head_dim, "scale": v.attn_scale}
         self.blocks = [
             (_MlaBlock if v.kv_lora_rank else _Block)(

@@ -11,7 +11,7 @@ NOVELTY = 1.3
 
 
 def matches(text: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
-    """(place behind it, length) of the latest places where the end of `end` occurs in `text` with something behind."""
+    """(place after it, length) of the latest places where the end of `end` occurs in `text` with something after."""
     for n in ORDERS:
         if len(end) < n:
             continue

@@ -7,11 +7,11 @@ import numpy as np
 from llama_cpp_eagle3.engine.draft import Draft
 from reference import Array, ReferenceHead, softmax
 
-Path = tuple[int, ...]  # tokens behind id_last
+Path = tuple[int, ...]  # tokens after id_last
 
 
 class Paths:
-    """The head's probabilities behind any drafted path."""
+    """The head's probabilities after any drafted path."""
 
     def __init__(self, reference: ReferenceHead, id_last: int):
         self.reference = reference
@@ -28,13 +28,13 @@ class Paths:
         return self._states[path]
 
     def probs(self, path: Path) -> dict[int, float]:
-        """Probability of each token of the draft vocabulary behind `path`."""
+        """Probability of each token of the draft vocabulary after `path`."""
         probs = softmax(self.reference.outputs(self._state(path)[0])[0][0])
         ids = range(len(probs)) if self.d2t is None else self.d2t
         return {int(token): float(p) for token, p in zip(ids, probs, strict=True)}
 
     def best(self, path: Path, k: int) -> list[int]:
-        """The k most probable tokens behind `path`, the best first."""
+        """The k most probable tokens after `path`, the best first."""
         probs = self.probs(path)
         return sorted(probs, key=lambda token: -probs[token])[:k]
 

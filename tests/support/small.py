@@ -53,7 +53,7 @@ class ByHand:
         assert self.ctx
 
     def logits(self, tokens: list[int], pos_first: int = 0) -> np.ndarray:
-        """What the model says behind each token."""
+        """What the model says after each token."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
         batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)

@@ -1,4 +1,4 @@
-"""The multimodal models of tests/support/vlm (see make_vlm.py), and heads for them."""
+"""The multimodal models of tests/support/vlm (see tools/make_vlm.py), and heads for them."""
 
 from __future__ import annotations
 

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
 
-from tool_modules import load_tool
+import upstream
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def tool() -> Any:
-    return load_tool("upstream")
-
-
-def test_differences(tool: Any) -> None:
+def test_differences() -> None:
     old = {"a": {"same": 1, "gone": "x", "list": ["p", "q"]}, "n": 1}
     new = {"a": {"same": 1, "come": "y", "list": ["q", "r"]}, "n": 2}
-    assert list(tool.differences(old, new)) == [
+    assert list(upstream.differences(old, new)) == [
         *("- a: gone: x", "- a: list: p", "+ a: list: r", "+ a: come: y", "  n: 1 -> 2"),
     ]
-    assert list(tool.differences({"l": [1, 2]}, {"l": [2, 1]})) == ["  l: in another order"]
-    assert list(tool.differences(old, old)) == []
+    assert list(upstream.differences({"l": [1, 2]}, {"l": [2, 1]})) == ["  l: in another order"]
+    assert list(upstream.differences(old, old)) == []
 
 
-def test_recorded(tool: Any) -> None:
-    known = tool.pinned_release()
-    assert known["version"] == tool.PIN.read_text().strip()
-    assert set(known) == {*tool.PARTS, "version", "chat code compiles"}
+def test_recorded() -> None:
+    known = upstream.pinned_release()
+    assert known["version"] == upstream.PIN.read_text().strip()
+    assert set(known) == {*upstream.PARTS, "version", "chat code compiles"}
     assert known["chat code compiles"]
-    assert all((ROOT / name).is_file() for name in tool.TESTS)
+    assert all((ROOT / name).is_file() for name in upstream.TESTS)
     files = known["spoilt files"]
     assert (files["cases"], files["signals"], files["hangs"], files["unclean"]) == (300, 0, 0, 0)
     assert "| trim | tree | yes" in known["architectures"]["llama"]
@@ -44,8 +38,8 @@ def test_recorded(tool: Any) -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs git")
-def test_the_copy_has_another_pin(tool: Any, tmp_path: Path) -> None:
-    trial = tool.Trial("9.9.9", tmp_path)
+def test_the_copy_has_another_pin(tmp_path: Path) -> None:
+    trial = upstream.Trial("9.9.9", tmp_path)
     trial._copy()
     assert (trial.source / "vendor" / "llama_cpp_python_version").read_text().strip() == "9.9.9"
     assert "llama-cpp-python==9.9.9" in (trial.source / "pyproject.toml").read_text()

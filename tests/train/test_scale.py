@@ -68,7 +68,7 @@ def test_a_head_stays_what_it_is(target: Target, tmp_path: Path, eagle31: bool) 
 
 @pytest.mark.parametrize("eagle31", [False, True], ids=("eagle3", "eagle3.1"))
 def test_a_fresh_head_has_small_states(target: Target, eagle31: bool) -> None:
-    """Of size 1, as what its layer adds to them; the norms behind say the same."""
+    """Of size 1, as what its layer adds to them; the norms after say the same."""
     head = make_head(target, eagle31)
     rows = make_rows(head)
     before = logits(head, rows)

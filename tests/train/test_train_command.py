@@ -415,7 +415,7 @@ def test_a_full_disk(target: Target, prompts: Path, tmp_path: Path, capsys: pyte
 def test_an_interruption_of_the_texts(
     target: Target, prompts: Path, tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A full disk or Ctrl-C while the texts are made: whole lines stay, and --resume goes on behind them."""
+    """A full disk or Ctrl-C while the texts are made: whole lines stay, and --resume goes on after them."""
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     owner, name = {
         "cache": (rows, "save_file"),

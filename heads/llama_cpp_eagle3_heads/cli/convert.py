@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from llama_cpp_eagle3.errors import ModelFileError
-from llama_cpp_eagle3.text_lines import read_lines
-from llama_cpp_eagle3.whole_file import output_path
+from llama_cpp_eagle3.files.text_lines import read_lines
+from llama_cpp_eagle3.files.whole_file import output_path
 
 _ON_OFF = {"auto": None, "on": True, "off": False}
 

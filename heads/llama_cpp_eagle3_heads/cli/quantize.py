@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llama_cpp_eagle3.errors import ModelFileError
-from llama_cpp_eagle3.whole_file import output_path
+from llama_cpp_eagle3.files.whole_file import output_path
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k", "q4_0")
 

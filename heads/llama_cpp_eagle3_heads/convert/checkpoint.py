@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llama_cpp_eagle3.checkpoint_files import CheckpointFiles, find_files
 from llama_cpp_eagle3.errors import ModelFileError
+from llama_cpp_eagle3.hub.checkpoint_files import CheckpointFiles, find_files
 
 from .safetensors_file import read_safetensors
 from .tensors import FLOAT_TYPES, Array, LazyTensor

@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from tqdm import tqdm
 
 from llama_cpp_eagle3.errors import ModelFileError
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 from .encoding import encode
 from .tensors import Array

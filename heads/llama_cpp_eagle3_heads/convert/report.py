@@ -9,7 +9,7 @@ from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.draft.kinds import DrafterFile, kind_of
 from llama_cpp_eagle3.draft.kinds.fit import check_boundaries, check_generates
 from llama_cpp_eagle3.errors import IncompatibleDraftError, ModelFileError
-from llama_cpp_eagle3.pair import check_loadable
+from llama_cpp_eagle3.model.pair import check_loadable
 
 from .block import BlockSpec, describe_block, is_block
 from .checkpoint import Checkpoint, read_checkpoint
@@ -32,7 +32,7 @@ class Report:
 
 
 def inspect(path: str | Path, target: str | Path | None = None) -> Report:
-    """Describe a head, or a small model that drafts.
+    """Describe a head, or a small model.
 
     Args:
         path: a GGUF head, block drafter or small model, or a checkpoint folder.

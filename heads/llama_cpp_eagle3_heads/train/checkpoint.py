@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 from ..convert.boundaries import IDS_KEY
 from ..convert.mla import Mla

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.text_lines import read_lines
+from llama_cpp_eagle3.files.text_lines import read_lines
 
 _OF_TEMPLATES = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
 """Fields of a request that change its prompt."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 from .build import fresh_head, head_from_gguf, replace_draft_vocab, target_config
 from .checkpoint import draft_vocabulary

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from llama_cpp_eagle3._core import read_head, read_target
-from llama_cpp_eagle3.pair import fingerprint
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.fingerprint import fingerprint
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 from ..convert import convert
 from .measure import Side

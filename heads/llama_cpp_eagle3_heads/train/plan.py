@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 MINUTES = 60.0
 """If nothing else is said."""

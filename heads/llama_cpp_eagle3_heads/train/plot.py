@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 
 def plot_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]) -> None:

@@ -18,8 +18,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from llama_cpp_eagle3.engine import Sampling
+from llama_cpp_eagle3.files.whole_file import whole_file
 from llama_cpp_eagle3.llama import Eagle3Llama
-from llama_cpp_eagle3.whole_file import whole_file
 
 from .data import TEMPERATURES, Prompt, Text
 

@@ -16,7 +16,7 @@ import llama_cpp
 import torch
 
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.whole_file import output_path
+from llama_cpp_eagle3.files.whole_file import output_path
 
 from ..convert import convert
 from .build import boundaries_of

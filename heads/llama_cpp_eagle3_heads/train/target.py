@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 from . import corpus, export, prompts
 from .model import Config, Llama

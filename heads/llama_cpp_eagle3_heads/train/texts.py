@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from llama_cpp_eagle3._core import read_target
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.pair import fingerprint
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.fingerprint import fingerprint
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
 from .first_head import random_head

@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file
 
 from .acceptance import Acceptance, simulate_acceptance
 from .data import Text

@@ -5,7 +5,7 @@
 """
 
 from .best_chain import BestChain, best_chain
-from .cache import cache_dir, load_costs, save_costs
+from .cache import load_costs, save_costs
 from .costs import Costs, DraftCosts, implausible, machine
 from .setup import costs_of, have_policy, keep_corrections, make_policy, measure_types, why_not, why_not_read
 from .timing import is_idle, measure
@@ -15,7 +15,6 @@ __all__ = [
     "Costs",
     "DraftCosts",
     "best_chain",
-    "cache_dir",
     "costs_of",
     "have_policy",
     "implausible",

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...whole_file import write_whole
+from ...files.cache_dir import cache_dir
+from ...files.whole_file import write_whole
 from .costs import GGML_TYPE_NARROW, Costs
 
-ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
 _FORMAT = 4
-
-
-def cache_dir() -> Path:
-    """Where we keep what can be made again: LLAMA_CPP_EAGLE3_CACHE, or a folder where this platform has such things."""
-    named = os.environ.get(ENV_CACHE)
-    if named:
-        return Path(named)
-    if sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "llama-cpp-eagle3"
 
 
 def costs_path(key: dict[str, Any]) -> Path:

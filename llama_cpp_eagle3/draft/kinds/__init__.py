@@ -1,4 +1,4 @@
-"""What drafts with weights of its own: a class for each kind of file, and one table of them."""
+"""Drafters with weights of their own: a class for each kind of file, and one table of them."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import llama_cpp.llama_cpp as lib
 from ... import cpu_build
 from ..._core import LoadGuard
 from ...errors import IncompatibleDraftError
+from ...files.model_file import file_errors, kv_overrides, mended_keys
 from ...ggml_types import FLOAT_TYPES
 from ...log import without_details
-from ...model_file import file_errors, kv_overrides, mended_keys
 from .kind import LoadedTarget
 
 N_SCRATCH = 32
@@ -54,9 +54,9 @@ def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> in
 
 
 def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, owns_model: bool) -> int:
-    """Make a llama_context that drafts; returns its address. A model of its own is freed if this raises.
+    """Make a drafter's llama_context; returns its address. A model of its own is freed if this raises.
 
-    what: the file and what drafts, for the error.
+    what: the file and its kind, for the error.
 
     Raises:
         IncompatibleDraftError: llama.cpp makes no such context.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..._core import Device, Drafter, TargetInfo
-from ...model_file import check_file
+from ...files.model_file import check_file
 from .fit import Vocabulary
 
 

@@ -22,8 +22,7 @@ class SmallModel(DrafterFile):
     is_model = True
     takes_n_ctx = True
     of_media = (
-        "the small model that drafts sees placeholder tokens in place of images and sounds: it has no input from what "
-        "they show"
+        "the small model sees placeholder tokens in place of images and sounds: it has no input from what they show"
     )
 
     @classmethod

@@ -1,0 +1,190 @@
+"""Files of prefixes: what target and draft hold of some tokens, for saved slots and for the folder of the prefix cache.
+
+A file is a head, a body, and the SHA-256 of each:
+
+    magic, n (uint32), n bytes of JSON, tokens (int32), SHA-256 of all of these
+    target, draft, states                                the bytes that go back into contexts
+    SHA-256 of the whole file before it
+
+The JSON names who made the file (`Maker`) and how long each part is. So a folder's index needs the heads alone, and
+nothing reaches llama.cpp, which takes any number as it is, before all of it was seen to be what was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .._core import SavedState
+from ..engine import StoredPrefix
+from .whole_file import whole_file
+
+MAGIC = b"EAGLE3SLOT\x04\n"
+_N_DIGEST = hashlib.sha256().digest_size
+_N_JSON_MAX = 1 << 20
+_N_TOKENS_MAX = 1 << 27
+
+
+class PrefixFileError(ValueError):
+    """A file is no file of a prefix, or it is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who can use a file: the target with all that changes what it holds, and the draft."""
+
+    target: str
+    """Fingerprint of the target's file."""
+    settings: Mapping[str, Any]
+    """Everything else that changes hidden states or the form of their bytes, ready for JSON."""
+    draft: str
+    """Fingerprint of the draft; empty without one."""
+
+    @property
+    def key(self) -> str:
+        """Digest of the target and its settings. What the draft holds is a part that can be left out."""
+        text = json.dumps([MAGIC.decode("latin-1"), self.target, self.settings], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def differs(self, other: Maker) -> str:
+        """What cannot be used of a file that another one made, and why; empty: all can."""
+        for name, mine, found in (("target", self.target, other.target), ("draft", self.draft, other.draft)):
+            if mine != found:
+                return f"another {name}: fingerprint {found[:12] or 'none'}, this one has {mine[:12] or 'none'}"
+        for name in sorted({*self.settings, *other.settings}):
+            mine, found = (json.dumps(maker.settings.get(name)) for maker in (self, other))
+            if mine != found:
+                return f"another {name}: {found}, this one has {mine}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of a file, whose digest is right."""
+
+    maker: Maker
+    tokens: list[int]
+    n_turn: int
+    """See `StoredPrefix`."""
+    n_target: int
+    n_draft: int
+    states: list[tuple[int, int, int]]
+    """(tokens, positions, bytes) of each."""
+    n_bytes: int
+    """Of the head."""
+
+    @property
+    def n_file_bytes(self) -> int:
+        """Of the whole file."""
+        return self.n_bytes + self.n_target + self.n_draft + sum(n for _, _, n in self.states) + _N_DIGEST
+
+
+def write_prefix(path: Path, maker: Maker, stored: StoredPrefix) -> int:
+    """Write a file, all of it or nothing, for its owner alone; returns its size in bytes.
+
+    Raises:
+        OSError: as `whole_file`.
+    """
+    head = _head(maker, stored)
+    pieces = [head, stored.target, stored.draft, *(state.data for _, state in stored.states)]
+    digest = hashlib.sha256()
+    with whole_file(path, mode=0o600) as part, part.open("wb") as file:
+        for piece in pieces:
+            digest.update(piece)
+            file.write(piece)
+        file.write(digest.digest())
+    return sum(map(len, pieces)) + _N_DIGEST
+
+
+def size_of(maker: Maker, stored: StoredPrefix) -> int:
+    """Bytes of the file that `write_prefix` makes."""
+    n_states = sum(state.n_bytes for _, state in stored.states)
+    return len(_head(maker, stored)) + len(stored.target) + len(stored.draft) + n_states + _N_DIGEST
+
+
+def read_head(path: Path) -> Head:
+    """Read the beginning of a file, and compare the file's length with it.
+
+    Raises:
+        PrefixFileError: it is no such file, or it is truncated or damaged there.
+        OSError: the system's.
+    """
+    with path.open("rb") as file:
+        return _read_head(file)[0]
+
+
+def read_prefix(path: Path) -> tuple[Head, StoredPrefix]:
+    """Read a file, all of which was seen to be what was written.
+
+    Raises:
+        PrefixFileError: it is no such file, or it is truncated or damaged.
+        OSError: the system's.
+    """
+    with path.open("rb") as file:
+        head, data = _read_head(file)
+        digest = hashlib.sha256(data)
+        pieces = []
+        for n in (head.n_target, head.n_draft, *(n for _, _, n in head.states)):
+            piece = file.read(n)
+            digest.update(piece)
+            pieces.append(piece)
+        if digest.digest() != file.read():
+            raise PrefixFileError("it is damaged: its checksum is another one")
+    target, draft, *states = pieces
+    saved = [(n, SavedState(n_past, data)) for (n, n_past, _), data in zip(head.states, states, strict=True)]
+    return head, StoredPrefix(head.tokens, target, draft, saved, head.n_turn)
+
+
+def _head(maker: Maker, stored: StoredPrefix) -> bytes:
+    tokens = stored.tokens
+    text = json.dumps(
+        {
+            "target": maker.target,
+            "settings": dict(maker.settings),
+            "draft": maker.draft,
+            "n_tokens": len(tokens),
+            "n_turn": stored.n_turn,
+            "n_target": len(stored.target),
+            "n_draft": len(stored.draft),
+            "states": [[n_tokens, state.n_past, state.n_bytes] for n_tokens, state in stored.states],
+        },
+        sort_keys=True,
+    ).encode()
+    head = MAGIC + struct.pack("<I", len(text)) + text + struct.pack(f"<{len(tokens)}i", *tokens)
+    return head + hashlib.sha256(head).digest()
+
+
+def _read_head(file: BinaryIO) -> tuple[Head, bytes]:
+    begin = file.read(len(MAGIC) + 4)
+    if not begin.startswith(MAGIC) or len(begin) < len(MAGIC) + 4:
+        raise PrefixFileError("it is none, or another version's")
+    (n_text,) = struct.unpack_from("<I", begin, len(MAGIC))
+    text = file.read(min(n_text, _N_JSON_MAX))
+    try:
+        about = json.loads(text)
+        n_tokens, n_turn, n_target, n_draft = (int(about[key]) for key in ("n_tokens", "n_turn", "n_target", "n_draft"))
+        states = [(int(n), int(n_past), int(n_bytes)) for n, n_past, n_bytes in about["states"]]
+        maker = Maker(str(about["target"]), dict(about["settings"]), str(about["draft"]))
+    except (ValueError, KeyError, TypeError) as e:
+        raise PrefixFileError("it is truncated or damaged: its beginning cannot be read") from e
+    if not 0 <= n_tokens <= _N_TOKENS_MAX or min(n_turn, n_target, n_draft) < 0:
+        raise PrefixFileError("it is damaged: its lengths are none")
+    if any(not 0 <= n <= n_tokens or n_past < 0 or n_bytes < 1 for n, n_past, n_bytes in states):
+        raise PrefixFileError("it is damaged: its states are none")
+    tokens, seal = file.read(4 * n_tokens), file.read(_N_DIGEST)
+    data = begin + text + tokens
+    if hashlib.sha256(data).digest() != seal:
+        raise PrefixFileError("it is truncated or damaged: the checksum of its beginning is another one")
+    found = list(struct.unpack(f"<{n_tokens}i", tokens))
+    head = Head(maker, found, n_turn, n_target, n_draft, states, len(data) + _N_DIGEST)
+    at = file.tell()
+    n_file = file.seek(0, 2)
+    if n_file != head.n_file_bytes:
+        raise PrefixFileError(f"it is truncated: expected {head.n_file_bytes} bytes, found {n_file}")
+    file.seek(at)
+    return head, data + seal

@@ -1,0 +1,149 @@
+"""Load an unknown file in a child process first, without its weights, once; a file that ends it is refused.
+
+llama.cpp asserts, divides by, and looks for what the header of a damaged file may lack. What can be checked before is
+checked before (csrc/target/header_check.cpp), what asserts is caught (csrc/load_guard.h); what is left shows here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..errors import ModelFileError
+from ._trial_child import REFUSED
+from .cache_dir import cache_dir
+from .whole_file import write_whole
+
+TIMEOUT = 120.0
+"""Seconds after which a trial counts as hung; one of a large vocabulary takes half a second."""
+
+_CHILD = Path(__file__).with_name("_trial_child.py")
+_N_KEPT = 4096
+_log = logging.getLogger(__name__)
+
+
+def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
+    """Load a file's header and build its graphs in a child process, unless this was done on this machine before.
+
+    Args:
+        path: the model.
+        n_header: bytes that its header takes.
+        options: the constructor's arguments; `kv_overrides` and `flash_attn` matter.
+
+    Returns:
+        Why llama.cpp refused to load it there; empty if it did not. Loading it here says the same, and maybe more.
+
+    Raises:
+        ModelFileError: the child process was ended by a signal, or does not come to an end.
+    """
+    overrides = options.get("kv_overrides") or {}
+    request = {
+        "path": path,
+        "kv_overrides": {k: v for k, v in overrides.items() if isinstance(v, (int, float, str))},
+        "flash_attn": bool(options.get("flash_attn")),
+        "vocab_only": bool(options.get("vocab_only")),
+    }
+    digest = _digest(n_header, request)
+    if digest in _known() or not _has_interpreter():
+        return ""
+    end = _run(request)
+    if isinstance(end, Refusal):
+        return str(end)
+    if end is None:
+        _remember(digest)
+    elif end:
+        raise ModelFileError(
+            f"'{path}': llama.cpp does not survive loading it: {end} in a process that tried. The file is damaged, or "
+            "was made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False "
+            "loads it without trying.)"
+        )
+    return ""
+
+
+def _has_interpreter() -> bool:
+    """Whether there is a Python to run the child, and not a program that Python is a part of."""
+    name = Path(sys.executable or "").name.lower()
+    return name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
+
+
+class Refusal(str):
+    """Why llama.cpp did not load a file."""
+
+
+def _run(request: dict[str, Any]) -> str | None:
+    """Run the child; returns None if it succeeded, else how it ended; "" if it could not be run."""
+    request |= {"sys_path": [str(entry) for entry in sys.path], "llama_cpp": str(Path(llama_cpp.__file__).parent)}
+    try:
+        result = subprocess.run(
+            [sys.executable, "-I", "-S", str(_CHILD)],
+            input=json.dumps(request).encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {TIMEOUT:.0f} seconds"
+    except OSError as e:
+        _log.debug("no trial of %s: %s", request["path"], e)
+        return ""
+    status = result.returncode
+    if status == 0:
+        return None
+    if status == REFUSED:
+        reasons = [line for line in result.stderr.decode(errors="replace").split("\n") if line.startswith("REASON ")]
+        return Refusal(
+            reasons[0].removeprefix("REASON ").rpartition("error loading model: ")[2] if reasons else "no reason"
+        )
+    if status == -signal.SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
+        _log.debug("the trial of %s ended with %d", request["path"], status)
+        return ""
+    try:
+        end = signal.Signals(-status).name
+    except ValueError:
+        end = f"exit status {status:#x}"
+    lines = result.stderr.decode(errors="replace").split("\n")
+    return " ".join([end, *(f"({line.strip()})" for line in lines if "GGML_ASSERT" in line or "what():" in line)])
+
+
+def _digest(n_header: int, request: dict[str, Any]) -> str:
+    """Digest of what a trial depends on."""
+    with open(request["path"], "rb") as file:
+        digest = hashlib.sha256(file.read(n_header))
+    settings = [{k: v for k, v in request.items() if k != "path"}, __version__, LLAMA_CPP_PYTHON_VERSION]
+    digest.update(json.dumps(settings, sort_keys=True).encode())
+    return digest.hexdigest()[:32]
+
+
+def _known_path() -> Path:
+    return cache_dir() / "tried_files.txt"
+
+
+def _known() -> list[str]:
+    """Digests of files that passed."""
+    try:
+        return _known_path().read_text(encoding="ascii").split()
+    except (OSError, ValueError, RuntimeError):  # the last one: there is no home
+        return []
+
+
+def _remember(digest: str) -> None:
+    path = _known_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = _known()
+        if len(known) >= _N_KEPT:
+            write_whole(path, "\n".join(known[_N_KEPT // 2 :]) + "\n")
+        with path.open("a", encoding="ascii") as file:
+            file.write(digest + "\n")
+    except (OSError, RuntimeError):
+        pass  # then it is tried again

@@ -1,0 +1,233 @@
+"""The attributes of `Eagle3Llama`: how it drafts, its parts, figures, and what llama_cpp's own methods read and set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import LlamaTokenizer
+from llama_cpp._internals import LlamaBatch
+
+from .._core import FeatureTap, Guard, Policy, Target
+from ..draft.head import Head
+from ..engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
+from ..engine.stats import Stats
+from ..errors import Eagle3Error
+from ..guard import closed_error
+from ..model.llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat_format
+from ..model.loaded_model import LoadedModel
+from ..model.loading import Loading
+from .context import Context
+from .features import Features
+
+if TYPE_CHECKING:
+    from ..config.eagle3 import ConstructorOptions
+    from ..media import Projector
+
+DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))
+
+
+def _setting(name: str) -> Any:
+    """An attribute that is a field of `draft_settings`."""
+
+    def change(llm: LlamaAttributes, value: Any) -> None:
+        value = tuple(value) if name == "sources" else value
+        llm.draft_settings = replace(llm.draft_settings, **{name: value})
+
+    return property(lambda llm: getattr(llm.draft_settings, name), change)
+
+
+_AS_GIVEN = (
+    "verbose", "tensor_split", "kv_overrides", "n_batch", "n_threads", "n_threads_batch", "last_n_tokens_size",
+    "lora_base", "lora_scale", "lora_path", "spm_infill", "chat_format", "draft_model",
+)  # fmt: skip
+
+
+class LlamaAttributes:
+    """Attributes of `Eagle3Llama`: those of `llama_cpp.Llama`, and its own."""
+
+    draft_settings: DraftSettings
+    """The attributes `draft`, `draft_n_max`, ... as one object."""
+    _context: Context
+    _given: ConstructorOptions
+    _ctx: Any
+    _guard: Guard
+    _loaded_model: LoadedModel | None
+    _loading: Loading
+    _projector: Projector | None
+    _stack: ExitStack
+    n_batch: int
+    verbose: bool
+    chat_format: str | None
+    _seed: int | None
+    _sampler: SamplerChain | None
+
+    def _set_attributes(self, llama: LoadedLlama) -> None:
+        """Set the attributes of `llama_cpp.Llama` that its methods and its users read."""
+        options, model = llama.options, llama.model
+        self.model_path, self._model, self._ctx = llama.path, model, llama.ctx
+        self.model_params, self.context_params = model.params, llama.ctx.params
+        for name in _AS_GIVEN:
+            setattr(self, name, options[name])
+        self._seed = options["seed"]
+        self._logits_all = options["logits_all"]
+        self.numa = numa_strategy(options["numa"])
+        self.tokenizer_ = options["tokenizer"] or LlamaTokenizer(cast("Any", self))
+        batch = LlamaBatch(n_tokens=self.n_batch, embd=0, n_seq_max=1, verbose=self.verbose)
+        self._batch = self._stack.enter_context(closing(batch))
+        self._n_vocab, self._n_ctx = model.n_vocab(), llama.ctx.n_ctx()
+        self.cache = self._sampler = None
+        self.metadata = model.metadata()
+        self._chat_handlers = chat_handlers(model, self.metadata)
+        self._chat_handler = options["chat_handler"]
+        if self.chat_format is None and self.chat_handler is None:
+            self.chat_format = usual_chat_format(self._chat_handlers, self.metadata)
+
+    # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
+    draft: str = _setting("mode")
+    draft_sources: Sequence[str] = _setting("sources")
+    draft_n_max: int = _setting("n_max")
+    draft_ngram_n_max: int = _setting("ngram_n_max")
+    draft_n_min: int = _setting("n_min")
+    draft_p_min: float = _setting("p_min")
+    draft_tree_depth: int = _setting("tree_depth")
+    draft_tree_topk: int = _setting("tree_topk")
+    draft_tree_tokens: int = _setting("tree_tokens")
+
+    # what it is made of
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """What is loaded: where it runs, with which kernels and head, and what passes cost."""
+        if self._loaded_model is None:
+            raise closed_error(type(self).__name__)
+        return self._loaded_model
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that generates; add sequences of your own and call `step`."""
+        return self.loaded.engine
+
+    @property
+    def target(self) -> Target:
+        """The target's context with `decode`, `sample`, `argmax` and `truncate`, for your own loop."""
+        return self.engine.target
+
+    @property
+    def tap(self) -> FeatureTap | None:
+        """The tap that reads the target's hidden states; None without a head."""
+        return self._loading.tap
+
+    @property
+    def drafters(self) -> Drafters:
+        """The drafters with weights, with `process`, `begin`, `expand` and `truncate`, for your own loop."""
+        return self.engine.drafters
+
+    @property
+    def head(self) -> Head | None:
+        """The head and the type it is loaded in; None without one, and after `close`."""
+        return None if self._loaded_model is None else self._loaded_model.head
+
+    @property
+    def policy(self) -> Policy:
+        """What to draft; its `stats()` have what it chose in `draft="auto"`, once it `is_measured` what passes cost."""
+        return self.engine.drafting.policy
+
+    @property
+    def projector(self) -> Projector | None:
+        """The encoder of images and sounds; None without an mmproj_path."""
+        return self._projector
+
+    @property
+    def chat_handler(self) -> Any:
+        """The handler that answers conversations in place of a chat format; multimodal ones use the engine."""
+        return self._chat_handler
+
+    @chat_handler.setter
+    def chat_handler(self, handler: Any) -> None:
+        self._chat_handler = handler
+        if self._loaded_model is not None:
+            self._hook_handler()
+
+    def _hook_handler(self) -> None:
+        """Have a multimodal handler use the engine."""
+        if self._chat_handler is not None:
+            from ..media import hook_handler
+
+            hook_handler(self._chat_handler, cast("Any", self), int(self._ctx.ctx))
+
+    @property
+    def rng(self) -> Rng:
+        """What tokens are drawn with, see `Sampling.rng`; texts that begin later draw with what is set."""
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: Rng) -> None:
+        check_rng(rng)
+        self._rng = rng
+
+    @property
+    def draft_model_path(self) -> str | None:
+        """The head's file; None without one."""
+        return self._loading.draft.model_path
+
+    @property
+    def draft_type(self) -> int | None:
+        """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
+        return self._loading.draft.type if self.head is None else self.head.type
+
+    @property
+    def model_address(self) -> int:
+        """Address of the loaded llama_model, for functions of llama.h."""
+        return int(self._model.model)
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens in the context. Set fewer to go back, or more after decoding them with llama.cpp itself."""
+        return self._context.n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, n: int) -> None:
+        self._context.set_n_tokens(n)
+
+    @property
+    def input_ids(self) -> npt.NDArray[np.intc]:
+        """Tokens of the context, int32 (n_ctx,); the first n_tokens are valid."""
+        return self._context.input_ids
+
+    @property
+    def scores(self) -> npt.NDArray[np.single]:
+        """Logits, float32 (n_ctx, n_vocab), with `logits_all`."""
+        return self._context.scores
+
+    @property
+    def last_token_drafted(self) -> bool:
+        """Whether the token that `generate` yielded last had been drafted."""
+        return self._context.last_token_drafted
+
+    @property
+    def features(self) -> Features:
+        """Hidden states of what `eval` or `generate` decoded last, (n_tokens, n_boundaries, n_embd); see `Features`."""
+        with self._guard:
+            if self.tap is None:
+                raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
+            return Features.of_decode(self.tap, self.target)
+
+    @property
+    def stats(self) -> Stats:
+        """Figures of everything since the model was loaded."""
+        return self._context.total_stats
+
+    @property
+    def prefix_stats(self) -> PrefixStats:
+        """What the prefix cache holds and did since the model was loaded."""
+        return self.engine.slots.cache.stats
+
+    @property
+    def last_stats(self) -> Stats:
+        """Figures of the last (or running) generation."""
+        return Stats() + self._context.stats

@@ -1,0 +1,171 @@
+"""`Eagle3Llama.create_chat_completion` with chat_format="auto": an answer in OpenAI's form, whole or as it grows."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llama_cpp import Llama
+
+from ..chat.conversation import Conversation, Tokenize, read_conversation
+from ..chat.message import OpenAIChoice, logprob_of
+from ..chat.templates import ChatParams, ChatTemplates
+from ..config.serve import AllowHttp
+from ..engine import Engine, Request, Sequence, Vocab
+from ..media import Projector, read_media
+from .batch import make_request
+from .sampling_arguments import SamplingDefaults, grammar_text
+
+Json = dict[str, Any]
+
+REQUEST_OPTIONS = (
+    *("tools", "tool_choice", "parallel_tool_calls", "response_format", "json_schema", "chat_template_kwargs"),
+    *("reasoning_effort", "reasoning_format", "add_generation_prompt", "continue_final_message"),
+)
+"""What `apply_request` looks at beside the messages."""
+_MORE_OPTIONS = {*REQUEST_OPTIONS, "enable_thinking", "reasoning_budget", "reasoning_budget_message"}
+
+
+def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
+    """The arguments of `create_chat_completion`: Llama's with their defaults, and ours.
+
+    Raises:
+        TypeError: a name that neither has.
+    """
+    signature = inspect.signature(Llama.create_chat_completion)
+    theirs = {name: value for name, value in options.items() if name in signature.parameters}
+    unknown = set(options) - set(theirs) - _MORE_OPTIONS
+    if unknown:
+        raise TypeError(f"create_chat_completion() got unexpected arguments {sorted(unknown)}")
+    bound = signature.bind(None, *args, **theirs)
+    bound.apply_defaults()
+    arguments = {**options, **bound.arguments}
+    del arguments["self"]
+    return arguments
+
+
+def read_chat(
+    arguments: Json, templates: ChatTemplates, projector: Projector | None, allow_http: AllowHttp
+) -> Conversation:
+    """Read the messages and the files that they name, and render them.
+
+    Args:
+        arguments: as `chat_arguments` gives them.
+        templates: the model's.
+        projector: encodes the files; None: messages may not name any.
+        allow_http: see `Eagle3Llama`, media_http.
+
+    Raises:
+        MediaError: a file cannot be read.
+        ValueError: functions were given, which the templates do not know; or the template refuses the conversation.
+    """
+    if arguments.get("functions") is not None or arguments.get("function_call") is not None:
+        raise ValueError("chat_format='auto' takes tools and tool_choice instead of functions and function_call")
+    body = {name: arguments.get(name) for name in REQUEST_OPTIONS} | {"messages": list(arguments["messages"])}
+    grammar = arguments.get("grammar")
+    if grammar is not None:
+        body["grammar"] = grammar if isinstance(grammar, str) else grammar_text(grammar)[0]
+    return read_conversation(
+        body,
+        templates,
+        projector=projector,
+        load=lambda source, deadline: read_media(source, allow_http=allow_http, deadline=deadline),
+        enable_thinking=arguments.get("enable_thinking"),
+    )
+
+
+def request_of(
+    conversation: Conversation, arguments: Json, engine: Engine, tokenize: Tokenize, defaults: SamplingDefaults
+) -> Request:
+    """The engine's request.
+
+    Args:
+        conversation: what `read_chat` returned.
+        arguments: the same.
+        engine: that will answer.
+        tokenize: the model's.
+        defaults: sampling options that the arguments leave out.
+
+    Raises:
+        ValueError, ContextFullError: it cannot be generated.
+    """
+    chat = conversation.request(
+        tokenize, engine.vocab, arguments.get("reasoning_budget", -1), arguments.get("reasoning_budget_message", "")
+    )
+    sampling = defaults.sampling({**arguments, "grammar": None})  # the grammar is the conversation's, with the tools'
+    max_tokens, stop = arguments["max_tokens"], arguments["stop"] or []
+    request = make_request(
+        0,
+        chat.tokens,
+        replace(sampling, **chat.sampling),
+        max_tokens=None if max_tokens is None else min(max_tokens, engine.n_ctx - len(chat.tokens)),
+        stop=[*([stop] if isinstance(stop, str) else stop), *conversation.params.additional_stops],
+        logprobs=(arguments["top_logprobs"] or 0) if arguments["logprobs"] else None,
+        engine=engine,
+        media=chat.options["media"],
+    )
+    return replace(request, **chat.options)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletion:
+    """One answer that the engine generates."""
+
+    params: ChatParams
+    model: str
+    """What it calls itself."""
+    vocab: Vocab
+    begin: Callable[[], tuple[Sequence, Iterator[str]]]
+    """Have it generated: the sequence, and its text as it comes."""
+
+    def whole(self) -> Json:
+        """The chat.completion."""
+        sequence, texts = self.begin()
+        head = self._head()
+        text = "".join(texts)
+        choice = OpenAIChoice(self.params, head).whole(text, _reason(sequence)) | self._logprobs(sequence, 0)
+        n_prompt, n_generated = sequence.n_prompt, len(sequence.generated)
+        usage = {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_generated,
+            "total_tokens": n_prompt + n_generated,
+        }
+        return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+    def stream(self) -> Iterator[Json]:
+        """The chat.completion.chunks: the role, what is new of the message, the reason of the end."""
+        sequence, texts = self.begin()
+        choice = OpenAIChoice(self.params, self._head())
+        n_told = 0
+
+        def with_logprobs(chunks: Iterable[Json]) -> Iterator[Json]:
+            nonlocal n_told
+            for chunk in chunks:
+                chunk["choices"][0] |= self._logprobs(sequence, n_told)
+                n_told = len(sequence.result.logprobs)
+                yield chunk
+
+        yield from with_logprobs(choice.begin())
+        for text in texts:
+            yield from with_logprobs(choice.add(text))
+        yield from with_logprobs(choice.add("", is_partial=False))
+        yield from with_logprobs([choice.end(_reason(sequence))])
+
+    def _head(self) -> Json:
+        return {"id": f"chatcmpl-{uuid.uuid4()}", "created": int(time.time()), "model": self.model}
+
+    def _logprobs(self, sequence: Sequence, start: int) -> Json:
+        """The field of a choice, of the tokens from `start` on."""
+        if sequence.request.logprobs is None:
+            return {"logprobs": None}
+        found = sequence.result.logprobs[start : len(sequence.generated)]
+        content = [logprob_of(self.vocab, logprob, special=True) for logprob in found]
+        return {"logprobs": {"content": content, "refusal": None}}
+
+
+def _reason(sequence: Sequence) -> str:
+    return "stop" if sequence.result.finish_reason == "stop" else "length"

@@ -1,0 +1,183 @@
+"""Which of our CPU kernels multiply a model's weights, and up to how many rows: by the argument, or as measured.
+
+The sides sum in different orders, so the text depends on which one computes. A kernel is therefore measured once per
+machine, and what was decided is kept for every process, whatever its model and its number of threads. If other programs
+disturbed it, nothing is decided: the next process measures again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..draft.costs import implausible, machine
+from ..files.cache_dir import cache_dir
+
+N_ROWS_MAX = 64
+"""With "auto", operations of more rows are ggml's, unless ours were measured to be faster (kernels/attention.h)."""
+_N_ROWS_ANY = 1 << 30
+
+Times = Mapping[int, tuple[float, float]]
+"""[rows]: microseconds by our kernel and by ggml."""
+
+_WEIGHTS = {1: 4, 2: 1, 4: 2, 8: 2, 16: 1}
+"""[rows]: how much they count. Text without a draft comes in passes of one row, drafts take two to sixteen."""
+_N_ROWS_PROMPT = 128
+_N_VALUES_MIN = 1 << 22  # of fewer weights it is not the reading that takes time
+_FORMAT = 2
+
+
+def decide(times: Times) -> int:
+    """Up to how many rows a kernel is used; 0: never.
+
+    All passes of up to N_ROWS_MAX rows are computed by one side, so that a row's sums never depend on how many there
+    are: the side that is faster by the weighted mean of those of up to 16.
+    """
+    known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
+    if sum(w * times[n][0] / times[n][1] for n, w in known.items()) > sum(known.values()):
+        return 0
+    ours, ggml = times.get(_N_ROWS_PROMPT, (1.0, 0.0))
+    return _N_ROWS_ANY if ours <= ggml else N_ROWS_MAX
+
+
+def fastest(names: Sequence[str]) -> list[str]:
+    """Measure a format's first kernel; the others only if it is faster than ggml's."""
+    formats: dict[str, str] = {}
+    for name in names:
+        formats.setdefault(name.partition("/")[0], name)
+    return list(formats.values())
+
+
+def is_doubtful(times: Times) -> bool:
+    """Whether other programs disturbed it: more rows took much less than one, or much longer than in several parts.
+
+    Or the time did not suffice for all numbers of rows that count, which take a fraction of it on a machine of its own.
+    """
+    sides = [{n: pair[i] for n, pair in times.items()} for i in (0, 1)]
+    return not _WEIGHTS.keys() <= times.keys() or any(implausible(side) for side in sides)
+
+
+def gain(times: Times) -> float:
+    """How many times as fast as ggml's our kernel is, by the same mean."""
+    known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
+    return sum(known.values()) / sum(w * times[n][0] / times[n][1] for n, w in known.items())
+
+
+class KernelChoice:
+    """What was decided for the weights of a target and its head."""
+
+    def __init__(self, mode: str, seconds: float = 1.0):
+        """mode: auto, on or off. seconds: about the most to spend on measuring."""
+        self.mode = mode
+        self.times: dict[str, Times] = {}
+        """Of the kernels that were measured, now or before."""
+        limit = _N_ROWS_ANY if mode == "on" else N_ROWS_MAX
+        self._limits = dict.fromkeys(fastest(cpu_kernel_names()), limit) if mode != "off" else {}
+        self._seconds = seconds
+        self._unmeasured: dict[str, str] = {}  # why
+
+    def limits(self, matrices: Sequence[int], n_threads: int, log: Callable[[str], None]) -> dict[str, int]:
+        """[name of a kernel]: rows of an operation, at most, for these weights; measured where that is not known."""
+        if self.mode != "auto":
+            return dict(self._limits)
+        wanted = []
+        for name, shapes in cpu_kernel_shapes(matrices, self._limits).items():
+            is_known = name in self.times or name in self._unmeasured
+            if not is_known and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
+                wanted.append(name)
+        known = {name: _load(name) for name in wanted}
+        if missing := {name: N_ROWS_MAX for name, times in known.items() if times is None or is_doubtful(times)}:
+            if _can_keep():
+                why = "again, since the machine was busy" if all(known[name] for name in missing) else "once"
+                log(f"measuring CPU kernels, {why}: {', '.join(missing)}")
+                sizes = [*_WEIGHTS, _N_ROWS_PROMPT]
+                for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
+                    _keep(name, times)
+            else:
+                log(f"CPU kernels are used unmeasured: what is measured cannot be kept in {_folder()}")
+        for name in wanted:
+            # what is kept, not what was measured here: another process may have been first
+            kept = _load(name)
+            if kept is None:
+                self._unmeasured[name] = f"what is measured cannot be kept in {_folder()}"
+            elif is_doubtful(kept):
+                self._unmeasured[name] = "the machine was busy: the next start measures it again"
+            else:
+                self.times[name] = kept
+                self._limits[name] = decide(kept)
+        return {name: limit for name, limit in self._limits.items() if limit}
+
+    def describe(self, name: str) -> str:
+        """What was measured of a kernel, for the log."""
+        if name in self._unmeasured:
+            return f" (not measured: {self._unmeasured[name]})"
+        return f" ({gain(self.times[name]):.2f} times as fast as ggml's)" if name in self.times else ""
+
+    @property
+    def refused(self) -> list[str]:
+        """Kernels that would serve, but ggml's own were faster."""
+        return [name for name, limit in self._limits.items() if not limit]
+
+
+def clear_cache() -> None:
+    """Have kernels measured again."""
+    for path in _folder().glob("*.json"):
+        with suppress(OSError):  # a folder that cannot be written: doctor reports it
+            path.unlink()
+
+
+def _folder() -> Path:
+    return cache_dir() / "kernels"
+
+
+def _key(name: str) -> dict[str, Any]:
+    return {"kernel": name, "machine": machine(), "versions": [__version__, LLAMA_CPP_PYTHON_VERSION]}
+
+
+def _path(key: Mapping[str, Any]) -> Path:
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return _folder() / f"{digest[:24]}.json"
+
+
+def _load(name: str) -> Times | None:
+    """What is kept of a kernel; `is_doubtful` says whether it may decide."""
+    key = _key(name)
+    try:
+        document = json.loads(_path(key).read_text(encoding="utf-8"))
+        if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
+            return None
+        times = {int(n): (float(ours), float(ggml)) for n, (ours, ggml) in document["times"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return times if times and all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair) else None
+
+
+def _can_keep() -> bool:
+    with suppress(OSError):
+        _folder().mkdir(parents=True, exist_ok=True)
+    return _folder().is_dir() and os.access(_folder(), os.W_OK | os.X_OK)
+
+
+def _keep(name: str, times: Times) -> None:
+    """Keep what was measured, unless another process was first. What is kept in doubt gives way to what is not."""
+    key = _key(name)
+    path = _path(key)
+    kept = _load(name)
+    if kept is None or (is_doubtful(kept) and not is_doubtful(times)):  # none, a damaged one or one in doubt
+        with suppress(OSError):
+            path.unlink()
+    text = json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with suppress(OSError):
+        part.write_text(text, encoding="utf-8")
+        try:
+            os.link(part, path)  # fails where there is one
+        finally:
+            part.unlink()

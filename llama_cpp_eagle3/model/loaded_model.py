@@ -1,0 +1,357 @@
+"""A loaded model: target and head on an engine, and what passes over both cost."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp.llama_cpp as lib
+
+from .._core import FeatureTap, Policy, Target, local_accelerators
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..draft.costs import have_policy, keep_corrections, load_costs, machine, why_not
+from ..draft.head import Head
+from ..draft.kinds import LoadedTarget
+from ..engine import DraftSettings, Engine, Vocab
+from ..engine.stats import Stats
+from ..errors import IncompatibleDraftError, ModelFileError
+from ..files.fingerprint import fingerprint
+from ..files.model_file import file_errors
+from ..files.prefix_file import Maker
+from ..files.prefix_folder import PrefixFolder, open_folder
+from ..log import without_details
+from .llama_loading import LoadedLlama
+from .loading import Loading
+from .machine import free_memory
+
+if TYPE_CHECKING:
+    from ..config.eagle3 import ConstructorOptions
+
+_N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
+_N_CACHE_BYTES = 8 << 30
+_N_ROWS = 64  # passes of more rows than this are not measured
+
+_IN_FILES = (
+    *("type_k", "type_v", "flash_attn_type", "swa_full", "n_rs_seq", "attention_type", "pooling_type"),
+    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"),
+    *("yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
+)
+"""What of a llama_context_params changes hidden states, or the form of their bytes in a file."""
+_log = logging.getLogger("llama_cpp_eagle3")
+
+
+class LoadedModel:
+    """The engine on a target and its head. It does not own the target's model and context."""
+
+    def __init__(
+        self,
+        llama: LoadedLlama,
+        loading: Loading,
+        given: ConstructorOptions,
+        log: Callable[[str], None],
+    ):
+        """Load the head, and make the engine.
+
+        Args:
+            llama: the target.
+            loading: what it was loaded with.
+            given: the arguments of `Eagle3Llama`.
+            log: called with lines for the user.
+
+        Raises:
+            ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
+        """
+        self._loading, self._log = loading, log
+        self._model, self._model_params = llama.model.model, llama.model.params
+        self._ctx, self._context_params = llama.ctx.ctx, llama.ctx.params
+        self._tensor_split = llama.options["tensor_split"]
+        self._has_explained = False
+        self._guessed: Policy | None = None  # a policy of costs that are not all measured
+        with file_errors(llama.path):
+            target = loading.make_target(self._ctx, self._model, log)
+        draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
+        self.head = self._load_head(target, draft_required)
+        """The head; None without one."""
+        self.maker = self._maker(llama)
+        """Who can use what target and draft hold of a text, once it is in a file."""
+        vocab = Vocab(self._model)
+        ngram = loading.make_ngram_drafter(given["draft_ngram_store"], given["draft_corpus"], vocab, log)
+        self.engine = Engine(
+            target,
+            vocab,
+            n_batch=llama.options["n_batch"],
+            drafters=() if self.head is None else self.head.drafters,
+            tap=loading.tap,
+            draft_model=llama.options["draft_model"],
+            ngram=ngram,
+            before_step=loading.check_servers,
+            log=log,
+            prefill_budget=given["prefill_budget"],
+            prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
+            ctx_checkpoints=given["ctx_checkpoints"],
+            checkpoint_min_step=given["checkpoint_min_step"],
+            prefix_folder=self._open_folder(given),
+            n_swa=int(lib.llama_model_n_swa(self._model)),
+            swa_full=bool(self._context_params.swa_full),
+        )
+        self.n_state_bytes = 0
+        """Bytes of recurrent state that the target keeps per sequence; 0 without a head, or if it only attends."""
+        try:
+            if self.head is not None:
+                self.n_state_bytes = _measure_state(target, llama.model.token_bos())
+            self._tell()
+            self._tell_files(given["prefix_cache_dir"])
+        except BaseException:
+            self.close()
+            raise
+
+    def _maker(self, llama: LoadedLlama) -> Maker:
+        loading, params, about = self._loading, self._context_params, llama.model.metadata()
+        has_accelerator = bool(local_accelerators()) or loading.servers is not None
+        n_streams = 1 if params.kv_unified else params.n_seq_max
+        # with factors of RoPE for long contexts, a context is a long one or is none
+        n_short = int(about.get(f"{about.get('general.architecture')}.rope.scaling.original_context_length", 0))
+        settings: dict[str, Any] = {name: getattr(params, name) for name in _IN_FILES}
+        settings |= {
+            "kv_overrides": {str(key): str(value) for key, value in (llama.options["kv_overrides"] or {}).items()},
+            "lora": loading.model.costs_key().get("lora", []),
+            "n_streams": n_streams,
+            "long_context": 0 < n_short < params.n_ctx // n_streams,
+            "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
+            "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
+            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+        }
+        return Maker(fingerprint(loading.model_path), settings, loading.pair_id[1])
+
+    def _open_folder(self, given: ConstructorOptions) -> PrefixFolder | None:
+        folder = given["prefix_cache_dir"]
+        return None if folder is None else open_folder(folder, given["prefix_cache_disk_bytes"], self.maker)
+
+    def _load_head(self, target: Target, draft_required: bool) -> Head | None:
+        """Load the drafter; None if it cannot be loaded and is not required."""
+        loading, log, files, params = self._loading, self._log, self._loading.draft_files, self._context_params
+        if not files:
+            return None
+        draft = loading.draft
+        place = LoadedTarget(
+            model=self._model,
+            ctx=self._ctx,
+            model_params=self._model_params,
+            context_params=params,
+            n_vocab=int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))),
+            n_ctx=target.n_ctx,
+            n_seq=draft.given["n_parallel"],
+            is_pooled=draft.is_pooled,
+            has_trees=target.n_leaves_max > 1,
+            draft_n_ctx=draft.given["draft_n_ctx"],
+            n_threads=draft.given["draft_n_threads"] or max(1, int(params.n_threads)),
+            n_gpu_layers=draft.given["draft_n_gpu_layers"],
+            device=loading.draft_device,
+            type_k=draft.type_k,
+            type_v=draft.type_v,
+        )
+        try:  # the functions must not hold self, which would keep itself alive
+            makes = [partial(loading.make_drafter, file, place, log) for file in files]
+            return Head(makes, draft.type)
+        except (IncompatibleDraftError, ModelFileError) as e:
+            if draft_required:
+                raise
+            loading.drop_draft()
+            log(f"the {files[0].describe()} does not draft: {e}")
+            return None
+
+    def _tell(self) -> None:
+        """Log what runs where, and with which head."""
+        self._log(self.where)
+        if self._loading.model.leaves_gpu_idle(self._model_params.n_gpu_layers):
+            _log.warning(
+                "the model runs on the CPU although this machine has %s: use n_gpu_layers=-1",
+                " and ".join(f"{device.name} ({device.description})" for device in local_accelerators()),
+            )
+        if self.head is not None:
+            self._log(self.description)
+
+    def _tell_files(self, folder: object) -> None:
+        """Log what earlier runs have left for the prefix cache."""
+        stats = self.engine.slots.cache.stats
+        if self.engine.slots.cache.has_folder:
+            found = f"{stats.n_prefix_files} prefixes and {stats.n_state_files} states, {stats.n_file_bytes >> 20} MiB"
+            self._log(f"prefix cache: {found} of at most {stats.n_file_bytes_max >> 20} MiB in '{folder}'")
+
+    # what it is
+
+    @property
+    def tap(self) -> FeatureTap | None:
+        """The tap that reads the target's hidden states; None without a head."""
+        return self._loading.tap
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head; both empty without a head."""
+        return self._loading.pair_id
+
+    @property
+    def description(self) -> str:
+        """One line on what was loaded to draft."""
+        pair, tap, target = self._loading.pair, self._loading.tap, self.engine.target
+        assert self.head is not None
+        assert pair is not None
+        reads = "reads tokens alone"
+        if tap is not None:
+            reads = f"reads {tap.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
+        kinds = " and the ".join(draft.describe() for draft in pair.drafts)
+        return (
+            f"draft by the {kinds}, on {self._draft_device}, {reads}"
+            + "".join(f" ({draft.note})" for draft in pair.drafts if draft.note)
+            + f"; rejected tokens go by {target.rollback_kind}"
+            + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
+        )
+
+    @property
+    def where(self) -> str:
+        """One line on what runs where."""
+        n_layer, servers, chosen = int(lib.llama_model_n_layer(self._model)), self._loading.servers, self._devices
+        devices = [device.name for device in local_accelerators()]
+        if chosen is not None:
+            devices = [name for name in chosen if name not in ("none", "CPU")]
+        n_on = min(self._model_params.n_gpu_layers, n_layer + 1) if devices or servers is not None else 0
+        if servers is not None and chosen is None:
+            devices.append("rpc servers")
+        layers = f"{n_on} of {n_layer + 1} layers (with the output's) on {', '.join(devices)}" if n_on else "on CPU"
+        params = self._context_params
+        threads = f"{params.n_threads} CPU threads"
+        if params.n_threads_batch != params.n_threads:
+            threads += f", {params.n_threads_batch} for batches"
+        head = "" if self.head is None else f"; head on {self._draft_device}"
+        return f"target {layers}{head}; {threads}; {self.cpu_kernels_used}"
+
+    @property
+    def _devices(self) -> tuple[str, ...] | None:
+        return self._loading.model.devices
+
+    @property
+    def _draft_device(self) -> str | None:
+        """Where the drafters run; None without one."""
+        return ", ".join(dict.fromkeys(d.device for d in self.engine.drafters)) or None
+
+    @property
+    def _draft_kernels(self) -> dict[str, int]:
+        """[name of a CPU kernel]: matrices of the drafters that it computes."""
+        return dict(sum((Counter(d.cpu_kernels) for d in self.engine.drafters), Counter[str]()))
+
+    @property
+    def cpu_kernels_used(self) -> str:
+        """Which of our kernels multiply which weights on a CPU, or why none do."""
+        choice, kernels = self._loading.kernel_choice, self._loading.kernels
+        if kernels is None:
+            return "ggml's own kernels alone: cpu_kernels is off"
+        used = kernels.n_weights
+        parts = [f"{n} matrices by {name}{choice.describe(name)}" for name, n in used.items()]
+        if self.head is not None:
+            parts += [f"{n} of the head by {name}" for name, n in self._draft_kernels.items()]
+        parts += [f"ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused]
+        return "; ".join(parts) or f"ggml's own kernels alone: {kernels.why_not}"
+
+    # what passes cost
+
+    def costs_key(self) -> dict[str, Any]:
+        """Everything that measured costs depend on, ready for JSON."""
+        loading, params = self._loading, self._context_params
+        draft, tap = loading.draft, loading.tap
+        has_accelerator = bool(local_accelerators()) or loading.servers is not None
+        return {
+            "target": fingerprint(loading.model_path),
+            "draft": loading.pair_id[1] or None,
+            "boundaries": None if tap is None else tap.boundaries,
+            "tap": None if tap is None else tap.kind,
+            "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
+            "tensor_split": self._tensor_split,
+            "rpc_servers": loading.rpc_servers,
+            "draft_device": self._draft_device,
+            "machine": machine(),
+            "n_threads": [params.n_threads, params.n_threads_batch, *filter(None, [draft.given["draft_n_threads"]])],
+            "n_ubatch": min(params.n_ubatch, _N_ROWS),
+            "offload_kqv": bool(params.offload_kqv),
+            "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
+            "cpu_kernels_draft": self._draft_kernels,
+            "draft_type": draft.type,
+            "types": [params.type_k, params.type_v, draft.type_k, draft.type_v],
+            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+            **loading.model.costs_key(),
+        }
+
+    def convert_draft(self, draft_type: int | None) -> None:
+        """Load the head again with its matrices in another ggml type; its cache is empty then."""
+        if self.head is not None:
+            self.head.convert(draft_type, self.engine.set_drafters)
+
+    def use_stored_type(self) -> None:
+        """Convert the head to the type that was measured to be the fastest, if it was measured before."""
+        costs = None if self.head is None else load_costs(self.costs_key())
+        if costs is not None:
+            self.convert_draft(costs.draft_type)
+
+    def have_costs(self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None) -> int:
+        """Have the engine's policy know costs, if they are needed: from stored costs, or by measuring now, or further.
+
+        Returns:
+            The nanoseconds that this took.
+
+        Raises:
+            Eagle3Error: `must` is given, and the context is not empty.
+        """
+        drafting, start = self.engine.drafting, perf_counter_ns()
+        knows = drafting.policy.is_measured and drafting.policy is not self._guessed
+        if knows or (self.head is None and drafting.ngram is None):
+            return 0
+        with without_details():
+            is_measured = have_policy(self.engine, self.head, self.costs_key, log or self._log, seconds, must=must)
+        self._guessed = None if is_measured else drafting.policy
+        return perf_counter_ns() - start
+
+    def prepare_drafts(self, settings: DraftSettings) -> int:
+        """Measure what settings need; returns the nanoseconds that measuring took."""
+        return self.have_costs() if settings.mode == "auto" else 0
+
+    def explain(self, stats: Stats, settings: DraftSettings) -> None:
+        """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
+        if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
+            return
+        stats.why_not_drafted = why_not(self.engine.drafting.policy, settings)
+        if not self._has_explained:
+            self._has_explained = True
+            _log.warning("nothing is drafted: %s", stats.why_not_drafted)
+
+    def close(self) -> None:
+        """Free engine and head, while the target's model and context still exist."""
+        if self._guessed is None:
+            keep_corrections(self.engine, self.head, self.costs_key)
+        # the head borrows the model's tables, the context calls the tap: this order
+        self.engine.close()
+        if self.head is not None:
+            self.head.close()
+
+
+def cache_bytes(given: int | None) -> int:
+    """Bytes of host memory for prefixes: what was given, or 8 GiB, or a quarter of what is free now if that is less."""
+    if given is not None:
+        return given
+    free = free_memory()
+    return _N_CACHE_BYTES if free is None else min(_N_CACHE_BYTES, free // 4)
+
+
+def _measure_state(target: Target, token: int) -> int:
+    """Bytes of recurrent state that an empty target keeps per sequence; 0 for targets that only attend.
+
+    token: to be evaluated for that, if it is not negative.
+    """
+    if target.rollback_kind == "trim":
+        return 0
+    target.decode([max(0, token)], 0, False)
+    n_bytes = target.n_state_bytes()
+    target.truncate(0)
+    return n_bytes

@@ -1,0 +1,260 @@
+"""Files, devices, servers and the tap of a target and its head, prepared before llama.cpp loads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from .._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
+from ..config.llama import LLAMA_DEFAULTS
+from ..draft.corpus import read_corpus
+from ..draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
+from ..engine import N_ROWS_ARGMAX, Vocab
+from ..files.fingerprint import fingerprint
+from ..files.model_file import BLOCKS, check_file, mended_keys
+from ..log import without_details
+from .cpu_kernels import KernelChoice
+from .options import DraftOptions
+from .pair import Pair, check_files, check_pair
+from .params import ModelOptions
+from .rpc import RpcServers, find_device
+
+N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
+"""States that llama.cpp keeps of a recurrent target's only sequence, and of each of several: of a draft so many tokens
+can be rejected without a replay. Each state costs a copy of all layers' convolution states in every pass."""
+_N_SEQ_DRAFTED = 4
+"""`auto` on a CPU keeps no such states of more sequences than these: it rarely drafts for so many."""
+_ROTATION = (
+    "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast",
+    "yarn_beta_slow", "yarn_orig_ctx",
+)  # fmt: skip
+_log = logging.getLogger("llama_cpp_eagle3")
+_stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
+
+
+class Loading:
+    """Files, devices and the tap, and what drafting needs of llama.cpp's parameters."""
+
+    def __init__(
+        self,
+        model_path: str,
+        draft: DraftOptions,
+        rpc_servers: str | Sequence[str] | None,
+        model: ModelOptions,
+        *,
+        vocab_only: bool = False,
+        progress: Callable[[float], None] | None = None,
+    ):
+        """Compare the headers, reach the servers, and make the tap, which must exist before the context.
+
+        Raises:
+            ModelFileError, IncompatibleDraftError, RpcError: see `Eagle3Llama`.
+        """
+        self.model_path, self.draft, self.rpc_servers, self.model = model_path, draft, rpc_servers, model
+        self.pair: Pair | None = None
+        self.tap: FeatureTap | None = None
+        self.servers: RpcServers | None = None
+        self.kernels: CpuKernels | None = None
+        self.kernel_choice = KernelChoice(model.cpu_kernels)
+        if not vocab_only:
+            self.pair = check_pair(model_path, draft.paths, draft.target_layers)
+            info = self.pair.target
+            self._check_length()
+            for file in self.pair.drafts:
+                if file.vocabulary.warning:
+                    _log.warning("%s", file.vocabulary.warning)
+            if self.pair.boundaries:
+                n_embd = info.n_embd_nextn if self.pair.boundaries[0] > info.n_layer + 1 else info.n_embd
+                self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, n_embd, info.arch)
+        if rpc_servers:
+            self.servers = RpcServers(rpc_servers)
+        device = draft.given["draft_device"]
+        self.draft_device = None if device is None else find_device(device, self.servers, "draft_device")
+        self._progress = progress
+        self._on_progress: Any = None
+        self._kept: list[Any] = []
+        self._adapters: list[Any] = []
+        self._is_on_cpu = True
+        self._n_guards = 0  # sequence ids for what has left the windows of a pool
+        self._why_no_guards = ""
+
+    def _check_length(self) -> None:
+        draft = self.draft
+        file = self.draft_files[0] if self.draft_files else None
+        n_most = None if file is None else file.n_draft_max
+        if file is not None and n_most is not None and draft.settings.mode != "auto" and draft.depth > n_most:
+            name = "draft_tree_depth" if draft.settings.mode == "tree" else "draft_n_max"
+            raise ValueError(
+                f"{name}={draft.depth}: the {file.title} '{file.path}' was trained to draft {n_most} tokens: expected "
+                "that or less"
+            )
+
+    def mend(self, options: dict[str, Any]) -> None:
+        """Add to Llama's arguments what llama.cpp must be told of the target's file: layers that it lacks."""
+        if self.pair is None:
+            return
+        for info in (self.pair.target, *(file.info for file in self.draft_files if isinstance(file, SmallModel))):
+            if info.n_layer_gone:
+                keys = ", ".join(f"{key} = {value}" for key, value in info.keys_without_block.items())
+                told = f": it is loaded with {keys}" if keys else ""
+                _log.warning("'%s' announces %s that are not in it%s", info.path, BLOCKS, told)
+        if keys_of_target := mended_keys(self.model_path):
+            options["kv_overrides"] = {**keys_of_target, **(options.get("kv_overrides") or {})}
+
+    def tell_rotation(self, options: Mapping[str, Any]) -> None:
+        """Say once for whom arguments for RoPE hold: a head was trained with the rotation that is in its file."""
+        names = [name for name in _ROTATION if options[name] != LLAMA_DEFAULTS[name]]
+        if not names or not self.draft_files:
+            return
+        alike = " and ".join(["the target", *(f"the {f.title}" for f in self.draft_files if not f.has_own_rotation)])
+        own = "".join(f"; the {f.title} rotates as its file says" for f in self.draft_files if f.has_own_rotation)
+        _log.warning("%s: for %s%s", ", ".join(names), alike, own)
+
+    def check_files(self, options: Mapping[str, Any], checked: bool) -> None:
+        """Check the models' headers, in a child process too; see `check_file`."""
+        if self.pair is None:
+            check_file(self.model_path, options, checked)
+        else:
+            check_files(self.pair, options, checked)
+
+    @property
+    def draft_files(self) -> tuple[DrafterFile, ...]:
+        """The drafters, by the headers of their files."""
+        return () if self.pair is None else self.pair.drafts
+
+    def drop_draft(self) -> None:
+        """Continue without a drafter."""
+        assert self.pair is not None
+        self.pair = replace(self.pair, drafts=())
+        self.draft = self.draft.without_model()
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head ("mtp": the target's own block), or of several; empty without one."""
+        if not self.draft_files:
+            return "", ""
+        ids = [MtpBlock.source if path is None else fingerprint(path) for path in self.draft.paths]
+        return fingerprint(self.model_path), "+".join(ids)
+
+    def preset_model(self, params: Any) -> None:
+        """Set what Llama has no argument for in a llama_model_params."""
+        self._kept = self.model.preset(params, self.servers)
+        params.load_mtp = self.draft.uses_own_block
+        self._is_on_cpu = params.n_gpu_layers == 0 or not lib.llama_supports_gpu_offload()
+        if self._progress is not None:
+            progress = self._progress
+
+            def on_progress(share: float, _: Any) -> bool:
+                progress(share)
+                return True
+
+            params.progress_callback = self._on_progress = lib.llama_progress_callback(on_progress)
+
+    def preset_context(self, params: Any) -> None:
+        """Put the tap's callback into a llama_context_params."""
+        if self.tap is not None and self.tap.cb_eval:
+            params.cb_eval = lib.ggml_backend_sched_eval_callback(self.tap.cb_eval)
+            params.cb_eval_user_data = self.tap.cb_eval_user_data
+
+    def _n_snapshots(self, n_seq: int) -> int:
+        if n_seq == 1:
+            return N_SNAPSHOTS
+        is_auto = self.draft.settings.mode == "auto"
+        return 0 if n_seq > _N_SEQ_DRAFTED and is_auto and self._is_on_cpu else N_SNAPSHOTS_SHARED
+
+    def fit_context(self, params: Any, model: Any) -> None:
+        """Give a llama_context_params the sequences and snapshots that drafting takes on this llama_model."""
+        draft = self.draft
+        n_seq = draft.given["n_parallel"]
+        n_max = min(max(n_seq, params.n_ubatch), lib.llama_max_parallel_sequences())
+        has_states = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+        has_windows = lib.llama_model_n_swa(model) > 0 and params.swa_full and not has_states
+        if has_windows and draft.is_pooled and 1 < n_seq <= n_max // 2:
+            self._n_guards = n_seq
+            n_seq *= 2
+        elif has_windows and draft.is_pooled and n_seq > 1:
+            n_most = lib.llama_max_parallel_sequences() // 2
+            remedy = f"n_parallel of at most {n_most}" if n_seq > n_most else f"n_ubatch of at least {2 * n_seq}"
+            self._why_no_guards = (
+                f"n_parallel = {n_seq} with n_ubatch = {params.n_ubatch}: llama.cpp may give cells that have left "
+                f"a window to other sequences, and a cached prefix is then evaluated again; {remedy} prevents that"
+            )
+        if draft.drafts:
+            if has_states:
+                # llama.cpp makes it 0 where the architecture keeps no snapshots
+                params.n_rs_seq = min(draft.depth, self._n_snapshots(n_seq))
+            elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
+                # The ids after n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
+                # frees no cell that a leaf borrows: the cache would run full, so that there are only chains
+                n_seq = min(n_seq + draft.n_leaves - 1, n_max)
+        if n_seq > 1:
+            params.n_seq_max = n_seq
+            params.kv_unified = draft.is_pooled
+        params.n_outputs_max_per_seq = min(N_ROWS_ARGMAX, params.n_batch)
+
+    def load_adapters(self, model: Any) -> None:
+        """Load the LoRA adapters of a llama_model that has no context yet."""
+        self._adapters = self.model.load_adapters(model)
+
+    def check_servers(self) -> None:
+        """Raise RpcError if an rpc server has gone: llama.cpp would end the process."""
+        if self.servers is not None:
+            self.servers.check()
+
+    def prepare_free(self) -> None:
+        """The model and its head are about to be freed."""
+        if self.kernels is not None:
+            self.kernels.close()
+        if self.servers is not None:
+            self.servers.prepare_free()
+
+    def close(self) -> None:
+        """The model and its head are freed."""
+        self.tap = None
+        if self.servers is not None:
+            self.servers.close()
+
+    def make_target(self, ctx: Any, model: Any, log: Callable[[str], None]) -> Target:
+        """Make the target of a context that llama_cpp made."""
+        if self.kernel_choice.mode != "off":
+            matrices = model_matrices(int(model))
+            n_threads = max(1, int(lib.llama_n_threads(ctx)))
+            self.kernels = CpuKernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
+        self.model.set_adapters(ctx, self._adapters)
+        if self._why_no_guards:
+            log(self._why_no_guards)
+        with without_details():  # it makes the context's graphs, to check them
+            return Target(int(ctx), int(model), self.tap, self.draft.given["n_parallel"], self._n_guards)
+
+    def make_drafter(
+        self, file: DrafterFile, target: LoadedTarget, log: Callable[[str], None], draft_type: int | None
+    ) -> Drafter:
+        """Load a drafter, its wider matrices converted to a type."""
+        drafter = file.make(target, draft_type)
+        if file.vocabulary.left_out:
+            drafter.leave_out(file.vocabulary.left_out)
+        matrices = drafter.matrices
+        if matrices and self.kernel_choice.mode != "off":
+            drafter.use_cpu_kernels(self.kernel_choice.limits(matrices, target.n_threads, log))
+        return drafter
+
+    def make_ngram_drafter(
+        self, store: NgramStore | bool, corpus: str | PathLike[str] | None, vocab: Vocab, log: Callable[[str], None]
+    ) -> NgramDrafter | None:
+        """Make the n-gram drafter, if it is a source.
+
+        store: shared texts; True: those of this process and file. corpus: a file or a folder to search too.
+        """
+        if NGRAM not in self.draft.settings.sources:
+            if corpus is not None:
+                _log.warning("draft_corpus is not read: n-grams do not draft here (draft_sources, --spec-type)")
+            return None
+        if store is True:
+            store = _stores.setdefault(fingerprint(self.model_path), NgramStore())
+        read = None if corpus is None else read_corpus(corpus, vocab, log)
+        return NgramDrafter(self.draft.given["n_parallel"], store if isinstance(store, NgramStore) else None, read)

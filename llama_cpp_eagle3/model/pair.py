@@ -1,0 +1,80 @@
+"""Does a draft fit its target? Answered from the two files' headers, before anything large is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._core import TargetInfo, read_arch, read_target
+from ..draft.kinds import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
+from ..draft.kinds.fit import check_boundaries, check_generates
+from ..errors import IncompatibleDraftError, ModelFileError
+from ..files.model_file import check_file
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and its drafters, if there are any."""
+
+    target: TargetInfo
+    drafts: tuple[DrafterFile, ...]
+    boundaries: tuple[int, ...]
+    """What is read of the target, by any of them."""
+
+
+def check_pair(
+    model_path: str, draft_paths: Sequence[str | None] = (), draft_target_layers: Sequence[int] | None = None
+) -> Pair:
+    """Read the headers and check that they fit.
+
+    draft_paths: the drafters' files; None for the target's own block for multi-token prediction.
+
+    Raises:
+        ModelFileError: one of the files cannot be read or is not what it should be.
+        IncompatibleDraftError: they do not belong together.
+    """
+    check_kind(model_path)
+    named = kind_of_arch(read_arch(model_path))
+    if what := named.why_no_target if named else "":
+        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
+    target = read_target(model_path)
+    if what := kind_of(model_path).why_no_target:
+        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
+    layers = None if draft_target_layers is None else tuple(int(b) for b in draft_target_layers)
+    drafts = tuple(MtpBlock(model_path) if path is None else kind_of(path)(path) for path in draft_paths)
+    if not drafts and layers is not None:
+        check_generates(model_path, target, target.why_no_target)
+        check_boundaries(model_path, target, "draft_target_layers", layers)
+    read = [draft.fit(model_path, target, layers) for draft in drafts] or [layers or ()]
+    boundaries = tuple(dict.fromkeys(b for of_one in read for b in of_one))
+    if len(boundaries) > 1 and max(boundaries) > target.n_layer + 1:
+        raise IncompatibleDraftError(
+            f"the {' and the '.join(draft.title for draft in drafts)} cannot draft together for '{model_path}': its "
+            "block reads all residual streams of the target, which has several"
+        )
+    return Pair(target, drafts, boundaries)
+
+
+def check_files(pair: Pair, options: Mapping[str, Any], checked: bool, *, is_all: bool = False) -> None:
+    """Check of the files of a pair what their headers do not tell.
+
+    options: the constructor's arguments, of which the target's matter. checked, is_all: see `check_file`.
+
+    Raises:
+        ModelFileError, IncompatibleDraftError: see `check_pair`.
+    """
+    check_file(pair.target.path, options, checked, is_all=is_all)
+    for draft in pair.drafts:
+        draft.check(pair.target, checked, is_all)
+
+
+def check_loadable(model_path: str, draft_paths: Sequence[str | None] = ()) -> Pair:
+    """Whether files can be loaded together, as loading decides it.
+
+    Raises:
+        ModelFileError, IncompatibleDraftError: see `check_pair`.
+    """
+    pair = check_pair(model_path, draft_paths)
+    check_files(pair, {}, True, is_all=True)
+    return pair
