@@ -6,12 +6,15 @@ import base64
 import os
 import stat
 import time
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from ..config.serve import AllowHttp
 from .fetch import TIMEOUT_S, fetch
 from .limits import N_BYTES_MAX, MediaError, short_url, too_large
 from .sizes import check
+
+if TYPE_CHECKING:
+    from ..config.serve import AllowHttp
 
 
 def read_media(
