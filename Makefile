@@ -5,6 +5,7 @@
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles llama.cpp)
 # make arm       CPU kernels for ARM under qemu: the same bits as here (the first time it compiles ggml for it)
+# make stubs     llama_cpp_eagle3/_core.pyi, from the docstrings and types in csrc/bindings
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
 # make docs      the documentation as a site in build/site
@@ -29,7 +30,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity real sanitize vulkan arm lint format docs clean FORCE
+.PHONY: demo test parity real sanitize vulkan arm stubs lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
 	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
@@ -54,6 +55,9 @@ vulkan: $(STAMPS)/test
 
 arm: $(STAMPS)/test
 	$(BIN)/python tests/run_arm.py $(ARM_ARGS)
+
+stubs: $(STAMPS)/test
+	$(BIN)/python tools/stubs.py
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check

@@ -43,10 +43,10 @@ void register_assistant(py::module_ & m) {
                                "What a Gemma 4 assistant is, from the header of its GGUF file. Made by "
                                "read_assistant().")
         .def_readonly("path", &assistant_file::path)
-        .def_readonly("n_embd", &assistant_file::n_embd, "its own width")
-        .def_readonly("n_embd_tgt", &assistant_file::n_embd_tgt, "of the target's rows")
+        .def_readonly("n_embd", &assistant_file::n_embd, "Its own width.")
+        .def_readonly("n_embd_tgt", &assistant_file::n_embd_tgt, "Of the target's rows.")
         .def_readonly("n_layer", &assistant_file::n_layer)
-        .def_readonly("n_vocab", &assistant_file::n_vocab, "of the target")
+        .def_readonly("n_vocab", &assistant_file::n_vocab, "Of the target.")
         .def("__repr__", [](const assistant_file & f) {
             return py::str("AssistantFile(path={!r}, n_embd={}, n_embd_tgt={}, n_layer={})")
                 .format(f.path, f.n_embd, f.n_embd_tgt, f.n_layer);
@@ -78,14 +78,14 @@ void register_assistant(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return last_of(self.assistant().logits(), self.assistant().logits().size());
             },
-            "float32 (n_vocab,), of the last row that was computed to draft behind it")
+            "Float32 (n_vocab,), of the last row that was computed to draft after it.")
         .def_property_readonly(
             "hidden_state",
             [](py_assistant_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return last_of(self.assistant().hidden_state(), self.assistant().n_embd_feat());
             },
-            "float32 (n_embd_tgt,), its own row of it");
+            "Float32 (n_embd_tgt,), its own row of it.");
 }
 
 } // namespace eagle3::python

@@ -32,15 +32,17 @@ struct rpc_connection {
 void register_devices(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
-    py::class_<py_device>(m, "Device", "A ggml device: something that models can run on.")
+    py::class_<py_device>(m, "Device", "A ggml device: something that models can run on. Lives as long as the process.")
         .def_property_readonly("name", [](const py_device & self) { return ggml_backend_dev_name(self.dev); })
         .def_property_readonly(
             "description", [](const py_device & self) { return ggml_backend_dev_description(self.dev); },
-            "of a device on a ggml-rpc server: its endpoint")
-        .def_property_readonly("is_remote", [](const py_device & self) { return is_remote(self.dev); })
+            "Of a device on a ggml-rpc server: its endpoint.")
+        .def_property_readonly(
+            "is_remote", [](const py_device & self) { return is_remote(self.dev); },
+            "Whether it is on a ggml-rpc server.")
         .def_property_readonly(
             "address", [](const py_device & self) { return reinterpret_cast<uintptr_t>(self.dev); },
-            "of the ggml_backend_dev_t")
+            "Of the ggml_backend_dev_t.")
         .def_property_readonly(
             "memory",
             [](const py_device & self) {
@@ -48,7 +50,7 @@ void register_devices(py::module_ & m) {
                 ggml_backend_dev_memory(self.dev, &free, &total);
                 return std::make_pair(free, total);
             },
-            "bytes that are free, and all")
+            "Bytes that are free, and all.")
         .def_property_readonly(
             "buffer_type",
             [](const py_device & self) -> std::optional<std::pair<std::string, uintptr_t>> {
@@ -58,7 +60,7 @@ void register_devices(py::module_ & m) {
                 }
                 return std::make_pair(std::string(ggml_backend_buft_name(type)), reinterpret_cast<uintptr_t>(type));
             },
-            "name and address of the ggml_backend_buffer_type_t that tensors on it usually have")
+            "Name and address of the ggml_backend_buffer_type_t that tensors on it usually have.")
         .def_property_readonly(
             "extra_buffer_types",
             [](const py_device & self) {
@@ -68,17 +70,23 @@ void register_devices(py::module_ & m) {
                 }
                 return names;
             },
-            "names of the others that its backend has for weights, if this machine can use them")
+            "Names of the others that its backend has for weights, if this machine can use them: CPU_REPACK, AMX, ...")
         .def("__repr__",
              [](const py_device & self) { return std::string("<Device ") + ggml_backend_dev_name(self.dev) + ">"; });
 
     m.attr("RPC_PROTO_VERSION") = py::make_tuple(RPC_PROTO_MAJOR_VERSION, RPC_PROTO_MINOR_VERSION);
     m.def("rpc_supported", &rpc_supported, "Whether llama.cpp was built with ggml-rpc.");
     py::class_<rpc_connection>(m, "RpcConnection",
-                               "Keeps the connection to a ggml-rpc server open. llama.cpp ends the process if it "
-                               "cannot be reached: use llama_cpp_eagle3.model.rpc.")
+                               R"pbdoc(
+        Keeps the connection to a ggml-rpc server open as long as it lives.
+
+        Its devices are not registered with ggml: only models that are given them use them. llama.cpp ends the process if
+        the server cannot be reached, so use `llama_cpp_eagle3.model.rpc`.
+    )pbdoc")
         .def(py::init<std::string>(), py::arg("endpoint"), without_gil)
-        .def_property_readonly("devices", [](const rpc_connection & self) { return wrap(self.devs); })
+        .def_property_readonly(
+            "devices", [](const rpc_connection & self) { return wrap(self.devs); },
+            "The devices of the server, the same ones each time.")
         .def(
             "drop_graphs", [](const rpc_connection & self) { rpc_drop_graphs(self.endpoint); }, without_gil,
             "To be called after something was freed on the server while it is still in use.");

@@ -34,17 +34,17 @@ void register_dflash(py::module_ & m) {
     py::class_<dflash_hparams>(
         m, "DflashFile", "What a block drafter is, from the header of its GGUF file. Read-only; made by read_dflash().")
         .def_readonly("path", &dflash_hparams::path)
-        .def_property_readonly("kind", &dflash_hparams::kind_name, "dflash, dspark or dflash2")
-        .def_readonly("boundaries", &dflash_hparams::boundaries, "target boundaries that a row is made of")
-        .def_readonly("n_embd", &dflash_hparams::n_embd, "of the drafter and of its target")
+        .def_property_readonly("kind", &dflash_hparams::kind_name, "dflash, dspark or dflash2.")
+        .def_readonly("boundaries", &dflash_hparams::boundaries, "Target boundaries that a row is made of.")
+        .def_readonly("n_embd", &dflash_hparams::n_embd, "Of the drafter and of its target.")
         .def_readonly("n_layer", &dflash_hparams::n_layer)
-        .def_readonly("n_vocab", &dflash_hparams::n_vocab, "of the target")
-        .def_readonly("n_vocab_dft", &dflash_hparams::n_vocab_dft, "draft vocabulary, 0 = the target's")
-        .def_readonly("block_size", &dflash_hparams::block_size, "rows of a block, at most")
+        .def_readonly("n_vocab", &dflash_hparams::n_vocab, "Of the target.")
+        .def_readonly("n_vocab_dft", &dflash_hparams::n_vocab_dft, "Draft vocabulary, 0 = the target's.")
+        .def_readonly("block_size", &dflash_hparams::block_size, "Rows of a block, at most.")
         .def_readonly("mask_token", &dflash_hparams::mask_token)
-        .def_readonly("sliding_window", &dflash_hparams::sliding_window, "0 = none")
-        .def_readonly("is_causal", &dflash_hparams::is_causal, "whether the rows of a block see only those before")
-        .def_property_readonly("n_draft_max", &dflash_hparams::n_draft_max, "tokens of a draft, at most")
+        .def_readonly("sliding_window", &dflash_hparams::sliding_window, "0 = none.")
+        .def_readonly("is_causal", &dflash_hparams::is_causal, "Whether the rows of a block see only those before.")
+        .def_property_readonly("n_draft_max", &dflash_hparams::n_draft_max, "Tokens of a draft, at most.")
         .def("__repr__", [](const dflash_hparams & h) {
             return py::str("DflashFile(path={!r}, kind={!r}, boundaries={}, n_embd={}, n_layer={}, block_size={})")
                 .format(h.path, h.kind_name(), h.boundaries, h.n_embd, h.n_layer, h.block_size);
@@ -71,7 +71,7 @@ void register_dflash(py::module_ & m) {
                 const py::ssize_t        n      = self.dflash().hparams().n_vocab;
                 return py::array_t<float>({ static_cast<py::ssize_t>(logits.size()) / n, n }, logits.data());
             },
-            "float32 (n_rows, n_vocab), of the rows of the last pass over blocks, before the final scale");
+            "Float32 (n_rows, n_vocab), of the rows of the last pass over blocks, before the final scale.");
 }
 
 } // namespace eagle3::python

@@ -7,6 +7,7 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <optional>
@@ -90,9 +91,11 @@ void check_rows(const feature_tap * tap, const tokens_t & tokens, const std::vec
     }
 }
 
-void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & tokens, int32_t n_past,
-                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool can_defer) {
+void process_tap(py_drafter & self, std::optional<const feature_tap *> tap_or_none, const tokens_t & tokens,
+                 int32_t n_past, llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows,
+                 bool can_defer) {
     const busy_flag::scope scope(self.busy);
+    const feature_tap *    tap      = tap_or_none.value_or(nullptr);
     const auto             n_tokens = static_cast<int32_t>(tokens.size());
     if (rows) {
         check_rows(tap, tokens, *rows);
@@ -107,8 +110,10 @@ void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & to
 // of one sequence: its id, n_past, tokens, rows, can_defer
 using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, bool>;
 
-void process_batch(py_drafter & self, const feature_tap * tap, const std::vector<tap_part> & parts) {
+void process_batch(py_drafter & self, std::optional<const feature_tap *> tap_or_none,
+                   const std::vector<tap_part> & parts) {
     const busy_flag::scope scope(self.busy);
+    const feature_tap *    tap     = tap_or_none.value_or(nullptr);
     drafter &              drafter = self.impl();
     tap_rows               all_rows(drafter, tap);
     for (const auto & [seq_id, n_past, tokens, rows, can_defer] : parts) {
@@ -136,9 +141,9 @@ void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & token
     self.impl().process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id, nullptr, can_defer);
 }
 
-py::list nodes(py_drafter & self) {
-    const busy_flag::scope scope(self.busy);
-    py::list               result;
+py::typing::List<py::typing::Tuple<py::int_, py::int_, py::float_, py::int_, py::int_>> nodes(py_drafter & self) {
+    const busy_flag::scope                                                                  scope(self.busy);
+    py::typing::List<py::typing::Tuple<py::int_, py::int_, py::float_, py::int_, py::int_>> result;
     for (const draft_node & node : self.impl().nodes()) {
         result.append(py::make_tuple(node.parent, node.token, node.p, node.depth, node.seq_id));
     }
@@ -151,7 +156,11 @@ void register_drafter(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
     py::class_<py_drafter>(m, "Drafter",
-                           "What drafts tokens for several sequences from the target's rows. One class for each kind.")
+                           R"pbdoc(
+            Drafts tokens for several sequences from the target's rows. Each kind of drafter is a class of its own.
+
+            One thread at a time: a second one gets BusyError.
+        )pbdoc")
         .def_property_readonly(
             "cpu_kernels", [](const py_drafter & self) { return self.impl().cpu_kernels(); },
             "[name of a kernel]: own weights that it computes.")
@@ -181,26 +190,30 @@ void register_drafter(py::module_ & m) {
              "for a drafter that reads no rows (n_embd_feat 0). can_defer: begin() is not expected soon, so that a "
              "prompt's K/V is not computed before.")
         .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
-             "The same for several sequences, each (seq_id, n_past, tokens, rows, can_defer). Of one that has "
-             "some of these rows already, the rest; one that lacks rows before them goes on without those (`restart`).")
+             R"pbdoc(
+            Do the same for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
+
+            Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on without
+            those (`restart`).
+        )pbdoc")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
              py::arg("seq_id") = 0, py::arg("can_defer") = false,
-             "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
+             "Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
         .def(
             "set_noise",
-            [](py_drafter & self, std::shared_ptr<gumbel_noise> noise, llama_seq_id seq_id) {
+            [](py_drafter & self, std::optional<std::shared_ptr<gumbel_noise>> noise, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl().set_noise(std::move(noise), seq_id);
+                self.impl().set_noise(noise.value_or(nullptr), seq_id);
             },
             py::arg("noise"), py::arg("seq_id") = 0,
             "What the sequence's next tokens will be drawn with; None: not known, or greedy.")
         .def(
             "set_rules",
-            [](py_drafter & self, std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+            [](py_drafter & self, std::optional<std::shared_ptr<grammar_lookahead>> rules, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl().set_rules(std::move(rules), seq_id);
+                self.impl().set_rules(rules.value_or(nullptr), seq_id);
             },
-            py::arg("rules").none(true), py::arg("seq_id") = 0,
+            py::arg("rules"), py::arg("seq_id") = 0,
             "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
         .def(
             "leave_out",
@@ -219,10 +232,12 @@ void register_drafter(py::module_ & m) {
                 self.impl().begin(seq_ids, ids_last, top_k, n_steps);
             },
             py::arg("seq_ids"), py::arg("ids_last"), py::arg("top_k"), py::arg("n_steps") = 1, without_gil,
-            "Start drafting node by node: the top_k most probable tokens behind each id_last. With n_steps > 1 the "
-            "best one is followed further, in the same graph. A parallel head computes n_steps positions and appends "
-            "the "
-            "first level.")
+            R"pbdoc(
+            Start drafting node by node: the top_k most probable tokens after each id_last.
+
+            With n_steps > 1 (at most n_unroll) the best of them is followed further in the same graph. A parallel head
+            computes n_steps positions and appends the first level.
+        )pbdoc")
         .def(
             "expand",
             [](py_drafter & self, const std::vector<int32_t> & nodes, int32_t top_k) {
@@ -230,10 +245,18 @@ void register_drafter(py::module_ & m) {
                 self.impl().expand(nodes, top_k);
             },
             py::arg("nodes"), py::arg("top_k"), without_gil,
-            "Append the top_k most probable tokens behind each of these nodes, in one graph.")
+            R"pbdoc(
+            Append the top_k most probable tokens after each of these nodes, in one graph.
+
+            A node can be expanded once, and 128 nodes of a sequence. Nodes at the end of the context stay without.
+        )pbdoc")
         .def_property_readonly("nodes", &nodes,
-                               "of the draft that begin() started: (parent, token, p, depth, seq_id); parent is an "
-                               "index, -1 = it follows id_last")
+                               R"pbdoc(
+            Of the draft that begin() started: (parent, token, p, depth, seq_id), parents before their children.
+
+            `parent` is an index, -1 = it follows id_last; `p` is the probability after the parent. Any call but
+            `expand` ends the draft.
+        )pbdoc")
         .def(
             "truncate",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id, bool same_next) {
@@ -251,9 +274,12 @@ void register_drafter(py::module_ & m) {
                 return self.impl().copy(src, dst, n_past, same_next);
             },
             py::arg("src"), py::arg("dst"), py::arg("n_past"), py::arg("same_next") = false, without_gil,
-            "Make positions before n_past of one sequence those of another one too, which loses its own. Returns the "
-            "position from which rows of dst must be processed, as truncate(n_past, same_next) would for src, which "
-            "stays as it is.")
+            R"pbdoc(
+            Make positions before n_past of one sequence those of another one too, which loses its own.
+
+            Returns the position from which rows of `dst` must be processed: what truncate(n_past, same_next) would
+            return for `src`, which stays as it is. Raises ValueError if `src` has not come to n_past.
+        )pbdoc")
         .def(
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
@@ -271,12 +297,15 @@ void register_drafter(py::module_ & m) {
                 self.impl().add_image(first, n_pos, { pos.data(), pos.data() + pos.size() }, seq_id);
             },
             py::arg("first"), py::arg("pos"), py::arg("n_pos"), py::arg("seq_id") = 0,
-            "Rows of an image come next, from position `first` on: their positions, int32 (4, n), and how many what "
-            "comes "
-            "behind counts on. For heads with sections (n_pos_per_row 4).")
+            R"pbdoc(
+            Rows of an image come next, from position `first` on.
+
+            pos: their positions, int32 (4, n). n_pos: how many what comes after counts on. For heads with sections
+            (n_pos_per_row 4).
+        )pbdoc")
         .def_property_readonly(
             "n_pos_per_row", [](const py_drafter & self) { return self.impl().n_pos_per_row(); },
-            "positions of a row: 4 for a head with sections (M-RoPE), else 1")
+            "Positions of a row: 4 for a head with sections (M-RoPE), else 1.")
         .def(
             "reset",
             [](py_drafter & self, std::optional<llama_seq_id> seq_id) {
@@ -288,7 +317,7 @@ void register_drafter(py::module_ & m) {
                 }
             },
             py::arg("seq_id") = py::none(), without_gil, "Clear a sequence, or all.")
-        .def("close", &py_drafter::close, "Free the head: every later call raises.")
+        .def("close", &py_drafter::close, "Free the drafter: every later call raises.")
         .def(
             "state_get",
             [](py_drafter & self, llama_seq_id seq_id) {
@@ -300,7 +329,7 @@ void register_drafter(py::module_ & m) {
                 }
                 return py::bytes(reinterpret_cast<const char *>(state.data()), state.size());
             },
-            py::arg("seq_id") = 0)
+            py::arg("seq_id") = 0, "Return a sequence's cache and waiting rows.")
         .def(
             "state_set",
             [](py_drafter & self, const py::bytes & bytes, llama_seq_id seq_id) {
@@ -309,36 +338,38 @@ void register_drafter(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 self.impl().state_set({ view.begin(), view.end() }, seq_id);
             },
-            py::arg("state"), py::arg("seq_id") = 0)
+            py::arg("state"), py::arg("seq_id") = 0,
+            "Make a sequence what state_get() saved, of this or another one. Raises ValueError, "
+            "IncompatibleDraftError.")
         .def_property_readonly("boundaries", [](const py_drafter & self) { return self.impl().boundaries(); })
         .def_property_readonly(
             "n_embd_feat", [](const py_drafter & self) { return self.impl().n_embd_feat(); },
-            "values of a row that it reads; 0: it reads none")
+            "Values of a row that it reads; 0: it reads none.")
         .def_property_readonly("device", [](const py_drafter & self) { return self.impl().device(); })
         .def_property_readonly("n_ctx", [](const py_drafter & self) { return self.impl().n_ctx(); })
         .def_property_readonly("n_seq_max", [](const py_drafter & self) { return self.impl().n_seq_max(); })
         .def_property_readonly(
             "n_unroll", [](const py_drafter & self) { return self.impl().n_unroll(); },
-            "steps of a chain that one graph may take")
+            "Steps of a chain that one graph may take.")
         .def_property_readonly(
             "n_expand", [](const py_drafter & self) { return self.impl().n_expand(); },
-            "nodes of a sequence that a draft may expand; a chain has one token more at most")
+            "Nodes of a sequence that a draft may expand; a chain has one token more at most.")
         .def_property_readonly(
             "is_parallel", [](const py_drafter & self) { return self.impl().is_parallel(); },
-            "P-EAGLE: one graph drafts all tokens, and expand() costs nothing")
+            "P-EAGLE: one graph drafts all tokens, and expand() costs nothing.")
         .def(
             "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_past(seq_id); },
-            py::arg("seq_id") = 0, "Positions whose rows were appended.")
+            py::arg("seq_id") = 0, "Return the number of positions whose rows were appended.")
         .def(
             "n_waiting", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_waiting(seq_id); },
-            py::arg("seq_id") = 0, "Rows that begin() has to evaluate first.")
+            py::arg("seq_id") = 0, "Rows that `begin` has to evaluate first.")
         .def_property_readonly(
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
-            "of the matrices that the first graph of a draft reads, lm_head included")
+            "Of the matrices that the first graph of a draft reads, lm_head included.")
         .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl().stats.t_process_us; })
         .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(
-            "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "of both, inside ggml")
+            "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "Of both, inside ggml.")
         .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })
         .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().stats.n_steps; });
 }

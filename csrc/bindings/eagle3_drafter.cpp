@@ -71,56 +71,52 @@ void register_eagle3_drafter(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
     py::class_<py_eagle3_drafter, py_drafter>(m, "Eagle3Drafter", "An EAGLE-3 head with its K/V cache.")
-        .def(
-            py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
-            py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
-            py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
-            py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
-            py::arg("n_batch") = 512, without_gil,
-            "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
-            "positions of each of the n_seq_max sequences.\n"
-            "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator; parallel heads take "
-            "all of them anyway. boundaries: "
-            "instead of the head's own.\n"
-            "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
-            "accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are converted; "
-            "None = "
-            "as they are. type_k, type_v: ggml types of the cache.\n"
-            "Raises ModelFileError, IncompatibleDraftError.")
+        .def(py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
+             py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
+             py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
+             py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
+             py::arg("n_batch") = 512, without_gil,
+             "Path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
+             "positions of each of the n_seq_max sequences. n_unroll: steps of a chain in one graph, -1 = 1 on the CPU "
+             "and all on an accelerator; parallel heads take all of them anyway. boundaries: instead of the head's "
+             "own. device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the "
+             "first accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are "
+             "converted; None = as they are. type_k, type_v: ggml types of the cache. Raises ModelFileError, "
+             "IncompatibleDraftError.")
         .def_property_readonly("head", [](const py_eagle3_drafter & self) { return self.eagle3().head(); })
         .def_property_readonly("n_embd", [](const py_eagle3_drafter & self) { return self.eagle3().head().n_embd; })
         .def_property_readonly("n_vocab_dft",
                                [](const py_eagle3_drafter & self) { return self.eagle3().weights().n_vocab_dft; })
         .def_property_readonly(
             "n_bytes_own", [](const py_eagle3_drafter & self) { return self.eagle3().weights().n_bytes_own; },
-            "of the head's tensors")
+            "Of the head's tensors.")
         .def_property_readonly(
             "n_bytes_shared", [](const py_eagle3_drafter & self) { return self.eagle3().weights().n_bytes_shared; },
-            "of the target's tensors that the head uses in place")
+            "Of the target's tensors that the head uses in place.")
         .def_property_readonly(
             "n_bytes_cache",
             [](py_eagle3_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return self.eagle3().n_bytes_cache();
             },
-            "of the K/V cache as of now: it grows and shrinks with what is held")
+            "Of the K/V cache as of now: it grows and shrinks with what is held.")
         .def_property_readonly(
             "draft_logits",
             [](py_eagle3_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return to_array(self.eagle3().logits());
             },
-            "float32 (n_vocab_dft,), of the last drafted token")
+            "Float32 (n_vocab_dft,), of the last drafted token.")
         .def_property_readonly(
             "hidden_state",
             [](py_eagle3_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return to_array(self.eagle3().hidden_state());
             },
-            "float32 (n_embd,), the recurrent row after the last drafted token")
+            "Float32 (n_embd,), the recurrent row after the last drafted token.")
         .def_property_readonly(
             "n_graph_nodes", [](const py_eagle3_drafter & self) { return self.eagle3().n_graph_nodes(); },
-            "of the last graph, without those that compute nothing");
+            "Nodes of the last graph, without those that compute nothing.");
 }
 
 } // namespace eagle3::python

@@ -37,17 +37,17 @@ void register_feature_tap(py::module_ & m) {
              py::arg("boundaries"), py::arg("n_layer"), py::arg("n_embd"), py::arg("arch"), py::arg("kind") = "auto")
         .def_property_readonly(
             "kind", [](const feature_tap & self) { return self.native() ? "native" : "callback"; },
-            "native: llama.cpp copies the rows; callback: we copy them from the graph")
+            "native: llama.cpp copies the rows; callback: we copy them from the graph.")
         .def_property_readonly("boundaries", &feature_tap::boundaries)
         .def_property_readonly("needs_all_outputs", &feature_tap::needs_all_outputs,
-                               "True if rows exist only for tokens with logits; Target then asks for all of them")
+                               "True if rows exist only for tokens with logits; Target then asks for all of them.")
         .def_property_readonly(
             "cb_eval", [](const feature_tap & self) { return reinterpret_cast<uintptr_t>(self.cb_eval()); },
-            "address for llama_context_params.cb_eval, 0 when native")
+            "Address for llama_context_params.cb_eval, 0 when native.")
         .def_property_readonly(
             "cb_eval_user_data",
             [](const feature_tap & self) { return reinterpret_cast<uintptr_t>(self.cb_eval_user_data()); },
-            "address for llama_context_params.cb_eval_user_data, 0 when native")
+            "Address for llama_context_params.cb_eval_user_data, 0 when native.")
         .def(
             "attach",
             [](feature_tap & self, uintptr_t ctx) {
@@ -68,8 +68,9 @@ void register_feature_tap(py::module_ & m) {
                 self.check_decode(n_decode);
                 return view_rows(self);
             },
-            py::arg("n_decode"), "The same, or Eagle3Error if the last decode was another one than `n_decode`.")
-        .def_property_readonly("n_decode", &feature_tap::n_decode, "number of the last decode, counted from 1")
+            py::arg("n_decode"),
+            "Return the same, or raise Eagle3Error if the last decode was another one than `n_decode`.")
+        .def_property_readonly("n_decode", &feature_tap::n_decode, "Number of the last decode, counted from 1.")
         .def("__repr__", [](const feature_tap & self) {
             return py::str("<FeatureTap {} boundaries={}>")
                 .format(self.native() ? "native" : "callback", py::cast(self.boundaries()));

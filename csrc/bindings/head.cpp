@@ -15,12 +15,12 @@ void register_head(py::module_ & m) {
         m, "Head", "What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head().")
         .def_readonly("path", &head_hparams::path)
         .def_readonly("arch", &head_hparams::arch,
-                      "general.architecture: eagle3, or eagle3-ext for what llama.cpp cannot run")
-        .def_readonly("dialect", &head_hparams::dialect, "upstream, fork or extended")
+                      "General.architecture: eagle3, or eagle3-ext for what llama.cpp cannot run.")
+        .def_readonly("dialect", &head_hparams::dialect, "Upstream, fork or extended.")
         .def_readonly("boundaries", &head_hparams::boundaries,
-                      "target boundaries that a row is made of, empty without fc")
+                      "Target boundaries that a row is made of, empty without fc.")
         .def_readonly("boundaries_why", &head_hparams::boundaries_why,
-                      "how the converter found the boundaries, empty if the file does not have it")
+                      "How the converter found the boundaries, empty if the file does not have it.")
         .def_readonly("n_embd", &head_hparams::n_embd)
         .def_readonly("n_embd_tgt", &head_hparams::n_embd_tgt)
         .def_readonly("n_layer", &head_hparams::n_layer)
@@ -29,9 +29,9 @@ void register_head(py::module_ & m) {
         .def_readonly("n_head_kv", &head_hparams::n_head_kv)
         .def_readonly("n_embd_head", &head_hparams::n_embd_head)
         .def_readonly("n_rot", &head_hparams::n_rot)
-        .def_readonly("n_vocab_dft", &head_hparams::n_vocab_dft, "draft vocabulary, 0 = the target's")
+        .def_readonly("n_vocab_dft", &head_hparams::n_vocab_dft, "Draft vocabulary, 0 = the target's.")
         .def_readonly("n_vocab", &head_hparams::n_vocab,
-                      "size of the target vocabulary that the file has, 0 = it has none")
+                      "Size of the target's vocabulary by the head's file, 0 = unknown.")
         .def_readonly("norm_before_residual", &head_hparams::norm_before_residual)
         .def_readonly("norm_before_fc", &head_hparams::norm_before_fc)
         .def_readonly("fc_norm", &head_hparams::fc_norm)
@@ -44,11 +44,12 @@ void register_head(py::module_ & m) {
         .def_readonly("hidden_act", &head_hparams::hidden_act)
         .def_readonly("rms_eps", &head_hparams::rms_eps)
         .def_readonly("logit_scale", &head_hparams::logit_scale)
-        .def_readonly("kv_lora_rank", &head_hparams::kv_lora_rank, "of multi-head latent attention, 0 = it has another")
+        .def_readonly("kv_lora_rank", &head_hparams::kv_lora_rank,
+                      "Of multi-head latent attention, 0 = it has another.")
         .def_readonly("q_lora_rank", &head_hparams::q_lora_rank,
-                      "of multi-head latent attention, 0 = q is not compressed")
+                      "Of multi-head latent attention, 0 = q is not compressed.")
         .def_readonly("mask_token", &head_hparams::mask_token,
-                      "P-EAGLE: token of the rows that the target has not computed, -1 = the head is none")
+                      "P-EAGLE: token of the rows that the target has not computed, -1 = the head is none.")
         .def_readonly("rope_freq_base", &head_hparams::rope_freq_base)
         .def_readonly("rope_scaling", &head_hparams::rope_scaling)
         .def("__repr__", [](const head_hparams & h) {

@@ -81,10 +81,13 @@ void register_kernels(py::module_ & m) {
         .def(py::init([](const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max) {
                  return std::make_unique<cpu_kernels>(to_matrices(matrices), n_rows_max);
              }),
-             py::arg("matrices"), py::arg("n_rows_max"))
+             py::arg("matrices"), py::arg("n_rows_max"),
+             "matrices: addresses of ggml tensors. n_rows_max: [name of a kernel]: operations of more rows are left to "
+             "ggml; "
+             "kernels that it does not name are not used.")
         .def("close", &cpu_kernels::close, "To be called before the weights are freed.")
-        .def_property_readonly("n_weights", &cpu_kernels::n_weights, "[name of a kernel]: weights that it computes")
-        .def_property_readonly("why_not", &cpu_kernels::why_not, "why there are none; empty if there are some");
+        .def_property_readonly("n_weights", &cpu_kernels::n_weights, "[name of a kernel]: weights that it computes.")
+        .def_property_readonly("why_not", &cpu_kernels::why_not, "Why there are none; empty if there are some.");
     m.def("model_matrices", &matrices_of, py::arg("model"),
           "Addresses of the ggml tensors that a llama_model multiplies by.");
     m.def("cpu_kernel_shapes", &shapes_of, py::arg("matrices"), py::arg("n_rows_max"),

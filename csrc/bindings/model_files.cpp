@@ -9,6 +9,7 @@
 #include "target/tokenizer.h"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <memory>
 
@@ -89,8 +90,11 @@ void register_model_files(py::module_ & m) {
             return text_of(arch);
         },
         py::arg("path"),
-        "The architecture that a GGUF file names; empty if it names none. Raises ModelFileError if it is no GGUF "
-        "file.");
+        R"pbdoc(
+            Read the architecture that a GGUF file names; empty if it names none.
+
+            Raises ModelFileError if it is no GGUF file.
+        )pbdoc");
 
     m.def(
         "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
@@ -120,7 +124,7 @@ void register_model_files(py::module_ & m) {
                 const nogil release;
                 tokens = tokenize(vocab_at(vocab), s, add_special, parse_special);
             }
-            py::list res(tokens.size());
+            py::typing::List<py::int_> res(tokens.size());
             for (size_t i = 0; i < tokens.size(); ++i) {
                 res[i] = tokens[i];
             }
@@ -132,7 +136,7 @@ void register_model_files(py::module_ & m) {
 
     m.def(
         "with_stack_for",
-        [](const py::bytes & text, const py::object & work) {
+        [](const py::bytes & text, const py::typing::Callable<void()> & work) {
             const std::string s = text;
             const nogil       release;
             with_stack_for(s, [&] {

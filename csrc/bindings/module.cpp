@@ -72,6 +72,7 @@ PYBIND11_MODULE(_core, m) {
     register_head(m);
     register_kernels(m);
     register_model_files(m);
+    register_sampler(m);
     register_drafter(m);
     register_eagle3_drafter(m);
     register_mtp_drafter(m); // Drafters
@@ -80,6 +81,5 @@ PYBIND11_MODULE(_core, m) {
     register_assistant(m);
     register_text(m);
     register_policy(m);
-    register_sampler(m);
     register_sound(m);
 }

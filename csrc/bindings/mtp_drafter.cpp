@@ -40,23 +40,21 @@ py::array_t<float> to_array(const std::vector<float> & values, size_t n) {
 
 void register_mtp_drafter(py::module_ & m) {
     py::class_<py_mtp_drafter, py_drafter>(m, "MtpDrafter", "The block for multi-token prediction.")
-        .def(
-            py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("model") = 0,
-            py::arg("further") = std::vector<uintptr_t>(), py::arg("n_ctx"), py::arg("n_seq_max") = 1,
-            py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
-            "ctx: address of a llama_context of the type MTP, which is freed with the drafter, also if this raises; so "
-            "is model, the llama_model of a block in a file of its own. further: contexts of chained blocks behind the "
-            "first one, which are freed too. path: the file that has the block. n_ctx: "
-            "positions of each of the n_seq_max sequences; the "
-            "context's further sequence ids are for branches of trees. n_outputs_max: the context's.\n"
-            "Raises ModelFileError, IncompatibleDraftError.")
+        .def(py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("model") = 0,
+             py::arg("further") = std::vector<uintptr_t>(), py::arg("n_ctx"), py::arg("n_seq_max") = 1,
+             py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
+             "ctx: address of a llama_context of the type MTP, which is freed with the drafter, also if this raises; "
+             "so is model, the llama_model of a block in a file of its own. further: contexts of chained blocks after "
+             "the first one, which are freed too. path: the file that has the block. n_ctx: positions of each of the "
+             "n_seq_max sequences; the context's further sequence ids are for branches of trees. n_outputs_max: the "
+             "context's. Raises ModelFileError, IncompatibleDraftError.")
         .def_property_readonly(
             "draft_logits",
             [](py_mtp_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return to_array(self.mtp().logits(), self.mtp().logits().size());
             },
-            "float32 (n_vocab,), of the last row that was computed to draft behind it")
+            "Float32 (n_vocab,), of the last row that was computed to draft after it.")
         .def_property_readonly(
             "hidden_state",
             [](py_mtp_drafter & self) {
@@ -64,7 +62,7 @@ void register_mtp_drafter(py::module_ & m) {
                 const auto &           rows = self.mtp().hidden_state();
                 return to_array(rows, std::min(rows.size(), static_cast<size_t>(self.mtp().n_embd_feat())));
             },
-            "float32 (n_embd,), the block's own row of it");
+            "Float32 (n_embd,), the block's own row of it.");
 }
 
 } // namespace eagle3::python

@@ -3,6 +3,9 @@
 #include "module.h"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <optional>
 
 namespace eagle3::python {
 
@@ -19,7 +22,7 @@ tokens_t tokens_from(const py::list & list, size_t first) {
     return tokens;
 }
 
-void update(ngram_drafter & self, const py::list & tokens, size_t n_prompt, llama_seq_id seq_id) {
+void update(ngram_drafter & self, const py::typing::List<py::int_> & tokens, size_t n_prompt, llama_seq_id seq_id) {
     size_t first = self.n_known(seq_id, n_prompt);
     for (first = first <= tokens.size() ? first : 0;; first = 0) {
         const tokens_t rest = tokens_from(tokens, first);
@@ -53,7 +56,7 @@ void register_text(py::module_ & m) {
             "add", [](ngram_store & self, const tokens_t & t) { self.add(t.data(), t.data() + t.size()); },
             py::arg("tokens"), "Add a piece of a text.")
         .def("clear", &ngram_store::clear, "Remove all.")
-        .def("__len__", &ngram_store::n_tokens)
+        .def("__len__", &ngram_store::n_tokens, "Tokens that it holds.")
         .def_property_readonly("n_bytes", &ngram_store::n_bytes, "Of memory.");
 
     py::class_<ngram_drafter, std::shared_ptr<ngram_drafter>>(m, "NgramDrafter", R"pbdoc(
@@ -70,13 +73,18 @@ void register_text(py::module_ & m) {
             n_prompt: how many of them were not generated. A text with another n_prompt is compared from its beginning.
         )pbdoc")
         .def("begin", &ngram_drafter::begin, py::arg("seq_id") = 0, "A new text begins in this sequence.")
-        .def("set_rules", &ngram_drafter::set_rules, py::arg("rules").none(true), py::arg("seq_id") = 0,
-             "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
+        .def(
+            "set_rules",
+            [](ngram_drafter & self, std::optional<std::shared_ptr<grammar_lookahead>> rules, llama_seq_id seq_id) {
+                self.set_rules(rules.value_or(nullptr), seq_id);
+            },
+            py::arg("rules"), py::arg("seq_id") = 0,
+            "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
         .def("propose", &propose, py::arg("n_max"), py::arg("n_nodes"), py::arg("top_k") = 1, py::arg("seq_id") = 0,
              R"pbdoc(
             The likeliest n_nodes tokens that may follow, as (parent, token, p, depth), parents first.
 
-            n_max: length of a path. top_k: tokens behind each other one. p: how sure it is, to be calibrated.
+            n_max: length of a path. top_k: tokens after each other one. p: how sure it is, to be calibrated.
         )pbdoc")
         .def(
             "n_bytes", [](ngram_drafter & self, llama_seq_id seq_id) { return self.text(seq_id).n_bytes(); },

@@ -12,7 +12,7 @@ namespace eagle3::python {
 
 namespace {
 
-std::atomic<int>             n_inside  = 0; // threads that compute, or wait for the GIL behind that
+std::atomic<int>             n_inside  = 0; // threads that compute, or wait for the GIL after that
 std::atomic<bool>            is_ending = false;
 std::atomic<std::thread::id> ending_thread;
 
@@ -21,7 +21,7 @@ std::atomic<std::thread::id> ending_thread;
 [[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { n_inside = 0; });
 #endif
 
-// behind end_threads() only the thread that called it goes on
+// after end_threads() only the thread that called it goes on
 void stop_if_ending() {
     if (is_ending && std::this_thread::get_id() != ending_thread.load()) {
         --n_inside;

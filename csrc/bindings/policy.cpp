@@ -7,6 +7,7 @@
 #include "py_drafter.h"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <list>
 
@@ -94,7 +95,7 @@ class py_policy {
         drafters_(drafters),
         impl(drafters_.priced(costs), std::move(ngram), costs.empty() ? nullptr : costs.front(), params) {}
 
-    std::vector<py::object> propose(const std::vector<draft_request> & requests, int32_t n_rows_extra) {
+    std::vector<py_draft> propose(const std::vector<draft_request> & requests, int32_t n_rows_extra) {
         const busy_flag::scope          scope(busy);
         std::list<busy_flag::scope>     scopes;
         const std::vector<draft_tree> * drafts = nullptr;
@@ -109,7 +110,7 @@ class py_policy {
             }
             drafts = &impl.propose(requests, n_rows_extra);
         }
-        std::vector<py::object> result;
+        std::vector<py_draft> result;
         for (const draft_tree & draft : *drafts) {
             result.push_back(to_draft(draft));
         }
@@ -210,9 +211,9 @@ void register_policy(py::module_ & m) {
             "growth",
             [](const cost_curve & self) { return std::make_pair(self.growth().per_pass, self.growth().per_row); },
             "Microseconds that 1,000 tokens before it add to a pass, and to each of its rows.")
-        .def_property_readonly("measured", &cost_curve::measured, "what it was made from")
-        .def_property_readonly("corrected", &cost_curve::corrected, "the same, less where passes were faster")
-        .def_property_readonly("drift", &cost_curve::drift, "by how much everything is slower now than measured")
+        .def_property_readonly("measured", &cost_curve::measured, "What it was made from.")
+        .def_property_readonly("corrected", &cost_curve::corrected, "The same, less where passes were faster.")
+        .def_property_readonly("drift", &cost_curve::drift, "By how much everything is slower now than measured.")
         .def("__repr__",
              [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
 
@@ -333,17 +334,19 @@ void register_policy(py::module_ & m) {
             py::arg("n_tokens"),
             "Microseconds that drafting a chain of so many tokens takes at least, with one row waiting.")
         .def_property_readonly(
-            "costs", [](const py_policy & self) { return py::tuple(py::cast(self.impl.plan().costs())); },
+            "costs",
+            [](const py_policy & self) {
+                return py::typing::Tuple<cost_curve, py::ellipsis>(py::cast(self.impl.plan().costs()));
+            },
             "The CostCurves that it refines: of the target, then of each drafter's first graph and of its levels.")
-        .def("stats", &stats, R"pbdoc(
-            What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of them
-            although its gate was closed, `trials` although none could pay; `ngram`, steps that verified something of
-            the n-gram drafter's; `levels` that were drafted behind first graphs; `draft_tokens`, {drafted tokens verified: steps};
-            `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate; `unread`, of
-            each drafter's prompt that it has not read, in the last step: microseconds that reading takes, that its
-            drafts would have saved in this text, and that reading may cost; `is_open`, whether a gate for one sequence
-            is.
-        )pbdoc");
+        .def("stats", &stats,
+             "What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of "
+             "them although its gate was closed, `trials` although none could pay; `ngram`, steps that verified "
+             "something of the n-gram drafter's; `levels` that were drafted after first graphs; `draft_tokens`, "
+             "{drafted tokens verified: steps}; `draft_us`; `planning_us`, own time; `tokens_per_second`, the current "
+             "estimate; `unread`, of each drafter's prompt that it has not read, in the last step: microseconds that "
+             "reading takes, that its drafts would have saved in this text, and that reading may cost; `is_open`, "
+             "whether a gate for one sequence is.");
 }
 
 } // namespace eagle3::python

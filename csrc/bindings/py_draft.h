@@ -8,12 +8,23 @@
 
 namespace eagle3::python {
 
-// a llama_cpp_eagle3.engine.draft.Draft; the GIL must be held
-inline pybind11::object to_draft(const draft_tree & draft) {
+// a llama_cpp_eagle3.engine.draft.Draft
+class py_draft : public pybind11::object {
+  public:
+    explicit py_draft(pybind11::object draft) : object(std::move(draft)) {}
+};
+
+// the GIL must be held
+inline py_draft to_draft(const draft_tree & draft) {
     PYBIND11_CONSTINIT static pybind11::gil_safe_call_once_and_store<pybind11::object> type;
     type.call_once_and_store_result(
         [] { return pybind11::object(pybind11::module_::import("llama_cpp_eagle3.engine.draft").attr("Draft")); });
-    return type.get_stored()(draft.tokens, draft.parents, draft.probs, draft.sources);
+    return py_draft(type.get_stored()(draft.tokens, draft.parents, draft.probs, draft.sources));
 }
 
 } // namespace eagle3::python
+
+template <>
+struct pybind11::detail::handle_type_name<eagle3::python::py_draft> {
+    static constexpr auto name = const_name("llama_cpp_eagle3.engine.draft.Draft");
+};

@@ -37,10 +37,9 @@ void register_simple_drafter(py::module_ & m) {
              py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
              "ctx, model: addresses of a llama_context and its llama_model, which are freed with the drafter, also if "
              "this raises. path: the model's file. n_vocab_tgt: tokens of the target. n_ctx: positions of each of the "
-             "n_seq_max sequences; the context's further sequence ids are for branches of trees, or for drafts behind "
-             "a recurrent state. n_pos_max: positions that the model reads, after which it drafts nothing; 0: all. "
-             "n_outputs_max: the context's.\n"
-             "Raises ModelFileError.")
+             "n_seq_max sequences; the context's further sequence ids are for branches of trees, or for drafts after a "
+             "recurrent state. n_pos_max: positions that the model reads, after which it drafts nothing; 0: all. "
+             "n_outputs_max: the context's. Raises ModelFileError.")
         .def_property_readonly(
             "draft_logits",
             [](py_simple_drafter & self) {
@@ -48,7 +47,7 @@ void register_simple_drafter(py::module_ & m) {
                 const auto &           logits = self.simple().logits();
                 return py::array_t<float>(static_cast<py::ssize_t>(logits.size()), logits.data());
             },
-            "float32, of the last row that was computed to draft behind it: those of tokens that both models have");
+            "Float32, of the last row that was computed to draft after it: those of tokens that both models have.");
 }
 
 } // namespace eagle3::python

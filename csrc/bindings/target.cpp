@@ -66,7 +66,7 @@ batch_part make_part(llama_seq_id seq_id, int32_t n_past, tokens_t tokens, const
     part.logits = part_logits::all;
     if (!is_chain) {
         if (n != 1) {
-            throw std::invalid_argument(format("a tree stands behind one token, not behind %zu", n));
+            throw std::invalid_argument(format("a tree stands after one token, not after %zu", n));
         }
         part.parents = { -1 };
         for (const int32_t parent : parents) {
@@ -198,13 +198,13 @@ void register_target(py::module_ & m) {
     using without_gil = py::call_guard<nogil>;
 
     py::class_<batch_part>(m, "BatchPart", R"pbdoc(
-        Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is removed.
+            Tokens of one sequence in a batch: after its first n_past positions, the rest of which is removed.
 
-        draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted
-        token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only.
-        Empty: each follows the one before.
-        logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
-    )pbdoc")
+            draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted
+            token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one
+            only. Empty: each follows the one before. logits: of which of `tokens`: "none", "last" or "all"; with a
+            draft all rows have them.
+        )pbdoc")
         .def(py::init(&make_part), py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"),
              py::arg("draft") = tokens_t(), py::arg("parents") = std::vector<int32_t>(), py::arg("logits") = "last")
         .def_static("media", &make_media_part, py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"), py::arg("rows"),
@@ -218,7 +218,7 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def_readonly("seq_id", &batch_part::seq_id)
         .def_readonly("n_past", &batch_part::n_past)
-        .def_readonly("tokens", &batch_part::tokens, "with the draft")
+        .def_readonly("tokens", &batch_part::tokens, "With the draft.")
         .def_readonly("is_draft", &batch_part::is_draft);
 
     py::class_<saved_state, std::shared_ptr<saved_state>>(m, "SavedState", R"pbdoc(
@@ -234,7 +234,7 @@ void register_target(py::module_ & m) {
                  return std::make_shared<saved_state>(saved_state{ n_past, { bytes.begin(), bytes.end() } });
              }),
              py::arg("n_past"), py::arg("data"))
-        .def_readonly("n_past", &saved_state::n_past, "positions")
+        .def_readonly("n_past", &saved_state::n_past, "Positions.")
         .def_property_readonly("n_bytes", [](const saved_state & self) { return self.data.size(); })
         .def_property_readonly("data", [](const saved_state & self) {
             return py::bytes(reinterpret_cast<const char *>(self.data.data()), self.data.size());
@@ -262,7 +262,7 @@ void register_target(py::module_ & m) {
             it can go back to before that (see `n_past`).
         )pbdoc")
         .def("decode_parts", &decode_parts, py::arg("parts"), without_gil(), R"pbdoc(
-            The same for several sequences in one batch: prompt pieces, chains and trees together, as `BatchPart`s.
+            Evaluate several sequences in one batch: prompt pieces, chains and trees together.
 
             Rows are numbered through all parts.
         )pbdoc")
@@ -294,7 +294,7 @@ void register_target(py::module_ & m) {
                 }
             },
             py::arg("seq_ids"), py::arg("paths"), without_gil(),
-            "The same for several sequences; one that holds no draft stays as it is.")
+            "Do the same for several sequences; one that holds no draft stays as it is.")
         .def(
             "has_draft",
             [](py_target & self, llama_seq_id seq_id) {
@@ -316,9 +316,9 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def_property_readonly(
             "logits_are_remote", [](const py_target & self) { return self.impl.logits_are_remote(); },
-            "whether logits are computed on a device whose memory the host cannot read")
+            "Whether logits are computed on a device whose memory the host cannot read.")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
-             without_gil(), "The general form: one batch of any sequences. Nothing is removed before.")
+             without_gil(), "Evaluate one batch of any sequences, the general form. Nothing is removed before.")
         .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, py::arg("grammar") = 0,
              without_gil(), R"pbdoc(
             Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
@@ -331,10 +331,15 @@ void register_target(py::module_ & m) {
             Sample from logits that the caller has changed, float32 (n_vocab,), as `sample` does from a row.
         )pbdoc")
         .def("sampled_probs", &sampled_probs,
-             "Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.")
-        .def("argmax", &argmax, py::arg("row"), "The first of the most probable tokens of a row.")
-        .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
-        .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")
+             R"pbdoc(
+            Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.
+
+            None if its sampler is greedy: that computes no probabilities.
+        )pbdoc")
+        .def("argmax", &argmax, py::arg("row"), "Return the first of the most probable tokens of a row.")
+        .def("logits", &logits, py::arg("row"),
+             "Copy the logits of a row: float32, (n_vocab,). Row -1 is the context's last one.")
+        .def("logits_all", &logits_all, py::arg("n"), "Copy the logits of the first n rows: float32, (n, n_vocab).")
         .def(
             "truncate",
             [](py_target & self, int32_t n_past, llama_seq_id seq_id) {
@@ -350,7 +355,8 @@ void register_target(py::module_ & m) {
             "save",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return std::const_pointer_cast<saved_state>(self.impl.memory().rollback(seq_id).save());
+                auto state = std::const_pointer_cast<saved_state>(self.impl.memory().rollback(seq_id).save());
+                return state != nullptr ? std::optional(std::move(state)) : std::nullopt;
             },
             py::arg("seq_id") = 0, R"pbdoc(
             The present state, if this memory cannot go back to it by itself, else None. `truncate` and `copy` go back to
@@ -370,7 +376,8 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.memory().n_past_min(seq_id);
             },
-            py::arg("seq_id") = 0, "The least number of tokens, not 0, that `truncate` can keep without a saved state.")
+            py::arg("seq_id") = 0,
+            "Return the least number of tokens, not 0, that `truncate` can keep without a saved state.")
         .def(
             "clear",
             [](py_target & self) {
@@ -400,7 +407,7 @@ void register_target(py::module_ & m) {
                 return self.impl.memory().position(seq_id, n_past);
             },
             py::arg("n_past"), py::arg("seq_id") = 0,
-            "Position of what comes behind the first n_past tokens: n_past, or less where images share positions.")
+            "Position of what comes after the first n_past tokens: n_past, or less where images share positions.")
         .def(
             "spans",
             [](py_target & self, llama_seq_id seq_id) {
@@ -468,24 +475,25 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def_property_readonly(
             "n_snapshots", [](const py_target & self) { return self.impl.memory().rollback(0).n_snapshots(); },
-            "tokens of a draft that can be rejected without a replay; None: all of any draft")
+            "Tokens of a draft that can be rejected without a replay; None: all of any draft.")
         .def_property_readonly(
-            "n_ctx", [](const py_target & self) { return self.impl.memory().n_ctx_seq(); }, "positions of a sequence")
+            "n_ctx", [](const py_target & self) { return self.impl.memory().n_ctx_seq(); }, "Positions of a sequence.")
         .def_property_readonly(
-            "n_embd_inp", [](const py_target & self) { return self.impl.n_embd_inp(); }, "values of a row that goes in")
+            "n_embd_inp", [](const py_target & self) { return self.impl.n_embd_inp(); },
+            "Values of a row that goes in.")
         .def_property_readonly(
             "n_pos_per_row", [](const py_target & self) { return self.impl.n_pos_per_row(); },
-            "positions of a row that goes in: 4 with M-RoPE, else 1")
+            "Positions of a row that goes in: 4 with M-RoPE, else 1.")
         .def_property_readonly(
-            "n_ubatch", [](const py_target & self) { return self.impl.n_ubatch(); }, "rows that are computed together")
+            "n_ubatch", [](const py_target & self) { return self.impl.n_ubatch(); }, "Rows that are computed together.")
         .def_property_readonly(
             "is_pooled", [](const py_target & self) { return self.impl.memory().is_pooled(); },
-            "whether the sequences share their cells, rather than having as many each")
+            "Whether the sequences share their cells, rather than having as many each.")
         .def_property_readonly(
-            "n_seq", [](const py_target & self) { return self.impl.memory().n_seqs(); }, "sequences of the caller")
+            "n_seq", [](const py_target & self) { return self.impl.memory().n_seqs(); }, "Sequences of the caller.")
         .def_property_readonly(
             "n_leaves_max", [](const py_target & self) { return self.impl.memory().n_leaves_max(); },
-            "leaves that a tree may have; 1 where only chains can be verified")
+            "Leaves that a tree may have; 1 where only chains can be verified.")
         .def(
             "close",
             [](py_target & self) {
@@ -494,16 +502,16 @@ void register_target(py::module_ & m) {
             },
             "Let go of the context: every later call raises.")
         .def_property_readonly(
-            "tokens", [](const py_target & self) { return copy_of(self.impl.tokens()); }, "tokens of the last batch")
+            "tokens", [](const py_target & self) { return copy_of(self.impl.tokens()); }, "Tokens of the last batch.")
         .def_property_readonly(
-            "pos", [](const py_target & self) { return copy_of(self.impl.pos()); }, "positions of the last batch")
+            "pos", [](const py_target & self) { return copy_of(self.impl.pos()); }, "Positions of the last batch.")
         .def_property_readonly("n_vocab", [](const py_target & self) { return self.impl.n_vocab(); })
         .def_property_readonly(
             "n_batches", [](const py_target & self) { return self.impl.n_batches(); },
-            "batches that were begun; rows are those of the last one")
+            "Batches that were begun; rows are those of the last one.")
         .def_property_readonly(
             "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
-            "microseconds in llama_decode and synchronize");
+            "Microseconds in llama_decode and synchronize.");
 }
 
 } // namespace eagle3::python
