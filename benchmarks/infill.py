@@ -17,8 +17,8 @@ from argparse import Namespace
 from dataclasses import dataclass, replace
 
 import common
-from llama_cpp_eagle3 import models
 from comparison.figures import percent
+from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.bench.report import table
 from task_requests import FOLDER, requests_of
 from task_sides import Answer, open_side, run_group

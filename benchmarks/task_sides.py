@@ -233,14 +233,14 @@ def spec_flags(types: str, draft: str) -> list[str]:
     return flags
 
 
-def command_of(side: str, model: str, draft: str, args: Any) -> list[str]:
-    """The command of a server, ours or llama.cpp's.
+def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequence[str] = ()) -> list[str]:
+    """The command of a server, ours or llama.cpp's; more: flags of all sides.
 
     Raises:
         ValueError: there is no such side.
     """
     common_flags = ["-m", model, "-c", str(args.ctx_size * args.clients), "-np", str(args.clients)]
-    common_flags += ["-t", str(args.threads), "--no-ui", "--host", "127.0.0.1"]
+    common_flags += ["-t", str(args.threads), "--no-ui", "--host", "127.0.0.1", *more]
     name, _, types = side.partition(":")
     if name in ("llama-server", "llama-server-spm"):
         flags = spec_flags(types, draft) if types else []
@@ -263,13 +263,15 @@ def command_of(side: str, model: str, draft: str, args: Any) -> list[str]:
 
 
 @contextmanager
-def open_side(side: str, model: str, draft: str, args: Any) -> Iterator[ServerSide | PythonSide]:
+def open_side(
+    side: str, model: str, draft: str | None, args: Any, more: Sequence[str] = ()
+) -> Iterator[ServerSide | PythonSide]:
     """A side that has answered once."""
     found: ServerSide | PythonSide
     if side.startswith("llama_cpp"):
         found = PythonSide(model, args, lookup=side.endswith(":lookup"))
     else:
-        found = ServerSide(command_of(side, model, draft, args), free_port())
+        found = ServerSide(command_of(side, model, draft, args, more), free_port())
     with closing(found):
         found.ask(Asked("/v1/chat/completions", {**_FIRST_ASKED, "seed": 1}))
         yield found

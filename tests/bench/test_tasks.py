@@ -78,7 +78,8 @@ def test_sides() -> None:
     command = sides.command_of("auto-ngram", "m.gguf", "d.gguf", args)
     assert command[-2:] == ["--spec-type", "ngram-simple"]
     assert command[command.index("-c") + 1] == "8192"
-    assert tasks.different({"plain": ["a"], "auto": ["b"], "llama-server": ["c"]}) == ["auto"]
+    assert tasks.different({"plain": ["a"], "auto": ["b"], "llama-server": ["c"]}) == {"auto": 1}
+    assert tasks.different({"plain": ["a"], "auto": ["a"]}) == {}
 
 
 @pytest.mark.parametrize(
