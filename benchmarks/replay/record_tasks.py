@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from llama_cpp import LlamaGrammar
 from record import record
 
-import tasks
+import task_requests
 from llama_cpp_eagle3 import Eagle3Llama, models
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ N_TOKENS = {"edits": 128, "coding": 96, "json": 80, "fim": 24, "agent": 48, "doc
 def prompts(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], str]]:
     """(kind, prompt as tokens, grammar)."""
     for kind, n_texts in N_TEXTS.items():
-        asked = tasks.TASKS[kind]()
+        asked = task_requests.TASKS[kind]()
         step = len(asked) // n_texts if kind == "fim" else 1
         for one in asked[::step][:n_texts]:
             text, grammar = _rendered(llm, one.body)

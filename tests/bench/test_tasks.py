@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from llama_cpp_eagle3 import models
+
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # for what the benchmarks share
 tasks = importlib.import_module("tasks")
+sides = importlib.import_module("task_sides")
 ARGS = argparse.Namespace(first=None, temp=0.0, n_predict=384, clients=1)
 
 
@@ -71,8 +74,50 @@ def test_table() -> None:
 def test_sides() -> None:
     args = argparse.Namespace(ctx_size=4096, clients=2, threads=2, tools=None)
     with pytest.raises(ValueError, match=r"expected one of plain, auto, .*, found 'eagle'"):
-        tasks.command_of("eagle", "m.gguf", "d.gguf", args)
-    command = tasks.command_of("chain-3", "m.gguf", "d.gguf", args)
-    assert command[-2:] == ["--spec-draft-n-max", "3"]
+        sides.command_of("eagle", "m.gguf", "d.gguf", args)
+    command = sides.command_of("auto-ngram", "m.gguf", "d.gguf", args)
+    assert command[-2:] == ["--spec-type", "ngram-simple"]
     assert command[command.index("-c") + 1] == "8192"
-    assert tasks.different({"plain": ["a"], "auto": ["b"], "llama-server": ["c"]}) == ["auto"]
+    assert tasks.different({"plain": ["a"], "auto": ["b"], "llama-server": ["c"]}) == {"auto": 1}
+    assert tasks.different({"plain": ["a"], "auto": ["a"]}) == {}
+
+
+@pytest.mark.parametrize(
+    ("types", "flags"),
+    [
+        ("ngram-simple", "--spec-type ngram-simple"),
+        ("ngram-map-k4v@8", "--spec-type ngram-map-k4v --spec-ngram-map-k4v-size-m 8"),
+        ("ngram-mod@16", "--spec-type ngram-mod --spec-ngram-mod-n-max 16 --spec-ngram-mod-n-min 1"),
+        ("draft-simple@3", "--spec-type draft-simple -md HEAD --spec-draft-n-max 3"),
+        ("draft", "--spec-type draft-eagle3 -md HEAD"),
+        (
+            "ngram-mod@16+draft@3",
+            "--spec-type ngram-mod,draft-eagle3 -md HEAD --spec-ngram-mod-n-max 16 --spec-ngram-mod-n-min 1 "
+            "--spec-draft-n-max 3",
+        ),
+    ],
+)
+def test_types_of_llama_server(types: str, flags: str) -> None:
+    head = str(models.bundled_pair()[1])
+    assert sides.spec_flags(types, head) == [head if flag == "HEAD" else flag for flag in flags.split()]
+
+
+def test_the_best_of_llama_server() -> None:
+    """Task by task, by the time of whole answers."""
+
+    def turns(*seconds: float) -> list[object]:
+        return [tasks.Turn(i, 0, t, sides.Answer(1, 20, 0, t_whole=t)) for i, t in enumerate(seconds)]
+
+    found = {
+        "edits": {
+            "plain": turns(4, 6),
+            "auto": turns(2, 2),
+            "llama-server": turns(9, 9),
+            "llama-server:b": turns(4, 8),
+        },
+        "json": {"plain": turns(4, 6), "auto": turns(4, 4), "llama-server": turns(5, 5), "llama-server:b": turns(6, 6)},
+    }
+    _, _, edits, of_json = (line.strip("| ").split(" | ") for line in tasks.summary(found).splitlines())
+    assert edits == ["edits", "2", "5.00", "2.00", "6.00 (b)", "3.00"]
+    assert of_json == ["json", "2", "5.00", "4.00", "5.00 (plain)", "1.25"]
+    assert "best" not in tasks.summary({"edits": {"plain": turns(1.0)}})
