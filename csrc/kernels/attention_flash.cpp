@@ -1,13 +1,10 @@
-// Attention over a deep cache. Each block of K and of V is read and converted once for all rows, or all of a tile, and
-// all heads that share it. Scores are sums over channels in one order; sums over cells are exact
-// (attention_product.cpp) in passes of few rows. So a row's result depends neither on other rows, nor on threads, nor
-// on where its cells lie. Tiles of prompts are summed in the order of the cells.
+// Attention over a deep cache. Each block of K and of V is read and converted once for all rows that see any of it, or
+// those of a tile, and for all heads that share it. Scores are sums over channels in one order, sums over cells are
+// exact (attention_values.h). So a row's result depends neither on other rows, nor on threads, nor on where cells lie.
 #include "kernels/attention.h"
 
-#include "kernels/attention_exp.h"
 #include "kernels/attention_keys.h"
-#include "kernels/attention_values.h"
-#include "kernels/floats_avx2.h"
+#include "kernels/attention_weights.h"
 #include "kernels/op_rows.h"
 
 #ifdef EAGLE3_HAS_KERNELS
@@ -22,31 +19,20 @@ namespace {
 
 using namespace avx2;
 
+constexpr int64_t N_CELLS        = 32;       // of a block of keys
 constexpr int64_t N_CHANNELS     = 32;       // of values that a thread takes, at least
-constexpr int64_t N_ROWS_DIRECT  = 12;       // more rows read keys that were converted
+constexpr int64_t N_ROWS_DIRECT  = 12;       // more rows read keys and values that were converted
 constexpr int64_t N_BYTES_SCORES = 16 << 20; // about, of all rows that are computed at a time
-constexpr float   INF            = std::numeric_limits<float>::infinity();
+
+static_assert(N_CELLS_SUMMED == 2 * N_CELLS);
 
 int64_t padded(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// values [begin, begin + n) of a row in the cache's type; n is a multiple of 8, begin of the type's block
-AVX2 void to_f32(ggml_type type, const char * row, int64_t begin, int64_t n, float * out) {
-    const char * x = row + ggml_row_size(type, begin);
-    if (type == GGML_TYPE_F32) {
-        std::memcpy(out, x, n * sizeof(float));
-    } else if (type == GGML_TYPE_F16) {
-        for (int64_t i = 0; i < n; i += 8) {
-            _mm256_storeu_ps(out + i, f16::load8(x, i));
-        }
-    } else {
-        ggml_get_type_traits(type)->to_float(x, out, n);
-    }
-}
-
 // Scores of a block: scaled, capped, and with what the mask adds. What is masked is not seen, whatever is there.
-AVX2 void finish_scores(float * x, const float * mask, float scale, float cap, float slope) {
+// Returns the largest.
+AVX2 float finish_scores(float * x, const float * mask, float scale, float cap, float slope) {
     const __m256 none = _mm256_set1_ps(-INF);
     for (int64_t i = 0; i < N_CELLS; i += 8) {
         __m256 y = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(scale));
@@ -61,25 +47,39 @@ AVX2 void finish_scores(float * x, const float * mask, float scale, float cap, f
         y                  = _mm256_fmadd_ps(added, _mm256_set1_ps(slope), y);
         _mm256_storeu_ps(x + i, _mm256_blendv_ps(y, none, _mm256_cmp_ps(added, none, _CMP_EQ_OQ)));
     }
+    return largest(x, N_CELLS);
 }
 
-AVX2 float largest(const float * x, int64_t n) {
-    __m256 max = _mm256_set1_ps(-INF);
-    for (int64_t i = 0; i < n; i += 8) {
-        max = _mm256_max_ps(max, _mm256_loadu_ps(x + i));
+// whether one of n values of a mask, in F16, is not -INF
+bool has_seen(const char * mask, int64_t n) {
+    constexpr uint64_t hidden = 0xfc00fc00fc00fc00;
+    int64_t            i      = 0;
+    while (i + 4 <= n && read<uint64_t>(mask + 2 * i) == hidden) {
+        i += 4;
     }
-    float lanes[8];
-    _mm256_storeu_ps(lanes, max);
-    return *std::max_element(lanes, lanes + 8);
+    while (i < n && read<uint16_t>(mask + 2 * i) == static_cast<uint16_t>(hidden)) {
+        ++i;
+    }
+    return i < n;
 }
+
+// what a record of a row ends with
+struct heavy_cells {
+    float      unit; // what sums are multiplied by
+    int32_t    n;
+    heavy_cell cells[N_HEAVY];
+};
+
+constexpr int64_t N_ENDS = sizeof(heavy_cells) / sizeof(float);
 
 // An operation and how it is divided.
 struct attention {
     explicit attention(const ggml_tensor * op) :
         op(op), q(op->src[0]), k(op->src[1]), v(op->src[2]), mask(op->src[3]), sinks(op->src[4]),
-        n_shared(q->ne[2] / k->ne[2]), n_cells(k->ne[1]), n_blocks((n_cells + N_CELLS - 1) / N_CELLS),
-        n_padded(n_blocks * N_CELLS), n_scores(padded(n_padded, 32) + 16), n_sums(padded(v->ne[0], N_CHANNELS)),
-        is_tiled(q->ne[1] * q->ne[3] > N_ATTENTION_ROWS_MAX), n_together(is_tiled ? rows_of_tile() : rows_that_fit()) {
+        n_shared(q->ne[2] / k->ne[2]), n_cells(k->ne[1]), n_padded(padded(n_cells, N_CELLS_SUMMED)),
+        n_blocks(n_padded / N_CELLS), n_record(padded(n_padded + n_blocks + N_ENDS, 32) + 16),
+        n_sums(padded(v->ne[0], N_CHANNELS)), is_tiled(q->ne[1] * q->ne[3] > N_ATTENTION_ROWS_MAX),
+        n_together(is_tiled ? rows_of_tile() : rows_that_fit()) {
         float options[3];
         std::memcpy(options, op->op_params, sizeof(options));
         cap      = options[2];
@@ -87,25 +87,29 @@ struct attention {
         max_bias = options[1];
     }
 
-    // of all rows that are computed at a time
-    size_t bytes_of_scores() const {
-        return is_tiled ? 0 : padded(q->ne[2] * q->ne[3] * n_together * n_scores * sizeof(float), 64);
+    int64_t n_slabs() const { return k->ne[2] * k->ne[3]; } // of K and V
+
+    // of what threads share: records of all rows that are computed at a time, and bounds of values
+    size_t bytes_shared() const {
+        return is_tiled ? 0 : padded((n_slabs() * (n_shared * n_together * n_record + n_padded)) * sizeof(float), 64);
     }
 
-    // of a thread's tile of rows
-    size_t bytes_of_tile() const { return is_tiled ? padded(n_shared * n_together * n_scores * sizeof(float), 64) : 0; }
+    // of a thread's tile: records, and bounds of values
+    size_t bytes_of_tile() const {
+        return is_tiled ? padded((n_shared * n_together * n_record + n_padded) * sizeof(float), 64) : 0;
+    }
 
-    // of each thread: scores of its tile, and keys of a block; or sums, weights and values
+    // of each thread: its tile, and keys of a block; or sums, weights and values
     size_t bytes_of_thread() const {
-        const int64_t keys   = N_CELLS * k->ne[0] * sizeof(float);
-        const int64_t values = (N_ROWS * n_sums + N_CELLS * N_ROWS) * sizeof(double) + N_CELLS * n_sums * sizeof(float);
-        return bytes_of_tile() + padded(std::max(keys, values), 64);
+        const int64_t keys   = std::max(N_CELLS * k->ne[0], v->ne[0]);
+        const int64_t values = N_ROWS * n_sums + N_CELLS_SUMMED * (N_ROWS + n_sums);
+        return bytes_of_tile() + padded(std::max(keys, values) * sizeof(float), 64);
     }
 
     const ggml_tensor *op, *q, *k, *v, *mask, *sinks;
     int64_t            n_shared; // heads that share one of K and V
-    int64_t            n_cells, n_blocks, n_padded;
-    int64_t            n_scores;   // from one row's to the next one's: an odd number of cache lines
+    int64_t            n_cells, n_padded, n_blocks;
+    int64_t            n_record;   // from one row's scores to the next one's: an odd number of cache lines
     int64_t            n_sums;     // channels of values, with those that fill up the last of them
     bool               is_tiled;   // does each thread compute rows of its own, or do all share some?
     int64_t            n_together; // rows that are computed at a time
@@ -115,191 +119,276 @@ struct attention {
     int64_t rows_of_tile() const { return std::clamp<int64_t>(N_ROWS / n_shared, 1, q->ne[1]); }
 
     int64_t rows_that_fit() const {
-        const auto n_bytes = static_cast<int64_t>(sizeof(float) * q->ne[2] * q->ne[3] * n_scores);
+        const auto n_bytes = static_cast<int64_t>(sizeof(float) * q->ne[2] * q->ne[3] * n_record);
         return std::clamp<int64_t>(N_BYTES_SCORES / n_bytes, 1, q->ne[1]);
     }
 };
 
-// Some rows of the operation. Their scores lie by sequence, head, row and cell; of a tile there are those of one head
-// of K and V alone.
+// Some rows of the operation, and the heads that share one of K and V. A row of a head has a record: scores of the
+// cells, which become weights; of each block the largest score, and then how many cells may be summed in floats, or
+// -INF where nothing is seen; and heavy cells.
 class part {
   public:
-    part(const attention & a, int64_t first, float * scores, void * own) :
-        a_(a), first_(first), n_(std::min(a.n_together, a.q->ne[1] - first)), scores_(scores), own_(own) {}
+    // memory: of all such parts with these rows. own: this thread's.
+    part(const attention & a, int64_t first, int64_t kv, int64_t i3, float * memory, void * own) :
+        a_(a), first_(first), n_(std::min(a.n_together, a.q->ne[1] - first)), kv_(kv), i3_(i3),
+        records_(memory +
+                 (a.is_tiled ? 0 : i3 * a.k->ne[2] + kv) * (a.n_shared * a.n_together * a.n_record + a.n_padded)),
+        bounds_(records_ + a.n_shared * a.n_together * a.n_record), own_(static_cast<float *>(own)) {}
 
-    int64_t n_rows() const { return a_.n_shared * n_; } // of the heads that share one of K and V
+    int64_t n_rows() const { return a_.n_shared * n_; }
 
-    // of a block of cells and all rows of the heads that share them
-    void multiply_block(int64_t block, int64_t kv, int64_t i3) const {
-        const int64_t n_rows = this->n_rows();
+    // of a block of cells and all rows that see any of it
+    void multiply_block(int64_t block) const {
         const int64_t begin  = block * N_CELLS;
         const int64_t n      = std::min(N_CELLS, a_.n_cells - begin);
-        float         mask[N_CELLS];
-        bool          is_seen = false;
-        for (int64_t r = 0; r < (a_.mask && a_.mask->ne[2] > 1 ? n_rows : n_) && !is_seen; ++r) {
-            read_mask(head_of(kv, r), r % n_, i3, begin, n, mask);
-            is_seen = largest(mask, N_CELLS) != -INF;
-        }
-        if (!is_seen) {
-            for (int64_t r = 0; r < n_rows; ++r) {
-                std::fill_n(scores(kv, r, i3) + begin, N_CELLS, -INF);
-            }
+        const int64_t n_dims = a_.k->ne[0];
+        const int64_t n_seen = find_rows(block, n);
+        if (n_seen == 0) {
             return;
         }
-        const int64_t n_dims    = a_.k->ne[0];
-        const char *  lying     = at<const char>(a_.k, begin, kv, i3);
-        auto *        converted = static_cast<float *>(own_);
-        const bool    is_direct = a_.k->type == GGML_TYPE_F16 && n_rows <= N_ROWS_DIRECT;
-        for (int64_t c = 0; c < (is_direct ? 0 : n); ++c) {
-            to_f32(a_.k->type, lying + c * a_.k->nb[1], 0, n_dims, converted + c * n_dims);
+        const cache_rows lying     = rows_of(a_.k, begin, n);
+        const bool       is_direct = a_.k->type == GGML_TYPE_F16 && n_seen <= N_ROWS_DIRECT;
+        block_of_keys    keys{ lying.first, lying.stride, n, n_dims, lying.next };
+        if (!is_direct) {
+            to_f32(lying, 0, n_dims, own_);
+            keys = { reinterpret_cast<const char *>(own_), n_dims * sizeof(float), n, n_dims, 0 };
         }
-        block_of_keys keys{ reinterpret_cast<const char *>(converted), n_dims * sizeof(float), n, n_dims, 0 };
-        if (is_direct) {
-            const size_t next = begin + 2 * N_CELLS <= a_.n_cells ? N_CELLS * a_.k->nb[1] : 0;
-            keys              = { lying, a_.k->nb[1], n, n_dims, next };
-        }
-        for (int64_t r = 0; r < n_rows; r += N_QUERIES) {
-            const float * queries[N_QUERIES];
-            float *       out[N_QUERIES];
-            const int64_t n_tile = std::min<int64_t>(N_QUERIES, n_rows - r);
-            for (int64_t i = 0; i < n_tile; ++i) {
-                queries[i] = at<const float>(a_.q, first_ + (r + i) % n_, head_of(kv, r + i), i3);
-                out[i]     = scores(kv, r + i, i3) + begin;
+        const float * queries[N_QUERIES];
+        float *       out[N_QUERIES];
+        int64_t       n_tile = 0;
+        for (int64_t r = 0, n_left = n_seen; n_left > 0; ++r) {
+            if (seen(r, block) == -INF) {
+                continue;
             }
-            is_direct ? multiply_keys<f16>(keys, n_tile, queries, out) : multiply_keys<f32>(keys, n_tile, queries, out);
-            keys.next = 0; // the next block was asked for
-        }
-        for (int64_t i = 0; i < n_; ++i) {
-            for (int64_t r = i; r < n_rows; r += n_) {
-                const int64_t head = head_of(kv, r);
-                if (r == i || (a_.mask && a_.mask->ne[2] > 1)) {
-                    read_mask(head, i, i3, begin, n, mask);
-                }
-                const float slope = slope_of(head, a_.q->ne[2], a_.max_bias);
-                finish_scores(scores(kv, r, i3) + begin, mask, a_.scale, a_.cap, slope);
+            queries[n_tile] = at<const float>(a_.q, first_ + r % n_, head_of(r), i3_);
+            out[n_tile]     = record(r) + begin;
+            if (++n_tile == N_QUERIES || n_tile == n_left) {
+                is_direct ? multiply_keys<f16>(keys, n_tile, queries, out)
+                          : multiply_keys<f32>(keys, n_tile, queries, out);
+                keys.next = 0; // the next block was asked for
+                n_left -= n_tile;
+                n_tile = 0;
             }
         }
+        finish_block(block, n);
+        bounds_of_values(rows_of(a_.v, begin, n), a_.v->ne[0], own_, bounds_ + begin);
     }
 
-    // scores become weights
-    void soft_max(int64_t kv, int64_t row, int64_t i3) const {
-        float *       x    = scores(kv, row, i3);
-        const int64_t head = head_of(kv, row);
-        float         max  = largest(x, a_.n_padded);
-        const float   sink = a_.sinks ? static_cast<const float *>(a_.sinks->data)[head] : 0.0f;
+    // Scores of a row become weights.
+    AVX2 void soft_max(int64_t row) const {
+        float *       x    = record(row);
+        heavy_cells & end  = this->end(row);
+        const int64_t head = head_of(row);
+        end.n              = 0;
+        float       max    = *std::max_element(&seen(row, 0), &seen(row, 0) + a_.n_blocks);
+        const float sink   = a_.sinks ? static_cast<const float *>(a_.sinks->data)[head] : 0.0f;
         if (a_.sinks) {
             max = std::max(max, sink);
         }
         if (std::isinf(max)) { // a row that sees nothing
-            std::fill_n(x, a_.n_padded, 0.0f);
+            std::fill_n(&seen(row, 0), a_.n_blocks, -INF);
+            end.unit = 0.0f;
             return;
         }
-        double sum = exponentials(x, a_.n_padded, max);
-        if (a_.sinks) {
-            sum += std::exp(sink - max);
+        double sum   = a_.sinks ? std::exp(sink - max) : 0.0;
+        float  bound = 0.0f;
+        for (int64_t block = 0; block < a_.n_blocks; ++block) {
+            if (seen(row, block) != -INF) {
+                float * y = x + block * N_CELLS;
+                sum += exponentials(y, N_CELLS, max);
+                bound = bound_of_values(y, bounds_ + block * N_CELLS, N_CELLS, bound);
+            }
         }
-        multiply_by(x, a_.n_padded, static_cast<float>(1.0 / sum));
+        if (!std::isfinite(bound)) {
+            std::fill_n(&seen(row, 0), a_.n_blocks, -INF);
+            end.unit = std::numeric_limits<float>::quiet_NaN();
+            return;
+        }
+        bound             = std::max(bound, 1e-25f); // floats have room for the factor
+        const auto factor = static_cast<float>(SUM_MAX / (sum * bound));
+        for (int64_t block = 0; block < a_.n_blocks; ++block) {
+            const int64_t cell = block * N_CELLS;
+            if (seen(row, block) != -INF) {
+                const int64_t step =
+                    finish_weights(x + cell, bounds_ + cell, static_cast<int32_t>(cell), factor, end.cells, end.n);
+                seen(row, block) = static_cast<float>(step);
+            } else if (seen(row, block ^ 1) != -INF) { // summed with it
+                std::fill_n(x + cell, N_CELLS, 0.0f);
+            }
+        }
+        end.unit = bound / SUM_MAX;
     }
 
-    // channels [begin, end) of the values, for all rows of the heads that share them
-    void multiply_values(int64_t kv, int64_t i3, int64_t begin, int64_t end) const {
+    // channels [begin, end) of the values
+    void multiply_values(int64_t begin, int64_t end) const {
         for (int64_t row = 0; row < n_rows(); row += N_ROWS) {
-            const int64_t n = std::min(N_ROWS, n_rows() - row);
-            a_.is_tiled ? multiply_values<in_order>(kv, i3, begin, end, row, n)
-                        : multiply_values<exactly>(kv, i3, begin, end, row, n);
+            multiply_values(begin, end, row, std::min(N_ROWS, n_rows() - row));
         }
     }
 
   private:
-    int64_t head_of(int64_t kv, int64_t row) const { return kv * a_.n_shared + row / n_; }
+    int64_t head_of(int64_t row) const { return kv_ * a_.n_shared + row / n_; }
 
-    float * scores(int64_t kv, int64_t row, int64_t i3) const {
-        const int64_t slab = a_.is_tiled ? 0 : i3 * a_.k->ne[2] + kv;
-        return scores_ + (slab * n_rows() + row) * a_.n_scores;
+    cache_rows rows_of(const ggml_tensor * cache, int64_t begin, int64_t n) const {
+        const size_t next = begin + 2 * n <= a_.n_cells ? n * cache->nb[1] : 0;
+        return { cache->type, at<const char>(cache, begin, kv_, i3_), cache->nb[1], n, next };
+    }
+
+    float * record(int64_t row) const { return records_ + row * a_.n_record; }
+
+    float & seen(int64_t row, int64_t block) const { return record(row)[a_.n_padded + block]; }
+
+    heavy_cells & end(int64_t row) const {
+        return *reinterpret_cast<heavy_cells *>(record(row) + a_.n_padded + a_.n_blocks);
+    }
+
+    bool has_masks_of_heads() const { return a_.mask && a_.mask->ne[2] > 1; }
+
+    // of a row, from a cell on
+    const char * mask(int64_t row, int64_t begin) const {
+        return at<const char>(a_.mask, first_ + row % n_, head_of(row) % a_.mask->ne[2], i3_ % a_.mask->ne[3]) +
+               begin * sizeof(ggml_fp16_t);
+    }
+
+    // how many rows see any of the block's n cells; for the others -INF is noted
+    int64_t find_rows(int64_t block, int64_t n) const {
+        int64_t n_seen = 0;
+        for (int64_t r = 0; r < n_rows(); ++r) {
+            bool is_seen = n > 0;
+            if (is_seen && r >= n_ && !has_masks_of_heads()) {
+                is_seen = seen(r - n_, block) != -INF;
+            } else if (is_seen && a_.mask) {
+                is_seen = has_seen(mask(r, block * N_CELLS), n);
+            }
+            seen(r, block) = is_seen ? 0.0f : -INF;
+            n_seen += is_seen;
+        }
+        return n_seen;
     }
 
     // what is added to a block's scores: nothing is seen after the last of the n cells
-    AVX2 void read_mask(int64_t head, int64_t row, int64_t i3, int64_t begin, int64_t n, float * out) const {
+    AVX2 void read_mask(int64_t row, int64_t begin, int64_t n, float * out) const {
         std::fill_n(out, N_CELLS, -INF);
         if (!a_.mask) {
             std::fill_n(out, n, 0.0f);
             return;
         }
-        const auto * x = at<const char>(a_.mask, first_ + row, head % a_.mask->ne[2], i3 % a_.mask->ne[3]) + 2 * begin;
+        const char * x = mask(row, begin);
         int64_t      i = 0;
         for (; i + 8 <= n; i += 8) {
             _mm256_storeu_ps(out + i, f16::load8(x, i));
         }
         for (; i < n; ++i) {
-            out[i] = ggml_fp16_to_fp32(read<ggml_fp16_t>(x + 2 * i));
+            out[i] = ggml_fp16_to_fp32(read<ggml_fp16_t>(x + i * sizeof(ggml_fp16_t)));
         }
     }
 
-    template <class way>
-    AVX2 void multiply_values(int64_t kv, int64_t i3, int64_t begin, int64_t end, int64_t row, int64_t n_rows) const {
-        auto *        sums       = static_cast<typename way::number *>(own_);
-        auto *        weights    = sums + N_ROWS * a_.n_sums;
-        auto *        converted  = reinterpret_cast<float *>(weights + N_CELLS * N_ROWS);
-        const int64_t n_dims     = a_.v->ne[0];
-        const int64_t n_channels = std::min(end, n_dims) - begin;
-        const float * p          = scores(kv, row, i3);
-        std::fill_n(sums, N_ROWS * padded(n_channels, way::channels), way::first);
-        for (int64_t cell = 0; cell < a_.n_cells; cell += N_CELLS) {
-            const int64_t n        = std::min(N_CELLS, a_.n_cells - cell);
-            float         heaviest = 0.0f;
-            for (int64_t r = 0; r < n_rows; ++r) {
-                heaviest = std::max(heaviest, largest(p + r * a_.n_scores + cell, N_CELLS));
+    // products of all rows that see any of the block
+    void finish_block(int64_t block, int64_t n) const {
+        const int64_t begin = block * N_CELLS;
+        float         added[N_CELLS];
+        for (int64_t i = 0; i < n_; ++i) {
+            for (int64_t r = i; r < n_rows(); r += n_) {
+                if (seen(r, block) == -INF) {
+                    continue;
+                }
+                if (r == i || has_masks_of_heads()) {
+                    read_mask(r, begin, n, added);
+                }
+                const float slope = slope_of(head_of(r), a_.q->ne[2], a_.max_bias);
+                seen(r, block)    = finish_scores(record(r) + begin, added, a_.scale, a_.cap, slope);
             }
-            if (heaviest == 0.0f) { // no row sees any of it
+        }
+    }
+
+    // weights of the rows from `row` on that see any of 64 cells, transposed; and which rows these are
+    int64_t take_weights(int64_t cell, int64_t row, int64_t n_rows, int32_t * rows, int64_t * steps,
+                         float * weights) const {
+        const float * found[N_ROWS];
+        int64_t       n = 0;
+        for (int64_t r = 0; r < n_rows; ++r) {
+            const float * parts = &seen(row + r, cell / N_CELLS);
+            int64_t       step  = INT64_MAX;
+            for (int half : { 0, 1 }) {
+                step = parts[half] == -INF ? step : std::min(step, static_cast<int64_t>(parts[half]));
+            }
+            if (step == INT64_MAX) {
                 continue;
             }
-            transpose<way>(p + cell, a_.n_scores, n_rows, weights);
-            if (a_.v->type == GGML_TYPE_F16) { // as they lie
-                const char * v    = at<const char>(a_.v, cell, kv, i3) + begin * sizeof(ggml_fp16_t);
-                const size_t next = cell + 2 * N_CELLS <= a_.n_cells ? N_CELLS * a_.v->nb[1] : 0;
-                add_block<f16>({ weights, v, a_.v->nb[1], n, n_channels, n_rows, next }, sums);
-                continue;
+            int64_t & of_tile = steps[n / N_ROWS_TILE];
+            of_tile           = n % N_ROWS_TILE == 0 ? step : std::min(of_tile, step);
+            rows[n]           = static_cast<int32_t>(r);
+            found[n++]        = record(row + r) + cell;
+        }
+        if (n > 0) {
+            transpose(found, n, weights);
+        }
+        return n;
+    }
+
+    void multiply_values(int64_t begin, int64_t end, int64_t row, int64_t n_rows) const {
+        auto *        sums       = reinterpret_cast<int32_t *>(own_);
+        float *       weights    = own_ + N_ROWS * a_.n_sums;
+        float *       converted  = weights + N_CELLS_SUMMED * N_ROWS;
+        const int64_t n_channels = std::min(end, a_.v->ne[0]) - begin;
+        std::fill_n(sums, N_ROWS * padded(n_channels, N_LANES), 0);
+        for (int64_t cell = 0; cell < a_.n_cells; cell += N_CELLS_SUMMED) {
+            int32_t          rows[N_ROWS];
+            int64_t          steps[N_ROWS / N_ROWS_TILE];
+            const int64_t    n     = take_weights(cell, row, n_rows, rows, steps, weights);
+            const cache_rows lying = rows_of(a_.v, cell, std::min(N_CELLS_SUMMED, a_.n_cells - cell));
+            if (a_.v->type == GGML_TYPE_F16 && n <= N_ROWS_DIRECT) {
+                const char * v = lying.row(0) + begin * sizeof(ggml_fp16_t);
+                add_block<f16>({ weights, rows, steps, n, v, lying.stride, lying.n, n_channels, lying.next }, sums);
+            } else if (n > 0) {
+                to_f32(lying, begin, n_channels, converted);
+                const auto * v = reinterpret_cast<const char *>(converted);
+                add_block<f32>({ weights, rows, steps, n, v, n_channels * sizeof(float), lying.n, n_channels, 0 },
+                               sums);
             }
-            for (int64_t c = 0; c < n; ++c) {
-                to_f32(a_.v->type, at<const char>(a_.v, cell + c, kv, i3), begin, n_channels,
-                       converted + c * n_channels);
-            }
-            const auto * v = reinterpret_cast<const char *>(converted);
-            add_block<f32>({ weights, v, n_channels * sizeof(float), n, n_channels, n_rows, 0 }, sums);
         }
         for (int64_t r = 0; r < n_rows; ++r) {
-            auto * out = at<float>(a_.op, head_of(kv, row + r), first_ + (row + r) % n_, i3);
-            for (int64_t i = begin; i < std::min(end, n_dims); ++i) {
-                const int64_t place = ((i - begin) / way::channels * N_ROWS + r) * way::channels + i % way::channels;
-                out[i]              = static_cast<float>(sums[place] - way::first);
+            const heavy_cells & end = this->end(row + r);
+            for (int32_t i = 0; i < end.n; ++i) {
+                const heavy_cell & h = end.cells[i];
+                to_f32(rows_of(a_.v, h.cell, 1), begin, n_channels, converted);
+                add_cell(converted, h.weight, h.exponent, n_channels, sums + r * N_LANES);
+            }
+            auto * out = at<float>(a_.op, head_of(row + r), first_ + (row + r) % n_, i3_);
+            for (int64_t i = 0; i < n_channels; ++i) {
+                const int64_t place = (i / N_LANES * N_ROWS + r) * N_LANES + i % N_LANES;
+                out[begin + i]      = static_cast<float>(sums[place]) * end.unit;
             }
         }
     }
 
     const attention & a_;
     int64_t           first_, n_; // rows
-    float *           scores_;
-    void *            own_; // this thread's memory
+    int64_t           kv_, i3_;
+    float *           records_;
+    float *           bounds_; // of values of each cell
+    float *           own_;
 };
 
 class flash_attention : public op_traits {
   public:
     bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
         const attention a(op);
-        size = a.bytes_of_scores() + n_threads * a.bytes_of_thread();
+        size = a.bytes_shared() + n_threads * a.bytes_of_thread();
         return true;
     }
 
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
         const attention a(op);
-        auto *          own   = static_cast<char *>(params->wdata) + params->ith * a.bytes_of_thread();
-        auto *          first = static_cast<char *>(params->wdata) + params->nth * a.bytes_of_thread();
+        auto *          own    = static_cast<char *>(params->wdata) + params->ith * a.bytes_of_thread();
+        auto *          shared = static_cast<char *>(params->wdata) + params->nth * a.bytes_of_thread();
         if (a.is_tiled) {
             compute_tiles(params, a, own);
             return true;
         }
         for (int64_t row = 0; row < a.q->ne[1]; row += a.n_together) {
-            compute(params, a, part(a, row, reinterpret_cast<float *>(first), own));
+            compute(params, a, row, reinterpret_cast<float *>(shared), own);
         }
         return true;
     }
@@ -308,46 +397,46 @@ class flash_attention : public op_traits {
     // Each thread has tiles of rows of its own. Later rows see more, so that threads take tiles in turns.
     static void compute_tiles(const ggml_compute_params * params, const attention & a, char * own) {
         const int64_t n_kv    = a.k->ne[2];
-        const int64_t n_slabs = n_kv * a.q->ne[3];
-        const int64_t n_tiles = (a.q->ne[1] + a.n_together - 1) / a.n_together * n_slabs;
-        auto *        scores  = reinterpret_cast<float *>(own);
+        const int64_t n_tiles = (a.q->ne[1] + a.n_together - 1) / a.n_together * a.n_slabs();
+        auto *        records = reinterpret_cast<float *>(own);
         for (int64_t i = params->ith; i < n_tiles; i += params->nth) {
-            const int64_t kv = i % n_kv;
-            const int64_t i3 = i / n_kv % a.q->ne[3];
-            const part    rows(a, i / n_slabs * a.n_together, scores, own + a.bytes_of_tile());
+            const int64_t first = i / a.n_slabs() * a.n_together;
+            const part    rows(a, first, i % n_kv, i / n_kv % a.k->ne[3], records, own + a.bytes_of_tile());
             for (int64_t block = 0; block < a.n_blocks; ++block) {
-                rows.multiply_block(block, kv, i3);
+                rows.multiply_block(block);
             }
             for (int64_t row = 0; row < rows.n_rows(); ++row) {
-                rows.soft_max(kv, row, i3);
+                rows.soft_max(row);
             }
-            rows.multiply_values(kv, i3, 0, a.n_sums);
+            rows.multiply_values(0, a.n_sums);
         }
     }
 
     // All threads share the cells, then the rows, then the channels of values.
-    static void compute(const ggml_compute_params * params, const attention & a, const part & rows) {
+    static void compute(const ggml_compute_params * params, const attention & a, int64_t first, float * shared,
+                        void * own) {
         const int64_t n_kv    = a.k->ne[2];
-        const int64_t n_slabs = n_kv * a.q->ne[3];
-        libggml().barrier(params->threadpool); // others may still read scores of the rows before
-        const auto [block, last_block] = share(params, n_slabs * a.n_blocks);
+        const auto    part_of = [&](int64_t slab) {
+            return part(a, first, slab % n_kv, slab / n_kv, shared, own);
+        };
+        libggml().barrier(params->threadpool); // others may still read records of the rows before
+        const auto [block, last_block] = share(params, a.n_slabs() * a.n_blocks);
         for (int64_t i = block; i < last_block; ++i) { // a cell's heads lie one after another
-            rows.multiply_block(i / n_kv % a.n_blocks, i % n_kv, i / n_kv / a.n_blocks);
+            part_of(i / n_kv / a.n_blocks * n_kv + i % n_kv).multiply_block(i / n_kv % a.n_blocks);
         }
         libggml().barrier(params->threadpool);
-        const auto [row, last_row] = share(params, n_slabs * rows.n_rows());
-        for (int64_t i = row; i < last_row; ++i) {
-            const int64_t slab = i / rows.n_rows();
-            rows.soft_max(slab % n_kv, i % rows.n_rows(), slab / n_kv);
+        const int64_t n_rows     = part_of(0).n_rows();
+        const auto [row, n_last] = share(params, a.n_slabs() * n_rows);
+        for (int64_t i = row; i < n_last; ++i) {
+            part_of(i / n_rows).soft_max(i % n_rows);
         }
         libggml().barrier(params->threadpool);
         const int64_t n_groups      = a.n_sums / N_CHANNELS;
-        const auto [group, n_total] = share(params, n_slabs * n_groups);
+        const auto [group, n_total] = share(params, a.n_slabs() * n_groups);
         for (int64_t i = group; i < n_total;) { // as many channels of a head as this thread has
             const int64_t begin = i % n_groups;
             const int64_t end   = std::min(n_groups, begin + n_total - i);
-            const int64_t slab  = i / n_groups;
-            rows.multiply_values(slab % n_kv, slab / n_kv, begin * N_CHANNELS, end * N_CHANNELS);
+            part_of(i / n_groups).multiply_values(begin * N_CHANNELS, end * N_CHANNELS);
             i += end - begin;
         }
     }

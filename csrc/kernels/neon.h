@@ -135,6 +135,8 @@ NEON_OF_TWO(sub_epi32, bytes(vsubq_s32(dwords(a), dwords(b))))
 NEON_OF_TWO(and_si, vandq_s8(a, b))
 NEON_OF_TWO(or_si, vorrq_s8(a, b))
 NEON_OF_TWO(xor_si, veorq_s8(a, b))
+NEON_OF_TWO(max_epi16, bytes(vmaxq_s16(words(a), words(b))))
+NEON_OF_TWO(min_epi16, bytes(vminq_s16(words(a), words(b))))
 NEON_OF_TWO(cmpeq_epi8, bytes(vceqq_s8(a, b)))
 NEON_OF_TWO(cmpgt_epi32, bytes(vcgtq_s32(dwords(a), dwords(b))))
 NEON_OF_TWO(packs_epi16, vcombine_s8(vqmovn_s16(words(a)), vqmovn_s16(words(b))))
@@ -491,6 +493,11 @@ NEON_INLINE __m256i _mm256_cvtepi8_epi16(__m128i a) {
 NEON_INLINE __m256i _mm256_cvtepu8_epi32(__m128i a) {
     const uint16x8_t x = vmovl_u8(vget_low_u8(vreinterpretq_u8_s8(a)));
     return { bytes(vmovl_u16(vget_low_u16(x))), bytes(vmovl_high_u16(x)) };
+}
+
+NEON_INLINE __m256i _mm256_cvtepi8_epi32(__m128i a) {
+    const int16x8_t x = vmovl_s8(vget_low_s8(a));
+    return { bytes(vmovl_s16(vget_low_s16(x))), bytes(vmovl_high_s16(x)) };
 }
 
 NEON_INLINE __m256 _mm256_cvtepi32_ps(__m256i a) {

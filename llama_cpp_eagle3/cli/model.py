@@ -89,14 +89,12 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     given = _given(args)
     if draft is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
         given = {name: value for name, value in given.items() if not name.startswith("draft_")}
-    flash_attn = args.flash_attn == "on"
+    flash_attn: bool | None = args.flash_attn == "on"
     if args.flash_attn == "auto":
-        # On a CPU logits would differ from those of plain llama_cpp in their third digit. It is worth that where slots
-        # share their cells: without flash attention each row reads those of all.
         is_remote = bool((local_accelerators() and args.devices != ["none"]) or args.rpc_servers)
+        # without flash attention each row reads the cells of all slots that share them
         is_shared = bool(more.get("kv_unified")) and more.get("n_parallel", 1) > 1
-        # the V cache can be quantized under flash attention only
-        flash_attn = is_remote or is_shared or args.type_v not in (None, "f32", "f16", "bf16")
+        flash_attn = True if is_remote or is_shared else None
     bar = progress_bar(1.0, "loading")
     options = {
         **given,

@@ -199,7 +199,7 @@ class LlamaOptions(TypedDict, total=False):
         ),
     ]
     flash_attn: Annotated[
-        bool,
+        bool | None,
         _context(
             "-fa --flash-attn",
             "on|off|auto",
@@ -208,8 +208,11 @@ class LlamaOptions(TypedDict, total=False):
             default="auto",
             bare="on",
             env="LLAMA_ARG_FLASH_ATTN",
-            differs="auto is on where there may be an accelerator, where slots share their cells, or the V cache is "
-            "quantized; llama.cpp tries its graph",
+            differs="auto is on where our CPU kernels compute the attention, where there may be an accelerator, where "
+            "slots share their cells, or the V cache is quantized; llama.cpp tries its graph",
+            doc="flash attention. `None`: on where our CPU kernels compute the attention, unless K or V are F32 "
+            "(it rounds them to F16) or the model embeds; and where V is quantized. Else off, as in llama_cpp. "
+            "`loaded.attention` says what holds",
         ),
     ]
     op_offload: Annotated[
@@ -263,7 +266,7 @@ class LlamaOptions(TypedDict, total=False):
             "type of the target's V cache (default: f16)",
             one_of(CACHE_TYPES),
             env="LLAMA_ARG_CACHE_TYPE_V",
-            doc="ggml type of its V cache; a quantized one needs `flash_attn=True`. `None`: F16",
+            doc="ggml type of its V cache; only flash attention reads a quantized one. `None`: F16",
         ),
     ]
     spm_infill: bool
@@ -272,4 +275,4 @@ class LlamaOptions(TypedDict, total=False):
 
 LLAMA_DEFAULTS: Mapping[str, Any] = {
     name: inspect.signature(Llama.__init__).parameters[name].default for name in LlamaOptions.__annotations__
-}
+} | {"flash_attn": None}

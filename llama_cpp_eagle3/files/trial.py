@@ -50,7 +50,7 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
     request = {
         "path": path,
         "kv_overrides": {k: v for k, v in overrides.items() if isinstance(v, (int, float, str))},
-        "flash_attn": bool(options.get("flash_attn")),
+        "flash_attn": options.get("flash_attn") is None or bool(options["flash_attn"]),
         "vocab_only": bool(options.get("vocab_only")),
     }
     digest = _digest(n_header, request)

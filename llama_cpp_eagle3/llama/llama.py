@@ -108,7 +108,7 @@ class Eagle3Llama(LlamaCompletion):
             self._loading.tell_rotation(llama_options)
             self._loading.check_files(llama_options, given["checked"])
             with file_errors(path):
-                llama = load_llama(path, llama_options, self._loading, self._stack)
+                llama = load_llama(path, llama_options, self._loading, self._stack, self._log)
                 self._set_attributes(llama)
             self._start(llama)
         except BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from llama_cpp import llama_chat_format
 from llama_cpp._internals import LlamaContext, LlamaModel
 
 from ..files.model_file import guard_tokenizer, kv_overrides
+from ..ggml_types import FLOAT_TYPES
 from .loading import Loading
 
 _MODEL_FIELDS = ("split_mode", "main_gpu", "vocab_only")
@@ -41,7 +42,9 @@ class LoadedLlama:
     ctx: LlamaContext
 
 
-def load_llama(path: str, arguments: Mapping[str, Any], loading: Loading, stack: ExitStack) -> LoadedLlama:
+def load_llama(
+    path: str, arguments: Mapping[str, Any], loading: Loading, stack: ExitStack, log: Callable[[str], None]
+) -> LoadedLlama:
     """Load a target's model and make its context.
 
     Args:
@@ -49,6 +52,7 @@ def load_llama(path: str, arguments: Mapping[str, Any], loading: Loading, stack:
         arguments: all of `llama_cpp.Llama`.
         loading: what drafting needs of the parameters.
         stack: frees the model, which frees its contexts.
+        log: called with lines for the user.
 
     Raises:
         ValueError: an argument cannot work, or llama.cpp does not load the model or makes no context; see
@@ -66,6 +70,9 @@ def load_llama(path: str, arguments: Mapping[str, Any], loading: Loading, stack:
     options["n_ctx"] = options["n_ctx"] or model.n_ctx_train()
     options["n_batch"] = min(options["n_ctx"], options["n_batch"])
     context_params = _context_params(options)
+    loading.register_kernels(model.model, max(1, context_params.n_threads), log)
+    if options["flash_attn"] is None and _suits_flash(context_params, loading):
+        context_params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
     loading.preset_context(context_params)
     loading.load_adapters(model.model)
     loading.fit_context(context_params, model.model)
@@ -110,6 +117,13 @@ def _context_params(options: Mapping[str, Any]) -> Any:
     has_flash = bool(options["flash_attn"])
     params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if has_flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return params
+
+
+def _suits_flash(params: Any, loading: Loading) -> bool:
+    """Whether a context has flash attention where the user does not say: ours, or the only one that reads its V."""
+    # llama.cpp's graphs of flash attention round K and V of F32 to F16, which encoders have too
+    rounds = params.embeddings or lib.GGML_TYPE_F32 in (params.type_k, params.type_v)
+    return params.type_v not in FLOAT_TYPES or (loading.attends and not rounds)
 
 
 def chat_handlers(model: LlamaModel, metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -227,7 +227,14 @@ class LoadedModel:
         if params.n_threads_batch != params.n_threads:
             threads += f", {params.n_threads_batch} for batches"
         head = "" if self.head is None else f"; head on {self._draft_device}"
-        return f"target {layers}{head}; {threads}; {self.cpu_kernels_used}"
+        return f"target {layers}{head}; {threads}; {self.attention}; {self.cpu_kernels_used}"
+
+    @property
+    def attention(self) -> str:
+        """Whether the target has flash attention, and what computes its attention on a CPU."""
+        has_flash = self._context_params.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        by = ", by our kernels" if self._loading.attends else ""
+        return f"{'flash attention' if has_flash else 'no flash attention'}{by}"
 
     @property
     def _devices(self) -> tuple[str, ...] | None:
@@ -280,6 +287,7 @@ class LoadedModel:
             "cpu_kernels_draft": self._draft_kernels,
             "draft_type": draft.type,
             "types": [params.type_k, params.type_v, draft.type_k, draft.type_v],
+            "flash_attn_type": params.flash_attn_type,
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
             **loading.model.costs_key(),
         }

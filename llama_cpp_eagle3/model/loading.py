@@ -219,12 +219,20 @@ class Loading:
         if self.servers is not None:
             self.servers.close()
 
-    def make_target(self, ctx: Any, model: Any, log: Callable[[str], None]) -> Target:
-        """Make the target of a context that llama_cpp made."""
+    def register_kernels(self, model: Any, n_threads: int, log: Callable[[str], None]) -> None:
+        """Have our CPU kernels compute what they serve of a llama_model, measured first if need be."""
         if self.kernel_choice.mode != "off":
             matrices = model_matrices(int(model))
-            n_threads = max(1, int(lib.llama_n_threads(ctx)))
             self.kernels = CpuKernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
+
+    @property
+    def attends(self) -> bool:
+        """Whether our CPU kernels compute the target's attention: its queries come from weights that they serve."""
+        has_weights = self.kernels is not None and bool(self.kernels.n_weights)
+        return has_weights and self._is_on_cpu and self.servers is None
+
+    def make_target(self, ctx: Any, model: Any, log: Callable[[str], None]) -> Target:
+        """Make the target of a context that llama_cpp made."""
         self.model.set_adapters(ctx, self._adapters)
         if self._why_no_guards:
             log(self._why_no_guards)

@@ -228,7 +228,8 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             f"expected n_ctx in 0..{N_CTX_MAX}, n_batch >= 1 and n_ubatch >= 1, found "
             f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
         )
-    if options.get("type_v") not in (None, *FLOAT_TYPES) and not options.get("flash_attn"):
+    flash_attn = options.get("flash_attn")
+    if options.get("type_v") not in (None, *FLOAT_TYPES) and flash_attn is not None and not flash_attn:
         raise ValueError("type_v: only flash attention reads a quantized V cache: use flash_attn=True too")
     if options.get("vocab_only") and options.get("embedding"):
         raise ValueError("vocab_only and embedding exclude each other: nothing can be evaluated without weights")

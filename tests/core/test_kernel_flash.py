@@ -212,7 +212,7 @@ PROMPTS = [  # rows, heads, heads of keys, dimensions of K and of V, cells
 @pytest.mark.parametrize("types", [(Type.F16, Type.F16), (Type.Q8_0, Type.BF16), (Type.F32, Type.Q4_0)])
 @pytest.mark.parametrize("shape", PROMPTS, ids=["-".join(map(str, shape)) for shape in PROMPTS])
 def test_prompts(shape: Any, types: Any) -> None:
-    """More rows than a draft has are computed in tiles: right, and the same with any threads and rows after them."""
+    """More rows than a draft has are computed in tiles: right, and as in short passes, whatever else there is."""
     n_rows, n_heads, n_kv, n_dims, n_dims_v, n_cells = shape
     if any(n % 32 for n in (n_dims, n_dims_v)) and types != (Type.F16, Type.F16):
         n_dims, n_dims_v = -(-n_dims // 32) * 32, -(-n_dims_v // 32) * 32
@@ -222,6 +222,9 @@ def test_prompts(shape: Any, types: Any) -> None:
     for n_threads in (1, 5):
         np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
     np.testing.assert_array_equal(case.attend(slice(0, 65))[1], expected[:, :65])
+    np.testing.assert_array_equal(case.attend(slice(7, 20))[1], expected[:, 7:20])
+    order = np.random.default_rng(0).permutation(n_cells)
+    np.testing.assert_array_equal(case.attend(cells=order)[1], expected)
     case.weights.close()
 
 
@@ -238,6 +241,88 @@ def test_prompts_with_any_masks(seed: int) -> None:
     seen = (distance >= 0) & (distance < rng.integers(20, 600)) & (owner if seed % 3 else True)
     case.mask = np.where(seen, -np.abs(distance) / 16 if case.max_bias else 0, -np.inf).astype(np.float32)
     check(case)
+    expected = case.attend()[1]
+    order = rng.permutation(n_cells)
+    np.testing.assert_array_equal(case.attend(cells=order)[1], expected)
+    row = int(rng.integers(n_rows))
+    np.testing.assert_array_equal(case.attend(slice(row, row + 1), order)[1][:, 0], expected[:, row])
+    case.weights.close()
+
+
+@pytest.mark.parametrize("n_cells", [1, 2, 9, 31, 32, 33, 40, 64, 100, 1000])
+def test_all_cells_weigh_the_same(n_cells: int) -> None:
+    """So the sums of blocks are as large as they can be, and so are their parts."""
+    case = make(3, 4, 2, 64, 64, n_cells)
+    case.x[:] = 0
+    case.mask = None
+    case.v[:, :, :32] = 1
+    case.v[:, :, 32:] = np.where(np.arange(n_cells)[:, None] % 3, -1, 1)
+    queries, found = case.attend()
+    # half a unit of 2^-27 for each cell: all products are rounded alike
+    np.testing.assert_allclose(found, case.expected(queries), rtol=0, atol=3e-7 + n_cells * 2.0**-28)
+    order = np.random.default_rng(0).permutation(n_cells)
+    np.testing.assert_array_equal(case.attend(cells=order)[1], found)
+    case.weights.close()
+
+
+@pytest.mark.parametrize("sharpness", [4.0, 16.0, 64.0])
+@pytest.mark.parametrize("types", [(Type.F16, Type.F16), (Type.Q8_0, Type.Q8_0), (Type.F32, Type.F32)])
+def test_a_few_cells_weigh_much(types: Any, sharpness: float) -> None:
+    """Some weigh most of all, many little, and some nothing."""
+    case = make(5, 6, 2, 64, 64, 700, types=types)
+    case.x *= sharpness
+    queries, found = case.attend()
+    # scores are float32: their last bits are those of weights
+    np.testing.assert_allclose(found, case.expected(queries), rtol=0, atol=1e-6 * sharpness)
+    for seed in range(2):
+        order = np.random.default_rng(seed).permutation(700)
+        for row in range(5):
+            np.testing.assert_array_equal(case.attend(slice(row, row + 1), order)[1][:, 0], found[:, row])
+    case.weights.close()
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-30, 1e-6, 1e4, 1e30])
+def test_values_of_any_size(factor: float) -> None:
+    case = make(4, 4, 2, 64, 64, 200, types=(Type.F16, Type.F32 if factor in (1e-30, 1e30) else Type.F16))
+    case.v *= np.float32(factor)
+    queries, found = case.attend()
+    # below 1e-25 nothing is left
+    atol = 4e-6 * factor if factor > 1e-25 else 1e-29
+    np.testing.assert_allclose(found, case.expected(queries), rtol=0, atol=max(atol, 1e-9 * (factor == 1e-6)))
+    case.weights.close()
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("type_v", [Type.F16, Type.F32, Type.BF16])
+def test_values_that_are_no_numbers(type_v: Any, value: float) -> None:
+    """A row that sees one has no numbers; what sees nothing near it has its own."""
+    case = make(3, 4, 2, 64, 64, 256, types=(Type.F16, type_v))
+    assert case.mask is not None
+    case.mask[:] = 0
+    case.mask[1, :128] = -np.inf
+    expected = case.attend()[1]
+    case.v[:, 40, 7] = value
+    found = case.attend()[1]
+    np.testing.assert_array_equal(found[:, 1], expected[:, 1])
+    assert np.isnan(found[:, [0, 2]]).all()
+    case.weights.close()
+
+
+@pytest.mark.parametrize("n_per_sequence", [1, 5, 20])
+def test_rows_read_the_cells_of_their_sequence(n_per_sequence: int) -> None:
+    """Rows of several sequences of a pool: of the others' cells nothing is read, whatever is in them."""
+    n = 4 * n_per_sequence
+    case = make(n, 6, 2, 64, 64, 512)
+    owner = np.arange(n) // n_per_sequence
+    case.mask = np.where(owner[:, None] == np.arange(512) // 128, 0, -np.inf).astype(np.float32)
+    check(case)
+    together = case.attend()[1]
+    case.k[:, 128:256] = case.v[:, 128:256] = np.nan
+    found = case.attend()[1]
+    np.testing.assert_array_equal(found[:, owner != 1], together[:, owner != 1])
+    for i in (0, 2, 3):
+        alone = case.attend(owner == i, slice(128 * i, 128 * i + 128))[1]
+        np.testing.assert_array_equal(alone, together[:, owner == i])
     case.weights.close()
 
 

@@ -170,7 +170,7 @@ def test_the_drafter_goes_on(tmp_path: Path) -> None:
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "type_k": {"type_k": 8},
-    "flash_attn": {"flash_attn": True},
+    "flash_attn": {"flash_attn": False},
     "kv_unified": {"n_parallel": 2, "kv_unified": False},
     "cpu_kernels": {"cpu_kernels": "off"},
     "rope": {"rope_freq_base": 20_000.0},

@@ -43,6 +43,20 @@ def test_flash_attention(targets: dict[str, Path], cache_type: int) -> None:
     assert bit_equal.differing_passes(targets["Q4_0"], flash_attn=True, cache_type=cache_type) == []
 
 
+@pytest.mark.parametrize("cache_type", [1, 8], ids=["F16", "Q8_0"])
+def test_long_prompts(targets: dict[str, Path], cache_type: int) -> None:
+    """With flash attention rows of any number are as those alone, however a prompt is cut into passes."""
+    options: dict[str, Any] = {"n_threads": 2, "flash_attn": True, "cache_type": cache_type}
+    with closing(bit_equal.Context(targets["Q4_0"], **options)) as context:
+        tokens = np.random.default_rng(3).integers(300, 3000, 150).tolist()
+        rows = [(t, i, [0]) for i, t in enumerate(tokens)]
+        together = context.decode(*rows)
+        for n in (1, 40, 70):
+            context.clear()
+            parts = [context.decode(*rows[i : i + n]) for i in range(0, len(rows), n)]
+            assert same(np.concatenate(parts), together)
+
+
 def test_ggml_alone_differs(targets: dict[str, Path]) -> None:
     """What is compared can differ."""
     for flash_attn in (False, True):

@@ -35,7 +35,9 @@ needs_kernel = pytest.mark.skipif(not _core.cpu_kernel_names(), reason="no kerne
 
 @needs_kernel
 def test_logits_are_those_of_ggml(pair: tuple[str, str]) -> None:
-    with closing(load(pair, "on", logits_all=True)) as ours, closing(load(pair, "off", logits_all=True)) as ggml:
+    # flash attention rounds neither queries nor weights of cells to F16
+    options: dict[str, Any] = {"logits_all": True, "flash_attn": False}
+    with closing(load(pair, "on", **options)) as ours, closing(load(pair, "off", **options)) as ggml:
         assert "matrices by q4_0x8/" in ours.loaded.where
         assert "matrices by" not in ggml.loaded.where
         tokens = ours.tokenize(TEXT)
@@ -58,7 +60,7 @@ def assert_same_logits(ours: Eagle3Llama, ggml: Eagle3Llama, tokens: list[int]) 
 def test_logits_of_experts_are_those_of_ggml(tmp_path: Path) -> None:
     path = tmp_path / "experts.gguf"
     write_target(path, Shape(3, 256, 256, 4, 2, 512, 256, 256, arch="gpt-oss", n_embd_head=64, n_expert=8), "Q4_0")
-    options: dict[str, Any] = {"logits_all": True, "n_ctx": 64, "n_threads": 2, "verbose": False}
+    options: dict[str, Any] = {"logits_all": True, "n_ctx": 64, "n_threads": 2, "verbose": False, "flash_attn": False}
     with (
         closing(Eagle3Llama(path, cpu_kernels="on", **options)) as ours,
         closing(Eagle3Llama(path, cpu_kernels="off", **options)) as ggml,
@@ -98,6 +100,37 @@ def test_text_is_that_of_plain_llama(pair: tuple[str, str]) -> None:
         assert ours(tokens, **options)["choices"][0]["text"] == before
         assert ours.last_stats.mean_acceptance_length > 1
         assert plain(tokens, **options)["choices"][0]["text"] == before
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("cpu_kernels", "options", "expected"),
+    [
+        ("on", {}, "flash attention, by our kernels"),
+        ("auto", {}, "flash attention, by our kernels"),
+        ("on", {"flash_attn": False}, "no flash attention, by our kernels"),
+        ("on", {"type_k": "q8_0", "type_v": "q8_0"}, "flash attention, by our kernels"),
+        ("on", {"embedding": True}, "no flash attention, by our kernels"),
+        ("on", {"type_k": "f32"}, "no flash attention, by our kernels"),
+        ("off", {}, "no flash attention"),
+        ("off", {"flash_attn": True}, "flash attention"),
+        ("off", {"type_v": "q8_0"}, "flash attention"),
+    ],
+)
+def test_flash_attention_where_it_is_ours(
+    pair: tuple[str, str], cpu_kernels: str, options: dict[str, Any], expected: str
+) -> None:
+    """Unless the user says otherwise; and it is said."""
+    with closing(Eagle3Llama(pair[0], cpu_kernels=cpu_kernels, n_ctx=64, verbose=False, **options)) as llm:
+        assert llm.loaded.attention == expected
+        assert f"; {expected}; " in llm.loaded.where
+        has_flash = llm.context_params.flash_attn_type == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        assert has_flash == (not expected.startswith("no "))
+
+
+def test_quantized_values_need_flash_attention(tiny_target: Any) -> None:
+    with pytest.raises(ValueError, match="use flash_attn=True too"):
+        Eagle3Llama(tiny_target.path, type_v="q8_0", flash_attn=False, verbose=False)
 
 
 @needs_kernel

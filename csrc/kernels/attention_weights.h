@@ -1,0 +1,103 @@
+// What a row weighs cells by, of its scores, so that sums of products with values are exact (attention_values.h).
+#pragma once
+
+#include "kernels/attention_cache.h"
+#include "kernels/attention_exp.h"
+#include "kernels/attention_values.h"
+
+#ifdef EAGLE3_HAS_KERNELS
+
+#include <cmath>
+
+namespace eagle3::kernels::avx2 {
+
+AVX2 inline float largest_lane(__m256 v) {
+    const __m128 x = halves(v);
+    const __m128 y = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+
+AVX2 inline float largest(const float * x, int64_t n) {
+    __m256 max = _mm256_set1_ps(-INF);
+    for (int64_t i = 0; i < n; i += 8) {
+        max = _mm256_max_ps(max, _mm256_loadu_ps(x + i));
+    }
+    return largest_lane(max);
+}
+
+// What no value of the cells that weigh something exceeds.
+AVX2 inline float bound_of_values(const float * weights, const float * bounds, int64_t n, float bound) {
+    __m256 max = _mm256_set1_ps(bound);
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256 empty = _mm256_cmp_ps(_mm256_loadu_ps(weights + i), _mm256_setzero_ps(), _CMP_EQ_OQ);
+        max                = _mm256_max_ps(max, _mm256_andnot_ps(empty, _mm256_loadu_ps(bounds + i)));
+    }
+    return largest_lane(max);
+}
+
+// A row's weights are multiplied by one number, so that all products add up to less than 2^27. A cell that weighs much,
+// about 1/32 of all or more, is left out of blocks and has a part of its weight, so that any product is below 2^22.
+constexpr float   SUM_MAX      = (1 << 27) / 1.01f; // less what rounding adds
+constexpr float   PRODUCTS_MAX = (1 << 22) / 1.01f; // of products that are summed in floats
+constexpr int64_t N_HEAVY      = 36;                // cells of a row, at most
+
+struct heavy_cell {
+    int32_t cell;
+    int32_t exponent; // its weight is this times 2^exponent
+    float   weight;
+};
+
+// how many cells of 32 may be summed in floats, by what products of eight cells each do not exceed; 64: with 32 others
+inline int64_t cells_together(const float * loads) {
+    const float pairs[] = { loads[0] + loads[1], loads[2] + loads[3] };
+    const float all     = pairs[0] + pairs[1];
+    return all < PRODUCTS_MAX / 2                               ? 64
+           : all < PRODUCTS_MAX                                 ? 32
+           : std::max(pairs[0], pairs[1]) < PRODUCTS_MAX        ? 16
+           : *std::max_element(loads, loads + 4) < PRODUCTS_MAX ? 8
+                                                                : 1;
+}
+
+// Heavy ones of eight cells are appended to a list, and weigh nothing here. Returns what products of the others make.
+inline float take_heavy(float * y, const float * bounds, int32_t cell, heavy_cell * heavy, int32_t & n_heavy) {
+    float load = 0.0f;
+    for (int i = 0; i < 8; ++i) {
+        const float product = y[i] == 0.0f ? 0.0f : y[i] * bounds[i];
+        if (product < PRODUCTS_MAX || n_heavy == N_HEAVY) {
+            load += product;
+            continue;
+        }
+        int exponent = 0;
+        std::frexp(product / PRODUCTS_MAX, &exponent);
+        heavy[n_heavy++] = { cell + i, exponent, std::ldexp(y[i], -exponent) };
+        y[i]             = 0.0f;
+    }
+    return load;
+}
+
+// Weights of 32 cells times a factor, with their last bit set; what is too small to have all bits is zero. Heavy ones
+// are appended to a list, and are zero. Returns how many cells may be summed in floats.
+AVX2 inline int64_t finish_weights(float * y, const float * bounds, int32_t cell, float factor, heavy_cell * heavy,
+                                   int32_t & n_heavy) {
+    const __m256 last     = _mm256_castsi256_ps(_mm256_set1_epi32(1));
+    const __m256 smallest = _mm256_set1_ps(std::numeric_limits<float>::min());
+    __m256       products[4];
+    for (int i = 0; i < 4; ++i) {
+        __m256 p = _mm256_mul_ps(_mm256_loadu_ps(y + 8 * i), _mm256_set1_ps(factor));
+        p        = _mm256_andnot_ps(_mm256_cmp_ps(p, smallest, _CMP_LT_OQ), _mm256_or_ps(p, last));
+        _mm256_storeu_ps(y + 8 * i, p);
+        const __m256 empty = _mm256_cmp_ps(p, _mm256_setzero_ps(), _CMP_EQ_OQ); // their bounds may be infinite
+        products[i]        = _mm256_andnot_ps(empty, _mm256_mul_ps(p, _mm256_loadu_ps(bounds + 8 * i)));
+    }
+    float loads[4];
+    _mm_storeu_ps(loads, sum4(products[0], products[1], products[2], products[3]));
+    for (int i = 0; i < 4; ++i) {
+        if (loads[i] >= PRODUCTS_MAX) {
+            loads[i] = take_heavy(y + 8 * i, bounds + 8 * i, cell + 8 * i, heavy, n_heavy);
+        }
+    }
+    return cells_together(loads);
+}
+
+} // namespace eagle3::kernels::avx2
+#endif
