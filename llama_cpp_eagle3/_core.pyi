@@ -1,7 +1,7 @@
 """Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -969,12 +969,21 @@ class DflashDrafter(Drafter):
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.
 
-    Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a drift
-    that all n share, a correction per n, and what the depth of the context adds to a pass and to each row.
+    Between measured n the larger neighbour counts, above them it grows in proportion; of a mixture of experts both
+    follow the experts that n rows read. `observe` refines it: a drift that all n share, a correction per n, and what
+    the depth of the context adds to a pass and to each row.
     """
 
-    def __init__(self, measured: Mapping[int, float]) -> None:
-        """measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times not > 0."""
+    def __init__(
+        self,
+        measured: Mapping[int, float],
+        growth: tuple[float, float] = (0.0, 0.0),
+        experts: tuple[int, int] = (0, 0),
+    ) -> None:
+        """measured: rows -> microseconds, at least one. growth: as the attribute, of an earlier one. experts: of a
+        mixture all, and those that a row uses. ValueError for rows outside 1..128, times not > 0, growth below 0 or
+        more experts in use than there are.
+        """
     def at(self, n: int) -> float:
         """Microseconds of n rows, as of now."""
     def observe(self, n: int, t_us: float) -> None:
@@ -1048,21 +1057,6 @@ class NgramDrafter:
     def n_bytes(self, seq_id: int = 0) -> int:
         """Memory of a sequence's text."""
 
-class DrawKind:
-    """How a text's tokens are sampled, as far as the drafter can compute it."""
-
-    GREEDY: ClassVar[DrawKind]
-    """The most probable one."""
-    KNOWN: ClassVar[DrawKind]
-    """Sampled with noise that the drafter computes too."""
-    UNKNOWN: ClassVar[DrawKind]
-    """Drawn with noise that it does not know."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
 class DraftShape:
     """A draft of a fixed shape: a tree as in EAGLE-2, of which a chain is the one with top_k 1.
 
@@ -1088,16 +1082,14 @@ class DraftRequest:
         n_room: int,
         n_max: int = ...,
         ngram_n_max: int = ...,
-        draw: DrawKind | None = None,
         drafters: int = -1,
         shape: DraftShape | None = None,
         n_past: int = 0,
     ) -> None:
         """id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max,
         ngram_n_max: tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not
-        asked. draw: how its tokens are chosen; None: as before, and greedy at first. drafters: which may be asked, as
-        bits. shape: what to draft; None: what pays best. n_past: tokens before id_last, on which the price of passes
-        depends.
+        asked. drafters: which may be asked, as bits. shape: what to draft; None: what pays best. n_past: tokens before
+        id_last, on which the price of passes depends.
         """
 
 class Policy:
@@ -1175,7 +1167,9 @@ class Policy:
         were drafted behind first graphs; `draft_tokens`, {drafted tokens verified: steps}; `draft_us`; `planning_us`,
         own time; `tokens_per_second`, the current estimate; `unread`, of each drafter's prompt that it has not read, in
         the last step: microseconds that reading takes, that its drafts would have saved in this text, and that reading
-        may cost; `is_open`, whether a gate for one sequence is.
+        may cost; `saved_us`, what each drafter's drafts have saved so far (negative: cost), beyond what the others
+        would have; `ngram_saved_us`, what n-grams did in steps that asked no drafter; `is_open`, whether each is asked
+        in each step of one sequence at the moment.
         """
 
 def grammar_sampler(
