@@ -123,13 +123,13 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
                 s.asked.push_back(r);
             }
         }
-        const int32_t n_nodes = std::min(r.n_room, params_.n_nodes_max);
+        sequence &    seq     = sequences_[static_cast<size_t>(r.seq_id)];
+        const int32_t n_nodes = std::min({ r.n_room, params_.n_nodes_max, seq.n_ngram });
         if (std::min(r.ngram_n_max, n_nodes) > 0) {
-            ngram_->propose(r.seq_id, std::min(r.ngram_n_max, r.n_room), n_nodes, params_.top_k, suggested_);
+            ngram_->propose(r.seq_id, std::min(r.ngram_n_max, n_nodes), n_nodes, params_.top_k, suggested_);
             candidates_.add(r.seq_id, suggested_);
         }
-        sequence & seq = sequences_[static_cast<size_t>(r.seq_id)];
-        seq.open       = seq.open && seq.id_last == r.id_last; // else it is not the text that was judged
+        seq.open = seq.open && seq.id_last == r.id_last; // else it is not the text that was judged
     }
     step_.value_ngram = step_.value = best(step_.n_best);
     for (source & s : sources_) {
@@ -354,7 +354,8 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
         if (!seq.open) {
             break;
         }
-        int32_t next = -1;
+        int32_t next    = -1;
+        bool    is_over = false; // if nothing is next, n-grams were wrong
         for (size_t i = static_cast<size_t>(seq.at + 1); i < judged_.size(); ++i) {
             const candidates::node & n = judged_[i];
             if (n.parent != seq.at || n.seq_id != seq_id) {
@@ -370,10 +371,13 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
             }
             if (n.p_ngram > 0.0f) {
                 ngram_acceptance_.observe(n.p_ngram, n.depth, seq_id, rank::best, accepted);
+                is_over = true;
+                seq.n_ngram *= accepted && n.depth == seq.n_ngram ? 2 : 1;
             }
         }
-        seq.at   = next;
-        seq.open = next >= 0;
+        seq.n_ngram = is_over && next < 0 ? n_ngram_first : seq.n_ngram;
+        seq.at      = next;
+        seq.open    = next >= 0;
     }
     if (!tokens.empty()) {
         seq.id_last = tokens.back();
@@ -421,6 +425,7 @@ void planner::reset(llama_seq_id seq_id) {
     check(seq_id);
     ngram_acceptance_.reset(seq_id);
     sequences_[static_cast<size_t>(seq_id)].open      = false;
+    sequences_[static_cast<size_t>(seq_id)].n_ngram   = n_ngram_first;
     sequences_[static_cast<size_t>(seq_id)].is_probed = is_one_in_four(n_texts_++);
     for (source & s : sources_) {
         s.reset(seq_id);

@@ -97,7 +97,10 @@ class planner {
     planner_stats stats;
 
   private:
+    static constexpr int32_t n_ngram_first = 32;
+
     struct sequence {
+        int32_t     n_ngram   = n_ngram_first; // tokens of its n-grams: twice as many once so many were right
         llama_token id_last   = -1;
         int32_t     at        = -1;    // the text has come this far along judged_
         bool        open      = false; // and may go on along them
