@@ -39,6 +39,7 @@ HERE = Path(__file__).parent
 SOURCES = HERE.parent / "csrc"
 RESULTS = HERE / "results" / "planner.json"
 
+_STEP_CONSTANTS = 5  # of five scenarios one is replayed for each constant: there are two runs for each
 _SKIPPED = {"n_max", "n_depth", "n_common", "n_knots"}  # sizes of arrays
 _FLOAT = re.compile(
     r"^(?P<static> +static )?constexpr (?P<type>float|int32_t) +(?P<name>\w+) *= (?P<value>[^;]+);", re.MULTILINE
@@ -102,10 +103,10 @@ def build(folder: Path) -> Path:
     return program
 
 
-def write_inputs(folder: Path, some: str) -> list[tuple[str, str]]:
+def write_inputs(folder: Path, some: str, step: int = 1) -> list[tuple[str, str]]:
     """Write recordings and scenarios as replay.cpp reads them; returns (group, name) of the scenarios.
 
-    some: scenarios whose group and name contain this.
+    some: scenarios whose group and name contain this. step: one in so many of them.
     """
     kinds: dict[str, list[int]] = {}
     words: list[str] = []
@@ -125,7 +126,7 @@ def write_inputs(folder: Path, some: str) -> list[tuple[str, str]]:
                 words.append(" ".join([str(len(tokens)), *(f"{t} {p}" for t, p in zip(tokens, probs, strict=True))]))
         words += [" ".join(map(str, [len(probs), *probs])) for probs in line["astray"]]
     (folder / "recordings").write_text("\n".join([str(len(lines)), *words]) + "\n", encoding="utf-8")
-    found = [x for x in scenarios(kinds) if some in f"{x[0]}: {x[1]}"]
+    found = [x for x in scenarios(kinds) if some in f"{x[0]}: {x[1]}"][::step]
     text = "".join(" ".join(f"{k}={v}" for k, v in values.items()) + "\n" for _, _, values in found)
     (folder / "scenarios").write_text(text, encoding="utf-8")
     return [(group, name) for group, name, _ in found]
@@ -138,10 +139,10 @@ Speeds = list[list[list[float]]]
 class Replay:
     """The compiled program and its inputs."""
 
-    def __init__(self, folder: Path, n_seeds: int, some: str = ""):
-        """some: scenarios whose group and name contain this."""
+    def __init__(self, folder: Path, n_seeds: int, some: str = "", step: int = 1):
+        """some: scenarios whose group and name contain this. step: one in so many of them."""
         self.folder, self.n_seeds, self.program = folder, n_seeds, build(folder)
-        self.scenarios = write_inputs(folder, some)
+        self.scenarios = write_inputs(folder, some, step)
 
     def constants(self) -> dict[str, float]:
         """All of the planner, without the switches."""
@@ -252,7 +253,7 @@ def main() -> None:
     p.add_argument("--seeds", type=int, default=5, help="runs of each scenario (default: 5)")
     p.add_argument("--scenarios", default="", metavar="TEXT", help="those whose group and name contain this")
     p.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="these constants or switches alone")
-    p.add_argument("--constants", action="store_true", help="halve and double each constant too")
+    p.add_argument("--constants", action="store_true", help="halve and double each constant, instead")
     p.add_argument("--only", default="", help="mechanisms and constants whose name contains this; - for none")
     p.add_argument("--save", type=Path, help="write the speeds of all scenarios and seeds")
     p.add_argument("--against", type=Path, help="what another version saved: what is slower or faster now")
@@ -263,7 +264,7 @@ def main() -> None:
     )
     args = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        replay = Replay(Path(folder), args.seeds, args.scenarios)
+        replay = Replay(Path(folder), args.seeds, args.scenarios, _STEP_CONSTANTS if args.constants else 1)
         full = replay.run(dict(_setting(s) for s in args.set), sides=True)
         plain, oracle = (shares(replay.scenarios, full, side) for side in (1, 2))
         print(f"{'':50} | " + " ".join(f"{group[:6]:>6}" for group in list(plain)[1:]))
@@ -343,7 +344,7 @@ def _setting(text: str) -> tuple[str, float]:
 
 def variants(replay: Replay, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Name -> settings."""
-    found = dict(MECHANISMS)
+    found = {} if args.constants else dict(MECHANISMS)
     if args.constants:
         values = replay.constants()
         if values.keys() != CONSTANTS.keys():

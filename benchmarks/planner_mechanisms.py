@@ -27,34 +27,34 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "if (n >= n_last_) {\n        set_last(n);",
         "if (on && n >= n_last_) {\n        set_last(n);",
     ),
-    ("gate.open", "gate.h", "bool open() const { return open_; }", "bool open() const { return open_ || !on; }"),
-    ("gate.ask", "gate.cpp", "return open_ || wait_-- <= 0;", "return !on || open_ || wait_-- <= 0;"),
+    ("gate.open", "source.h", "bool open() const { return open_; }", "bool open() const { return open_ || !on; }"),
+    ("gate.ask", "source.h", "return open_ || wait_-- <= 0;", "return !on || open_ || wait_-- <= 0;"),
     (
         "gate.deviation",
-        "gate.cpp",
+        "source.cpp",
         "const float gain = more / std::sqrt(std::max(variance_, variance_min));",
         "const float gain = more / (on ? std::sqrt(std::max(variance_, variance_min)) : 1.0f);",
     ),
-    ("gate.expected", "gate.cpp", "(expected <= rival && !surprise)", "(on && expected <= rival && !surprise)"),
+    ("gate.expected", "source.cpp", "(expected <= rival && !surprise)", "(on && expected <= rival && !surprise)"),
     (
-        "head.rent_or_buy",
+        "rent_or_buy",
         "planner.cpp",
-        "    if (!h.is_dear(*payoff_.target)) {\n        return;",
-        "    if (!on || !h.is_dear(*payoff_.target)) {\n        return;",
+        "    if (!s.is_dear()) {\n        return;",
+        "    if (!on || !s.is_dear()) {\n        return;",
     ),
     (
-        "head.account",
-        "planner.cpp",
-        "std::min(h.saved_us[static_cast<size_t>(r.seq_id)], h.account_us);",
-        "std::min(h.saved_us[static_cast<size_t>(r.seq_id)], on ? h.account_us : 1e30f);",
+        "account",
+        "source.h",
+        "std::min(saved_us[static_cast<size_t>(seq_id)], account_us);",
+        "std::min(saved_us[static_cast<size_t>(seq_id)], on ? account_us : 1e30f);",
     ),
     (
         "payoff.price",
         "payoff.cpp",
-        "plain * std::max(1.0f, speedup_tokens_ / speedup_time_);",
-        "plain * (on ? std::max(1.0f, speedup_tokens_ / speedup_time_) : 1.0f);",
+        "* std::max(1.0f, speedup_tokens_ / speedup_time_);",
+        "* (on ? std::max(1.0f, speedup_tokens_ / speedup_time_) : 1.0f);",
     ),
-    ("payoff.goes_on", "payoff.cpp", "= goes_on ? (static", "= on && goes_on ? (static"),
+    ("payoff.goes_on", "payoff.cpp", "if (goes_on) {", "if (on && goes_on) {"),
     (
         "trials",
         "planner.cpp",
@@ -64,8 +64,8 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "can_pay",
         "planner.cpp",
-        "if (payoff_.can_pay(h.costs, n_seqs, n_rows_extra, n_max)) {",
-        "if (!on || payoff_.can_pay(h.costs, n_seqs, n_rows_extra, n_max)) {",
+        "if (s.can_pay(n_seqs, n_rows_extra, n_max)) {",
+        "if (!on || s.can_pay(n_seqs, n_rows_extra, n_max)) {",
     ),
     (
         "may_wait",
@@ -82,27 +82,21 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "for (const size_t width : { !on || params_.uniform ?",
     ),
     (
-        "head_adds",
+        "adds",
         "planner.cpp",
-        "(step_.value_ngram <= 0.0f || head_adds(h, h.n_waiting()) > 0.0f)",
-        "(!on || step_.value_ngram <= 0.0f || head_adds(h, h.n_waiting()) > 0.0f)",
+        "(step_.value_ngram <= 0.0f || adds(s, s.n_waiting()) > 0.0f)",
+        "(!on || step_.value_ngram <= 0.0f || adds(s, s.n_waiting()) > 0.0f)",
     ),
     (
         "candidates.both",
         "candidates.cpp",
-        "1.0f - (1.0f - q_head) * (1.0f - q_ngram)",
-        "(!on ? std::max(q_head, q_ngram) : 1.0f - (1.0f - q_head) * (1.0f - q_ngram))",
-    ),
-    (
-        "acceptance.draw",
-        "acceptance.h",
-        "sequences_[static_cast<size_t>(seq_id)].draw = draw; }",
-        "sequences_[static_cast<size_t>(seq_id)].draw = on ? draw : draw_kind::greedy; }",
+        "1.0f - (1.0f - q_source) * (1.0f - q_ngram)",
+        "(!on ? std::max(q_source, q_ngram) : 1.0f - (1.0f - q_source) * (1.0f - q_ngram))",
     ),
 ]
 """(name, file, source, source with a condition `on`), for what no constant can switch off."""
 
-WEIGHTS = ("curve", "depth", "best", "other", "sequence")
+WEIGHTS = ("slope", "depth", "best", "other", "sequence")
 
 MECHANISMS: dict[str, dict[str, float]] = {
     name: {name: 0.0} for name, *_ in SWITCHES if name not in ("gate.open", "gate.ask")
@@ -112,27 +106,20 @@ for name in WEIGHTS:
 MECHANISMS["acceptance"] = {k: v for name in WEIGHTS for k, v in MECHANISMS[f"acceptance.{name}"].items()}
 MECHANISMS |= {
     "gate": {"gate.open": 0.0, "gate.ask": 0.0},
-    "acceptance.change": {"acceptance.change_score": 1e9},
     "acceptance.forgetting": {"acceptance.step_common": 0.0, "acceptance.step_sequence": 0.0},
     "cost_curve.refined": {"cost_curve.drift": 0.0, "cost_curve.per_n": 0.0},
-    "cost_curve.refined at all": {
-        "cost_curve.drift": 0.0,
-        "cost_curve.per_n": 0.0,
-        "cost_curve.faster_at_once": 0.0,
-        "cost_curve.extrapolate": 0.0,
-    },
     "cost_curve.growth": {"cost_curve.prior_per_pass": 1e-9, "cost_curve.prior_per_row": 1e-9},
     "cost_curve.surprise_max": {"cost_curve.surprise_max": 100.0},
-    "gate.hopeless": {"gate.hopeless": 1.0},
-    "gate.longer waits": {"gate.n_wait_max": 8.0},
+    "gate.hopeless": {"source.hopeless": 1.0},
+    "gate.longer waits": {"source.n_wait_max": 8.0},
+    "gate.budget": {"source.share_probe": 1e6},
     "gate.surprise": {"planner.q_surprise": 0.0},
     "payoff.other time": {"payoff.rate_other": 0.0},
     "payoff.replay_share": {"payoff.replay_share": 0.0},
     "payoff.share_unseen": {"payoff.share_unseen": 1.0},
-    "leave_waiting": {"head.n_ready_max": 1e6},
-    "leave_waiting + may_wait": {"head.n_ready_max": 1e6, "may_wait": 0.0},
-    "outlook.observe": {"outlook.rate": 0.0},
-    "outlook: one level": {"planner.n_look_ahead": 1.0},
-    "outlook: no levels": {"planner.n_look_ahead": 0.0},
+    "leave_waiting": {"source.n_ready_max": 1e6},
+    "p_mean": {"source.rate_p": 0.0},
+    "look ahead: one level": {"planner.n_look_ahead": 1.0},
+    "look ahead: no levels": {"planner.n_look_ahead": 0.0},
 }
 """Name -> what to set to switch it off."""

@@ -181,6 +181,8 @@ def scenarios(kinds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, di
         for sources in SOURCES:
             more = {"n_tokens": 0, "fresh": len(texts), "name": kind.removeprefix("tasks ")}
             yield make("tasks", "epyc-1.5B", texts, **SOURCES[sources], **more)
+        for sources in ("all", "ngram"):
+            yield make("long drafts", "epyc-1.5B", texts, **SOURCES[sources], n_max=63, n_nodes=63, **more)
     if not work:
         return
     whole = [i for texts in work.values() for i in texts]

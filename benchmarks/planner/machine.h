@@ -27,7 +27,7 @@ struct level {
 };
 
 struct recording {
-    eagle3::draw_kind               draw;
+    int32_t                         draw;
     int32_t                         n_prompt;
     std::vector<int32_t>            tokens;
     std::vector<std::vector<level>> levels; // [token after n_prompt + 1][depth - 1]

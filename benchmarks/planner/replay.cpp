@@ -192,8 +192,7 @@ class run {
                                  m.at[i] - 1,
                                  1000,
                                  1000,
-                                 1000,
-                                 m.of[i]->draw };
+                                 1000 };
             }
             if (is_planner) {
                 for (eagle3::draft_request & r : requests) {
@@ -229,7 +228,7 @@ class run {
                 by_head[i] = depth;
             }
             if (ngram) {
-                ngram->propose(static_cast<int32_t>(i), 32, 32, m.n_top, suggested_);
+                ngram->propose(static_cast<int32_t>(i), m.n_nodes_max, m.n_nodes_max, m.n_top, suggested_);
                 int32_t at = -1;
                 for (size_t k = 0; k < suggested_.size(); ++k) {
                     if (suggested_[k].parent == at && suggested_[k].token == m.truth(i, by_ngram[i])) {
@@ -353,7 +352,7 @@ std::vector<recording> read_recordings(const char * path) {
         size_t    n_tokens = 0, n_positions = 0, n_astray = 0;
         int32_t   draw = 0;
         in >> draw;
-        r.draw = static_cast<eagle3::draw_kind>(draw);
+        r.draw = draw;
         in >> r.n_prompt >> n_tokens >> n_positions >> n_astray;
         r.tokens.resize(n_tokens);
         for (int32_t & t : r.tokens) {

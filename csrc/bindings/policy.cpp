@@ -182,12 +182,19 @@ py::dict stats(py_policy & self) {
     result["draft_us"]          = p.stats.t_draft_us;
     result["planning_us"]       = p.stats.t_plan_us;
     result["tokens_per_second"] = 1e6 * p.value().price();
+    result["ngram_saved_us"]    = p.stats.t_ngram_saved_us;
     std::vector<std::tuple<float, float, float>> unread;
-    for (const auto & u : p.stats.unread_prompt) {
+    std::vector<double>                          saved_us;
+    std::vector<bool>                            is_open;
+    for (const source & source : p.sources()) {
+        const auto & u = p.stats.unread_prompt[source.index];
         unread.emplace_back(u.debt, u.saved, u.account);
+        saved_us.push_back(source.t_saved_us);
+        is_open.push_back(p.is_worth(source.index, 1));
     }
-    result["unread"]  = unread;
-    result["is_open"] = p.worth_asking(1);
+    result["unread"]   = unread;
+    result["saved_us"] = saved_us;
+    result["is_open"]  = is_open;
     return result;
 }
 
@@ -197,12 +204,20 @@ void register_policy(py::module_ & m) {
     py::class_<cost_curve, std::shared_ptr<cost_curve>>(m, "CostCurve", R"pbdoc(
         Microseconds of one pass over n rows: a staircase with one value per n.
 
-        Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a drift
-        that all n share, a correction per n, and what the depth of the context adds to a pass and to each row.
+        Between measured n the larger neighbour counts, above them it grows in proportion; of a mixture of experts both
+        follow the experts that n rows read. `observe` refines it: a drift that all n share, a correction per n, and what
+        the depth of the context adds to a pass and to each row.
     )pbdoc")
-        .def(py::init<const std::map<int32_t, double> &>(), py::arg("measured"),
-             "measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times that are not "
-             "> 0.")
+        .def(py::init([](const std::map<int32_t, double> & measured, std::pair<float, float> growth,
+                         std::pair<int32_t, int32_t> experts) {
+                 return std::make_shared<cost_curve>(measured, depth_growth{ growth.first, growth.second },
+                                                     expert_count{ experts.first, experts.second });
+             }),
+             py::arg("measured"), py::arg("growth") = std::make_pair(0.0f, 0.0f),
+             py::arg("experts") = std::make_pair(0, 0),
+             "measured: rows -> microseconds, at least one. growth: as the attribute, of an earlier one. experts: of a "
+             "mixture all, and those that a row uses. ValueError for rows outside 1..128, times that are not > 0, "
+             "growth below 0 or more experts in use than there are.")
         .def("at", &cost_curve::at, py::arg("n"), "Microseconds of n rows, as of now.")
         .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"), "A pass over n rows took t_us.")
         .def("set_depth", &cost_curve::set_depth, py::arg("n_past"),
@@ -216,11 +231,6 @@ void register_policy(py::module_ & m) {
         .def_property_readonly("drift", &cost_curve::drift, "By how much everything is slower now than measured.")
         .def("__repr__",
              [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
-
-    py::enum_<draw_kind>(m, "DrawKind", "How a text's tokens are sampled, as far as the drafter can compute it.")
-        .value("GREEDY", draw_kind::greedy, "the most probable one")
-        .value("KNOWN", draw_kind::known, "sampled with noise that the drafter computes too")
-        .value("UNKNOWN", draw_kind::unknown, "drawn with noise that it does not know");
 
     py::class_<draft_shape>(m, "DraftShape", R"pbdoc(
         A draft of a fixed shape: a tree as in EAGLE-2, of which a chain is the one with top_k 1.
@@ -238,18 +248,17 @@ void register_policy(py::module_ & m) {
         A sequence of a step that is drafted for.
 
         id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, ngram_n_max:
-        tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. draw: how
-        its tokens are chosen; None: as before. drafters: which may be asked, as bits. shape: what to draft; None: what
-        pays best. n_past: tokens before id_last, on which the price of passes depends.
+        tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. drafters:
+        which may be asked, as bits. shape: what to draft; None: what pays best. n_past: tokens before id_last, on which
+        the price of passes depends.
     )pbdoc")
         .def(py::init([](llama_seq_id seq_id, llama_token id_last, int32_t n_room, int32_t n_max, int32_t ngram_n_max,
-                         std::optional<draw_kind> draw, int32_t drafters, const std::optional<draft_shape> & shape,
-                         int32_t n_past) {
-                 return draft_request{ seq_id, id_last, n_past, n_room, n_max, ngram_n_max, draw, drafters, shape };
+                         int32_t drafters, const std::optional<draft_shape> & shape, int32_t n_past) {
+                 return draft_request{ seq_id, id_last, n_past, n_room, n_max, ngram_n_max, drafters, shape };
              }),
              py::arg("seq_id"), py::arg("id_last"), py::arg("n_room"), py::arg("n_max") = INT32_MAX,
-             py::arg("ngram_n_max") = INT32_MAX, py::arg("draw") = py::none(), py::arg("drafters") = -1,
-             py::arg("shape") = py::none(), py::arg("n_past") = 0);
+             py::arg("ngram_n_max") = INT32_MAX, py::arg("drafters") = -1, py::arg("shape") = py::none(),
+             py::arg("n_past") = 0);
 
     py::class_<py_policy>(m, "Policy", R"pbdoc(
         Chooses what to draft, step by step: a shape that a sequence asks for, else what makes tokens come fastest, which
@@ -345,8 +354,10 @@ void register_policy(py::module_ & m) {
              "something of the n-gram drafter's; `levels` that were drafted after first graphs; `draft_tokens`, "
              "{drafted tokens verified: steps}; `draft_us`; `planning_us`, own time; `tokens_per_second`, the current "
              "estimate; `unread`, of each drafter's prompt that it has not read, in the last step: microseconds that "
-             "reading takes, that its drafts would have saved in this text, and that reading may cost; `is_open`, "
-             "whether a gate for one sequence is.");
+             "reading takes, that its drafts would have saved in this text, and that reading may cost; `saved_us`, what "
+             "each drafter's drafts have saved so far (negative: cost), beyond what the others would have; "
+             "`ngram_saved_us`, what n-grams did in steps that asked no drafter; `is_open`, whether each is asked in each "
+             "step of one sequence at the moment.");
 }
 
 } // namespace eagle3::python

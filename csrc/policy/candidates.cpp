@@ -6,16 +6,16 @@ namespace eagle3 {
 
 using rank = acceptance::rank;
 
-candidates::candidates(const acceptance & ngram, int32_t n_seq_max, int32_t n_nodes_max, int32_t n_leaves_max,
-                       bool uniform) :
-    ngram_(ngram), n_nodes_max_(static_cast<size_t>(n_nodes_max)), n_leaves_max_(n_leaves_max), uniform_(uniform),
-    sequences_(static_cast<size_t>(n_seq_max)) {}
+candidates::candidates(const acceptance & ngram, const planner_params & params) :
+    ngram_(ngram), n_nodes_max_(static_cast<size_t>(params.n_nodes_max)),
+    n_leaves_max_(params.has_trees() ? params.n_leaves_max : 1), uniform_(params.uniform),
+    sequences_(static_cast<size_t>(params.n_seq_max)) {}
 
 void candidates::clear() {
     has_ngrams_ = false;
     seq_ids_.clear();
     nodes_.clear();
-    of_head_.clear();
+    of_source_.clear();
     ranked_.clear();
     chosen_.clear();
     gains_.clear();
@@ -37,17 +37,17 @@ void candidates::add(llama_seq_id seq_id, const std::vector<ngram_node> & sugges
     rate(first);
 }
 
-void candidates::set_head(const acceptance & head, int32_t by_head) {
-    head_    = &head;
-    by_head_ = by_head;
+void candidates::set_source(const acceptance & head, int32_t by_source) {
+    source_    = &head;
+    by_source_ = by_source;
 }
 
 void candidates::add(const std::vector<draft_node> & drafted, size_t first) {
     size_t n_old = nodes_.size();
     for (size_t i = first; i < drafted.size(); ++i) {
         const draft_node & d      = drafted[i];
-        const int32_t      parent = d.parent < 0 ? -1 : of_head_[static_cast<size_t>(d.parent)];
-        of_head_.push_back(-1);
+        const int32_t      parent = d.parent < 0 ? -1 : of_source_[static_cast<size_t>(d.parent)];
+        of_source_.push_back(-1);
         if (d.depth > n_levels(d.seq_id)) {
             continue;
         }
@@ -60,10 +60,10 @@ void candidates::add(const std::vector<draft_node> & drafted, size_t first) {
         // the best one comes first
         const bool is_best = i == first || drafted[i - 1].parent != d.parent || drafted[i - 1].seq_id != d.seq_id;
         node &     n       = nodes_[static_cast<size_t>(index)];
-        n.p_head           = d.p;
+        n.p_source         = d.p;
         n.rank             = is_best ? rank::best : rank::other;
-        n.in_head          = static_cast<int32_t>(i);
-        of_head_.back()    = index;
+        n.in_source        = static_cast<int32_t>(i);
+        of_source_.back()  = index;
     }
     rate(n_old);
 }
@@ -85,11 +85,11 @@ void candidates::rate(size_t first) {
     };
     ranked_.erase(std::remove_if(ranked_.begin(), ranked_.end(), is_new), ranked_.end());
     for (size_t i = first; i < nodes_.size(); ++i) {
-        node &      n       = nodes_[i];
-        const float q_head  = n.in_head < 0 ? 0.0f : head_->at(n.p_head, n.depth, n.seq_id, n.rank);
-        const float q_ngram = n.p_ngram > 0.0f ? ngram_.at(n.p_ngram, n.depth, n.seq_id, rank::best) : 0.0f;
-        n.q                 = std::min(1.0f - (1.0f - q_head) * (1.0f - q_ngram), acceptance::q_max);
-        n.cum               = n.q * (n.parent < 0 ? 1.0f : at(n.parent).cum);
+        node &      n        = nodes_[i];
+        const float q_source = n.in_source < 0 ? 0.0f : source_->at(n.p_source, n.depth, n.seq_id, n.rank);
+        const float q_ngram  = n.p_ngram > 0.0f ? ngram_.at(n.p_ngram, n.depth, n.seq_id, rank::best) : 0.0f;
+        n.q                  = std::min(1.0f - (1.0f - q_source) * (1.0f - q_ngram), acceptance::q_max);
+        n.cum                = n.q * (n.parent < 0 ? 1.0f : at(n.parent).cum);
         ranked_.insert(std::upper_bound(ranked_.begin(), ranked_.end(), n.cum,
                                         [this](float cum, int32_t other) { return cum > at(other).cum; }),
                        static_cast<int32_t>(i));
@@ -140,7 +140,7 @@ std::vector<int32_t> candidates::level(int32_t depth) const {
     for (const int32_t i : ranked_) {
         const node & n = at(i);
         // of chains only the one that may be verified
-        if (n.in_head >= 0 && n.depth == depth && depth < n_levels(n.seq_id) &&
+        if (n.in_source >= 0 && n.depth == depth && depth < n_levels(n.seq_id) &&
             (n_leaves_max_ > 1 || n.n_children >= 0)) {
             level.push_back(i);
         }
@@ -163,8 +163,8 @@ void candidates::publish(int32_t n, std::vector<draft_tree> & drafts) {
         c.in_draft = static_cast<int32_t>(draft.tokens.size());
         draft.parents.push_back(c.parent < 0 ? -1 : at(c.parent).in_draft);
         draft.tokens.push_back(c.token);
-        draft.probs.push_back(c.in_head >= 0 ? c.p_head : c.p_ngram);
-        draft.sources.push_back((c.in_head >= 0 ? by_head_ : 0) | (c.p_ngram > 0.0f ? draft_tree::by_ngram : 0));
+        draft.probs.push_back(c.in_source >= 0 ? c.p_source : c.p_ngram);
+        draft.sources.push_back((c.in_source >= 0 ? by_source_ : 0) | (c.p_ngram > 0.0f ? draft_tree::by_ngram : 0));
     }
     for (draft_tree & draft : drafts) {
         while (uniform_ && static_cast<int32_t>(draft.tokens.size()) < n) { // a row that nobody believes in

@@ -3,6 +3,7 @@
 #include "drafter/draft_tree.h"
 #include "drafters/ngram/drafter.h"
 #include "policy/acceptance.h"
+#include "policy/request.h"
 
 #include <vector>
 
@@ -17,9 +18,9 @@ class candidates {
         llama_token      token;
         int32_t          depth; // 1, 2, ...
         llama_seq_id     seq_id;
-        float            p_head     = 0.0f;                   // what the head says of it, 0 = nothing
+        float            p_source   = 0.0f;                   // what the head says of it, 0 = nothing
         float            p_ngram    = 0.0f;                   // and the n-gram drafter
-        int32_t          in_head    = -1;                     // which of the head's nodes it is, -1 = none
+        int32_t          in_source  = -1;                     // which of the head's nodes it is, -1 = none
         acceptance::rank rank       = acceptance::rank::best; // among what the head suggests behind its parent
         float            q          = 0.0f;                   // how likely it is accepted once its parent is
         float            cum        = 0.0f;                   // how likely the path up to it is
@@ -27,8 +28,7 @@ class candidates {
         int32_t          in_draft   = -1;                     // its index there
     };
 
-    // n_nodes_max, n_leaves_max: of all sequences, see planner_params. uniform: chains get one length.
-    candidates(const acceptance & ngram, int32_t n_seq_max, int32_t n_nodes_max, int32_t n_leaves_max, bool uniform);
+    candidates(const acceptance & ngram, const planner_params & params);
 
     // a step begins
     void clear();
@@ -40,7 +40,7 @@ class candidates {
     void add(llama_seq_id seq_id, const std::vector<ngram_node> & suggested);
 
     // who drafts in this step, by its acceptance and its bit in draft_tree
-    void set_head(const acceptance & head, int32_t by_head);
+    void set_source(const acceptance & head, int32_t by_source);
 
     // what the head drafted, from its node `first` on
     void add(const std::vector<draft_node> & drafted, size_t first);
@@ -75,16 +75,16 @@ class candidates {
     void             rate(size_t first);
     void             choose();
 
-    const acceptance *        head_ = nullptr; // of this step
+    const acceptance *        source_ = nullptr; // of this step
     const acceptance &        ngram_;
-    int32_t                   by_head_ = 0;
+    int32_t                   by_source_ = 0;
     size_t                    n_nodes_max_;
     int32_t                   n_leaves_max_;
     bool                      uniform_, has_ngrams_ = false;
     std::vector<sequence>     sequences_; // [seq_id]
     std::vector<llama_seq_id> seq_ids_;   // of this step
     std::vector<node>         nodes_;     // parents before children
-    std::vector<int32_t>      of_head_;   // [the head's node]: which of nodes_ it is, -1 = left out
+    std::vector<int32_t>      of_source_; // [the head's node]: which of nodes_ it is, -1 = left out
     std::vector<int32_t>      ranked_;    // nodes, best first
     std::vector<int32_t>      chosen_;    // of them those that may be verified together
     std::vector<float>        gains_;

@@ -23,19 +23,27 @@ constexpr float far_below      = 0.5f;  // but nothing makes a pass faster than 
 
 } // namespace
 
-cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(measured), drift_variance_(prior_drift) {
+cost_curve::cost_curve(const std::map<int32_t, double> & measured, depth_growth growth, expert_count experts) :
+    measured_(measured), drift_variance_(prior_drift), growth_(growth) {
     if (measured.empty()) {
         throw std::invalid_argument("a cost curve needs at least one measured time, found none");
     }
+    if (!(growth.per_pass >= 0.0f && growth.per_row >= 0.0f) || experts.n_used > experts.n || experts.n_used < 0) {
+        throw std::invalid_argument(format("cost curve: expected growth >= 0 and experts of which some are used, found "
+                                           "%g, %g and %d of %d",
+                                           growth.per_pass, growth.per_row, experts.n_used, experts.n));
+    }
+    for (int32_t n = 1; n <= n_max; ++n) {
+        const double share = experts.n == 0 ? 0.0 : static_cast<double>(experts.n_used) / experts.n;
+        work_[n] = static_cast<float>(share > 0.0 && share < 1.0 ? experts.n * (1.0 - std::pow(1.0 - share, n)) : n);
+    }
+    has_experts_ = work_[2] < 2.0f * work_[1];
+    variance_.fill(prior_guessed);
     for (const auto & [n, t_us] : measured) {
         if (n < 1 || n > n_max || !std::isfinite(t_us) || t_us <= 0.0) {
             throw std::invalid_argument(
                 format("cost curve: expected rows in 1..%d and times > 0, found %g us for %d rows", n_max, t_us, n));
         }
-    }
-    variance_.fill(prior_guessed);
-    n_last_ = 0;
-    for (const auto & [n, t_us] : measured) {
         now_[n]      = static_cast<float>(t_us);
         variance_[n] = prior_measured;
         set_last(n);
@@ -46,13 +54,16 @@ cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(m
     growth_variance_ = { square(prior_per_pass), square(prior_per_row) };
 }
 
+// the largest n that was seen: what is between it and the last one, and above it, is guessed
 void cost_curve::set_last(int32_t n) {
+    const float below = now_[n_last_];
     for (int32_t m = n_last_ + 1; m < n; ++m) {
-        now_[m] = std::max(now_[n_last_], now_[n]);
+        const float share = (work_[m] - work_[n_last_]) / (work_[n] - work_[n_last_]);
+        now_[m]           = has_experts_ && n_last_ > 0 ? below + share * (now_[n] - below) : std::max(below, now_[n]);
     }
     n_last_ = n;
     for (int32_t m = n + 1; m <= n_max; ++m) {
-        now_[m] = now_[n] * static_cast<float>(m) / static_cast<float>(n);
+        now_[m] = now_[n] * work_[m] / work_[n];
     }
 }
 

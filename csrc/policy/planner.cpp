@@ -10,14 +10,16 @@ namespace eagle3 {
 
 namespace {
 
-constexpr int32_t n_look_ahead = 8;
-constexpr int32_t n_trial      = 3;    // tokens of a trial: four rows are where kernels get fast
-constexpr float   q_surprise   = 0.5f; // an accepted token that was believed less than this is news
+constexpr int32_t n_look_ahead     = 8;
+constexpr float   q_surprise       = 0.5f; // an accepted token that was believed less than this is news
+constexpr int32_t n_trial          = 3;    // tokens of a trial: four rows are where kernels get fast
+constexpr int32_t n_trial_wait_min = 128;  // steps before the first one
+constexpr int32_t n_trial_wait_max = 1024; // at last: three rows more in 1,024 passes cost 0.3 %
 
 using rank = acceptance::rank;
 
-// Evenly spread (Knuth, TAOCP 6.4: multiples of the golden ratio), but not periodic: who lets two kinds of requests
-// take turns would have one kind probed alone.
+// Evenly spread (Knuth, TAOCP 6.4: multiples of the golden ratio), but not periodic: of two kinds of requests that take
+// turns one would be probed alone.
 bool is_one_in_four(uint32_t n) {
     return n * 0x9E3779B9u < 1u << 30;
 }
@@ -40,22 +42,20 @@ const planner_params & checked(const planner_params & params) {
 
 } // namespace
 
-planner::planner(std::vector<priced_drafter> heads, std::shared_ptr<ngram_drafter> ngram,
+planner::planner(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_drafter> ngram,
                  std::shared_ptr<cost_curve> target, const planner_params & params) :
-    ngram_(std::move(ngram)), params_(checked(params)),
-    payoff_(std::move(target), params.n_nodes_max, params.n_snapshots), ngram_acceptance_(params.n_seq_max),
-    candidates_(ngram_acceptance_, params.n_seq_max, params.n_nodes_max, has_trees() ? params.n_leaves_max : 1,
-                params.uniform),
-    sequences_(static_cast<size_t>(params.n_seq_max)) {
-    if (heads.size() > n_heads_max) {
+    ngram_(std::move(ngram)), params_(checked(params)), payoff_(std::move(target), params_),
+    ngram_acceptance_(params.n_seq_max), candidates_(ngram_acceptance_, params_),
+    sequences_(static_cast<size_t>(params.n_seq_max)), trial_wait_(n_trial_wait_min), n_trial_wait_(n_trial_wait_min) {
+    if (drafters.size() > n_sources_max) {
         throw std::invalid_argument(
-            format("planner: expected at most %zu drafters, found %zu", n_heads_max, heads.size()));
+            format("planner: expected at most %zu drafters, found %zu", n_sources_max, drafters.size()));
     }
-    for (priced_drafter & source : heads) {
-        heads_.emplace_back(std::move(source), heads_.size(), payoff_, params_.n_seq_max, has_trees(), params_.uniform);
+    for (priced_drafter & drafter : drafters) {
+        sources_.emplace_back(std::move(drafter), sources_.size(), payoff_);
     }
-    stats.n_asked.resize(heads_.size());
-    stats.unread_prompt.resize(heads_.size());
+    stats.n_asked.resize(sources_.size());
+    stats.unread_prompt.resize(sources_.size());
     stats.n_chosen.resize(static_cast<size_t>(params.n_nodes_max) + 1);
 }
 
@@ -82,16 +82,18 @@ void planner::check(const std::vector<draft_request> & requests) const {
 const std::vector<draft_tree> & planner::propose(const std::vector<draft_request> & requests, int32_t n_rows_extra) {
     const double t_start = now_us();
     check(requests);
-    begin_step(requests, std::max(n_rows_extra, 0));
-    choose_head(std::max(n_rows_extra, 0));
+    n_rows_extra = std::max(n_rows_extra, 0);
+    begin_step(requests, n_rows_extra);
+    choose_source(n_rows_extra);
     if (step_.by != nullptr) {
         draft();
     }
     publish(requests);
     stats.n_steps++;
     stats.n_chosen[static_cast<size_t>(step_.n_drafted)]++;
-    stats.t_draft_us += step_.t_draft_us;
-    stats.t_plan_us += now_us() - t_start - step_.t_source_us;
+    const source::spent took = step_.by == nullptr ? source::spent() : step_.by->took;
+    stats.t_draft_us += took.draft_us;
+    stats.t_plan_us += now_us() - t_start - took.own_us;
     return drafts_;
 }
 
@@ -107,268 +109,212 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
     }
     payoff_.set_step(static_cast<int32_t>(requests.size()), n_rows_extra);
     candidates_.clear();
-    for (head & h : heads_) {
-        h.asked.clear();
+    for (source & s : sources_) {
+        s.asked.clear();
+        s.took = {};
     }
     for (draft_request r : requests) {
-        if (r.draw) {
-            for (head & h : heads_) {
-                h.accepted.set_draw(r.seq_id, *r.draw);
-            }
-            ngram_acceptance_.set_draw(r.seq_id, *r.draw);
-        }
-        r.n_max       = heads_.empty() ? 0 : std::clamp(r.n_max, 0, params_.n_max);
+        r.n_max       = sources_.empty() ? 0 : std::clamp(r.n_max, 0, params_.n_max);
         r.ngram_n_max = ngram_ ? std::clamp(r.ngram_n_max, 0, params_.n_max) : 0;
         r.n_room      = r.n_max + r.ngram_n_max > 0 ? std::max(r.n_room, 0) : 0;
         candidates_.add_sequence(r.seq_id, r.n_room, std::min(r.n_max, r.n_room));
-        for (size_t i = 0; i < heads_.size() && std::min(r.n_max, r.n_room) > 0; ++i) {
-            if ((r.drafters >> i & 1) != 0) {
-                heads_[i].asked.push_back(r);
+        for (source & s : sources_) {
+            if (std::min(r.n_max, r.n_room) > 0 && (r.drafters >> s.index & 1) != 0) {
+                s.asked.push_back(r);
             }
         }
-        if (std::min({ r.ngram_n_max, r.n_room, params_.n_nodes_max }) > 0) {
-            ngram_->propose(r.seq_id, std::min(r.ngram_n_max, r.n_room), std::min(r.n_room, params_.n_nodes_max),
-                            params_.top_k, suggested_);
+        sequence &    seq     = sequences_[static_cast<size_t>(r.seq_id)];
+        const int32_t n_nodes = std::min({ r.n_room, params_.n_nodes_max, seq.n_ngram });
+        if (std::min(r.ngram_n_max, n_nodes) > 0) {
+            ngram_->propose(r.seq_id, std::min(r.ngram_n_max, n_nodes), n_nodes, params_.top_k, suggested_);
             candidates_.add(r.seq_id, suggested_);
         }
-        sequence & seq = sequences_[static_cast<size_t>(r.seq_id)];
-        seq.open       = seq.open && seq.id_last == r.id_last; // else it is not the text that was judged
+        seq.open = seq.open && seq.id_last == r.id_last; // else it is not the text that was judged
     }
     step_.value_ngram = step_.value = best(step_.n_best);
-    for (head & h : heads_) {
-        leave_unread(h);
+    for (source & s : sources_) {
+        leave_unread(s);
     }
 }
 
-// Leaves out the sequences of which a head has not read what is dear to read, until that would have been worth it, and
-// counts what its drafts would have saved in this step.
-void planner::leave_unread(head & h) {
-    stats.unread_prompt[h.index] = {};
-    if (!h.is_dear(*payoff_.target)) {
+// Leaves out the sequences of which a source has not read what is dear to read, until that would have been worth it,
+// and counts what its drafts would have saved in this step.
+void planner::leave_unread(source & s) {
+    stats.unread_prompt[s.index] = {};
+    if (!s.is_dear()) {
         return;
     }
-    const auto first = std::stable_partition(h.asked.begin(), h.asked.end(), [&h](const draft_request & r) {
-        return h.debt_us(r.seq_id) <= std::min(h.saved_us[static_cast<size_t>(r.seq_id)], h.account_us);
-    });
-    std::vector<draft_request> others(first, h.asked.end());
-    h.asked.erase(first, h.asked.end());
+    const auto first = std::stable_partition(s.asked.begin(), s.asked.end(),
+                                             [&s](const draft_request & r) { return s.is_bought(r.seq_id); });
+    std::vector<draft_request> others(first, s.asked.end());
+    s.asked.erase(first, s.asked.end());
     if (others.empty()) {
         return;
     }
-    h.asked.swap(others);
-    const auto   n_seqs = static_cast<int32_t>(h.asked.size());
-    const float  more   = head_adds(h, n_seqs); // a row of each waits, had it read the others
+    s.asked.swap(others);
+    const auto   n_seqs = static_cast<int32_t>(s.asked.size());
+    const float  more   = adds(s, n_seqs); // a row of each waits, had it read the others
     const double t_us   = std::max(0.0f, more) / (payoff_.price() * n_seqs);
-    for (const draft_request & r : h.asked) {
-        float & saved = h.saved_us[static_cast<size_t>(r.seq_id)];
+    for (const draft_request & r : s.asked) {
+        float & saved = s.saved_us[static_cast<size_t>(r.seq_id)];
         saved += static_cast<float>(t_us);
-        stats.unread_prompt[h.index] = { h.debt_us(r.seq_id), saved, h.account_us };
+        stats.unread_prompt[s.index] = { s.debt_us(r.seq_id), saved, s.account_us };
     }
-    h.asked.swap(others);
-}
-
-float planner::best(int32_t & n_best) const {
-    return payoff_.best(candidates_.gains(), params_.uniform ? payoff_.n_seqs() : 1, candidates_.has_ngrams(), n_best);
+    s.asked.swap(others);
 }
 
 // Who is asked in this step, if anyone: of those that are worth it, or are to be probed, the one whose turn it is.
-void planner::choose_head(int32_t n_rows_extra) {
+void planner::choose_source(int32_t n_rows_extra) {
     const int32_t n_seqs = payoff_.n_seqs();
-    head *        tried  = nullptr;
+    source *      tried  = nullptr;
     bool          pays   = false;
-    for (head & h : heads_) {
-        const int32_t n_max   = h.n_max();
-        const auto    is_next = [&h](const head * other) {
-            return other == nullptr || h.i_asked < other->i_asked;
+    for (source & s : sources_) {
+        int32_t n_max = 0;
+        for (const draft_request & r : s.asked) {
+            n_max = std::max(n_max, r.n_max);
+        }
+        const auto is_next = [&s](const source * other) {
+            return other == nullptr || s.i_asked < other->i_asked;
         };
-        if (payoff_.can_pay(h.costs, n_seqs, n_rows_extra, n_max)) {
+        if (s.can_pay(n_seqs, n_rows_extra, n_max)) {
             pays = true;
-            if (ask_gate(h) && is_next(step_.by)) {
-                step_.by = &h;
+            if (ask_gate(s) && is_next(step_.by)) {
+                step_.by = &s;
             }
         } else if (n_max >= n_trial && is_next(tried)) {
-            tried = &h;
+            tried = &s;
         }
     }
-    if (!pays && step_.value_ngram <= 0.0f && tried != nullptr && params_.n_nodes_max >= n_trial * n_seqs) {
-        step_.is_trial = trials_.due();
-        step_.by       = step_.is_trial ? tried : nullptr;
+    // The costs may have been measured on a busy machine.
+    if (!pays && step_.value_ngram <= 0.0f && tried != nullptr && params_.n_nodes_max >= n_trial * n_seqs &&
+        --trial_wait_ <= 0) {
+        trial_wait_ = n_trial_wait_ = std::min(2 * n_trial_wait_, n_trial_wait_max);
+        step_.is_trial              = true;
+        step_.by                    = tried;
     }
-    if (step_.by == nullptr) {
-        return;
+    if (step_.by != nullptr) {
+        step_.by->i_asked = stats.n_steps;
+        stats.n_asked[step_.by->index]++;
+        stats.n_drafted++;
+        stats.n_trials += step_.is_trial;
+        step_.is_probe = !step_.is_trial && !step_.by->gate_of(n_seqs).open();
+        stats.n_probes += step_.is_probe;
     }
-    step_.by->i_asked = stats.n_steps;
-    stats.n_asked[step_.by->index]++;
-    stats.n_drafted++;
-    stats.n_trials += step_.is_trial;
-    stats.n_probes += !step_.is_trial && !step_.by->gate_of(n_seqs).open();
 }
 
-bool planner::ask_gate(head & h) {
-    gate & g = h.gate_of(payoff_.n_seqs());
-    if (!g.open() && !h.is_dear(*payoff_.target)) {
-        h.leave_waiting();
+bool planner::ask_gate(source & s) {
+    gate & g = s.gate_of(payoff_.n_seqs());
+    if (!g.open() && !s.is_dear()) {
+        s.leave_waiting();
     }
-    return !h.asked.empty() && (step_.value_ngram <= 0.0f || head_adds(h, h.n_waiting()) > 0.0f) && g.ask();
+    return !s.asked.empty() && (step_.value_ngram <= 0.0f || adds(s, s.n_waiting()) > 0.0f) && g.ask() &&
+           (g.open() || s.can_probe());
 }
 
-// what a head is expected to add to the n-grams beyond its time, if so many rows wait; negative if its time is worth
-// more
-float planner::head_adds(const head & h, int32_t n_rows) const {
-    int32_t n = 0;
-    return chains_ahead(h, n_rows, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) -
-           step_.value_ngram;
+float planner::best(int32_t & n_best) const {
+    return payoff_.best(candidates_.gains(), candidates_.has_ngrams(), n_best);
 }
 
-// what a step gives with the best of the others that are asked for these sequences
-float planner::rival() const {
-    float most = 0.0f;
-    for (const head & h : heads_) {
-        if (&h != step_.by && !h.asked.empty()) {
-            most = std::max(most, h.gate_of(payoff_.n_seqs()).worth());
-        }
-    }
-    return most;
-}
-
-float planner::chains_ahead(const head & h, int32_t n_rows, std::vector<float> gains, int32_t n_levels,
-                            bool beside_ngrams, int32_t & n_best) const {
-    std::vector<outlook::tail> tails;
-    for (const draft_request & r : h.asked) {
+// What chains of a source are expected to be worth before anything is drafted, if so many rows wait, and how long they
+// are then. Without n-grams it is asked in any case: one level is paid for.
+float planner::chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, bool beside_ngrams,
+                            int32_t & n_best) const {
+    const bool                is_mixed = beside_ngrams && params_.has_trees();
+    std::vector<source::tail> tails;
+    for (const draft_request & r : s.asked) {
         float cum = 1.0f;
-        if (beside_ngrams && has_trees()) { // of two that exclude each other, how likely the head is right
+        if (is_mixed) { // of two that exclude each other, how likely the source is right
             float q_ngram = 0.0f;
             for (const candidates::node & n : candidates_.nodes()) {
                 q_ngram += n.parent < 0 && n.seq_id == r.seq_id ? n.q : 0.0f;
             }
             q_ngram = std::min(q_ngram, acceptance::q_max);
-            cum     = (1.0f - q_ngram) / (1.0f - q_ngram * h.ahead.first(r.seq_id));
+            cum     = (1.0f - q_ngram) / (1.0f - q_ngram * s.q_first(r.seq_id));
         }
         tails.push_back({ cum, std::min(r.n_max, r.n_room), r.seq_id });
     }
-    const auto  n_seqs = static_cast<int32_t>(h.asked.size());
-    // without n-grams the head is asked in any case: one level is paid for
-    const float t_paid = beside_ngrams ? 0.0f : h.costs.chain_us(n_rows, 1, n_seqs);
+    const auto  n_seqs = static_cast<int32_t>(s.asked.size());
+    const float t_paid = beside_ngrams ? 0.0f : s.chain_us(n_rows, 1, n_seqs);
     const auto  cost   = [&](int32_t n) {
-        return payoff_.of_time(h.costs.chain_us(n_rows, n, n_seqs) - t_paid);
+        return payoff_.of_time(s.chain_us(n_rows, n, n_seqs) - t_paid);
     };
-    return h.ahead.best(tails, std::move(gains), 0, n_levels, beside_ngrams, cost, n_best);
+    return s.best_ahead(tails, is_mixed ? candidates_.gains() : std::vector<float>(), 0, n_levels, beside_ngrams, cost,
+                        n_best);
 }
 
-template <typename F>
-double planner::timed(F && call) {
-    const double t_own   = now_us();
-    const double t_start = step_.by->drafter->t_draft_us();
-    call();
-    const double t_us = step_.by->drafter->t_draft_us() - t_start;
-    step_.t_source_us += now_us() - t_own;
-    step_.t_draft_us += t_us;
-    return t_us;
+// What a source is expected to add to the n-grams beyond its time, if so many rows wait; negative if its time is worth
+// more.
+float planner::adds(const source & s, int32_t n_rows) const {
+    int32_t n = 0;
+    return chains_ahead(s, n_rows, n_look_ahead, true, n) - step_.value_ngram;
 }
 
-// the head drafts its first graph, then level after level for as long as that is expected to pay
+// the source drafts its first graph, then level after level for as long as that is expected to pay
 void planner::draft() {
-    head &       h        = *step_.by;
+    source &     s        = *step_.by;
+    const auto   n_seqs   = static_cast<int32_t>(s.asked.size());
     const size_t n_widest = static_cast<size_t>(std::max(params_.top_k, payoff_.n_seqs()));
-    for (int32_t depth = begin();; ++depth) {
+    const auto   n_most   = std::min(s.drafter->n_unroll(), params_.n_nodes_max / n_seqs);
+    int32_t      depth    = 1; // levels of the first graph, which have to be said beforehand
+    if (n_most > 1 && (!params_.has_trees() || s.is_parallel)) {
+        chains_ahead(s, s.n_waiting(), n_most, false, depth);
+        depth = std::max(depth, step_.is_trial ? std::min(n_trial, n_most) : 1);
+    }
+    for (const draft_request & r : s.asked) {
+        sequences_[static_cast<size_t>(r.seq_id)].open = false;
+    }
+    s.begin(params_.top_k, depth);
+    const int32_t n_levels = s.is_parallel ? depth : params_.n_max;
+    depth                  = s.is_parallel ? 1 : depth; // of one that is parallel expand() appends the others
+    int32_t n_expand       = s.drafter->n_expand() - (depth - 1);
+    stats.n_levels += depth - 1;
+    candidates_.set_source(s.accepted, draft_tree::by_drafter(s.index));
+    for (size_t n_old = 0;; ++depth) {
+        candidates_.add(s.drafter->nodes(), n_old);
         std::vector<int32_t> level = candidates_.level(depth);
-        level.resize(std::min({ level.size(), n_widest, static_cast<size_t>(std::max(step_.n_expand, 0)) }));
-        level.resize(next_width(level, depth));
+        level.resize(std::min({ level.size(), n_widest, static_cast<size_t>(std::max(n_expand, 0)) }));
+        level.resize(next_width(level, depth, n_levels));
         if (level.empty()) {
             break;
         }
         for (int32_t & i : level) {
-            i = candidates_.at(i).in_head;
+            i = candidates_.at(i).in_source;
         }
-        const auto   width  = static_cast<int32_t>(level.size());
-        const size_t first  = h.drafter->nodes().size();
-        const double t_step = timed([&] { h.drafter->expand(level, params_.top_k); });
-        h.costs.observe_level(width, t_step);
-        step_.t_expected += h.costs.level_us(width);
-        step_.n_expand -= width;
+        n_old = s.drafter->nodes().size();
+        s.expand(level, params_.top_k);
+        n_expand -= static_cast<int32_t>(level.size());
         stats.n_levels++;
-        candidates_.add(h.drafter->nodes(), first);
     }
-    step_.value = best(step_.n_best) - payoff_.of_time(step_.t_expected);
+    step_.value = best(step_.n_best) - payoff_.of_time(s.took.expected_us);
     if (step_.is_trial) {
         step_.n_best = std::min(static_cast<int32_t>(candidates_.gains().size()),
                                 params_.uniform ? n_trial : n_trial * payoff_.n_seqs());
     }
 }
 
-// the first graph; returns how deep it went
-int32_t planner::begin() {
-    head & h = *step_.by;
-    candidates_.set_head(h.accepted, draft_tree::by_drafter(h.index));
-    std::vector<llama_seq_id> seq_ids;
-    std::vector<llama_token>  ids_last;
-    bool                      known  = true; // what it takes says what its rows cost
-    int32_t                   n_read = 0;    // rows beyond those that any draft evaluates
-    for (const draft_request & r : h.asked) {
-        const int32_t n     = h.drafter->n_waiting(r.seq_id);
-        float &       saved = h.saved_us[static_cast<size_t>(r.seq_id)];
-        known               = known && n > 0 && n <= head::n_waiting_max;
-        saved               = std::max(0.0f, saved - h.debt_us(r.seq_id));
-        n_read += std::max(0, n - head::n_waiting_max);
-        seq_ids.push_back(r.seq_id);
-        ids_last.push_back(r.id_last);
-        sequences_[static_cast<size_t>(r.seq_id)].open = false;
-    }
-    const bool    parallel = h.drafter->is_parallel();
-    const auto    n_seqs   = static_cast<int32_t>(seq_ids.size());
-    const int32_t n_rows   = h.n_waiting();
-    const int32_t n_most   = std::min(h.drafter->n_unroll(), params_.n_nodes_max / n_seqs);
-    int32_t       n_steps  = 1; // levels, which have to be said beforehand
-    if (n_most > 1 && (!has_trees() || parallel)) {
-        chains_ahead(h, n_rows, {}, n_most, false, n_steps);
-        n_steps = std::max(n_steps, step_.is_trial ? std::min(n_trial, n_most) : 1);
-    }
-    const double t_begin = timed([&] { h.drafter->begin(seq_ids, ids_last, params_.top_k, n_steps); });
-    if (known) {
-        h.costs.observe_chain(n_rows, n_steps, n_seqs, t_begin);
-    }
-    step_.t_expected = h.costs.chain_us(n_rows, n_steps, n_seqs);
-    if (n_read > 0) {
-        step_.t_read_us = std::max(0.0, t_begin - static_cast<double>(step_.t_expected));
-        h.observe_rows(n_read, step_.t_read_us);
-    }
-    step_.n_levels = parallel ? n_steps : params_.n_max;
-    step_.n_expand = h.drafter->n_expand() - (parallel ? 0 : n_steps - 1);
-    stats.n_levels += parallel ? 0 : n_steps - 1;
-    candidates_.add(h.drafter->nodes(), 0);
-    llama_seq_id seen = -1;
-    for (const draft_node & n : h.drafter->nodes()) {
-        if (n.parent < 0 && n.seq_id != seen) {
-            h.ahead.observe(n.p);
-            seen = n.seq_id;
-        }
-    }
-    return parallel ? 1 : n_steps;
-}
-
 // how many nodes of the last level to expand; 0 = verify what is there
-size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth) const {
-    if (level.empty() || depth >= step_.n_levels) {
+size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth, int32_t n_levels) const {
+    if (level.empty() || depth >= n_levels) {
         return 0;
     }
     if (step_.is_trial) {
         return depth < n_trial ? level.size() : 0;
     }
-    int32_t                    n          = 0;
-    float                      most       = best(n);
-    size_t                     best_width = 0;
-    std::vector<outlook::tail> tails;
+    int32_t                   n          = 0;
+    float                     most       = best(n);
+    size_t                    best_width = 0;
+    std::vector<source::tail> tails;
     for (const size_t width : { params_.uniform ? level.size() : 1, level.size() }) {
         while (tails.size() < width) {
             const candidates::node & c = candidates_.at(level[tails.size()]);
-            tails.push_back({ c.cum, std::min(candidates_.n_levels(c.seq_id), step_.n_levels), c.seq_id });
+            tails.push_back({ c.cum, std::min(candidates_.n_levels(c.seq_id), n_levels), c.seq_id });
         }
-        const float cost_level = payoff_.of_time(step_.by->costs.level_us(static_cast<int32_t>(width)));
-        const auto  cost       = [cost_level](int32_t n_levels) {
-            return static_cast<float>(n_levels) * cost_level;
+        const float cost_level = payoff_.of_time(step_.by->level_us(static_cast<int32_t>(width)));
+        const auto  cost       = [cost_level](int32_t n_more) {
+            return static_cast<float>(n_more) * cost_level;
         };
         const float value =
-            step_.by->ahead.best(tails, candidates_.gains(), depth, n_look_ahead, candidates_.has_ngrams(), cost, n);
+            step_.by->best_ahead(tails, candidates_.gains(), depth, n_look_ahead, candidates_.has_ngrams(), cost, n);
         if (value > most) {
             most       = value;
             best_width = width;
@@ -383,21 +329,21 @@ void planner::publish(const std::vector<draft_request> & requests) {
     bool has_ngram = false;
     for (const draft_tree & draft : drafts_) {
         step_.n_drafted += static_cast<int32_t>(draft.tokens.size());
-        for (const int32_t by : draft.sources) {
-            has_ngram = has_ngram || (by & draft_tree::by_ngram) != 0;
-        }
+        has_ngram = has_ngram || std::any_of(draft.sources.begin(), draft.sources.end(),
+                                             [](int32_t by) { return (by & draft_tree::by_ngram) != 0; });
     }
     stats.n_ngram += has_ngram;
-    if (step_.by != nullptr || candidates_.has_ngrams()) {
-        judged_    = candidates_.nodes();
-        judged_by_ = step_.by;
-        for (sequence & seq : sequences_) {
-            seq.open = false;
-        }
-        for (const draft_request & r : requests) {
-            sequences_[static_cast<size_t>(r.seq_id)].at   = -1;
-            sequences_[static_cast<size_t>(r.seq_id)].open = true;
-        }
+    if (step_.by == nullptr && !candidates_.has_ngrams()) {
+        return;
+    }
+    judged_    = candidates_.nodes();
+    judged_by_ = step_.by;
+    for (sequence & seq : sequences_) {
+        seq.open = false;
+    }
+    for (const draft_request & r : requests) {
+        sequences_[static_cast<size_t>(r.seq_id)].at   = -1;
+        sequences_[static_cast<size_t>(r.seq_id)].open = true;
     }
 }
 
@@ -408,28 +354,30 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
         if (!seq.open) {
             break;
         }
-        int32_t next = -1;
+        int32_t next    = -1;
+        bool    is_over = false; // if nothing is next, n-grams were wrong
         for (size_t i = static_cast<size_t>(seq.at + 1); i < judged_.size(); ++i) {
             const candidates::node & n = judged_[i];
             if (n.parent != seq.at || n.seq_id != seq_id) {
                 continue;
             }
             const bool accepted = n.token == token;
-            if (accepted) {
-                next = static_cast<int32_t>(i);
-            }
-            if (n.in_head >= 0) {
-                step_.is_surprise =
-                    step_.is_surprise || (accepted && n.rank == rank::best &&
-                                          judged_by_->accepted.at(n.p_head, n.depth, seq_id, n.rank) < q_surprise);
-                judged_by_->accepted.observe(n.p_head, n.depth, seq_id, n.rank, accepted);
+            next                = accepted ? static_cast<int32_t>(i) : next;
+            if (n.in_source >= 0) {
+                acceptance & a    = judged_by_->accepted;
+                step_.is_surprise = step_.is_surprise || (accepted && n.rank == rank::best &&
+                                                          a.at(n.p_source, n.depth, seq_id, n.rank) < q_surprise);
+                a.observe(n.p_source, n.depth, seq_id, n.rank, accepted);
             }
             if (n.p_ngram > 0.0f) {
                 ngram_acceptance_.observe(n.p_ngram, n.depth, seq_id, rank::best, accepted);
+                is_over = true;
+                seq.n_ngram *= accepted && n.depth == seq.n_ngram ? 2 : 1;
             }
         }
-        seq.at   = next;
-        seq.open = next >= 0;
+        seq.n_ngram = is_over && next < 0 ? n_ngram_first : seq.n_ngram;
+        seq.at      = next;
+        seq.open    = next >= 0;
     }
     if (!tokens.empty()) {
         seq.id_last = tokens.back();
@@ -437,15 +385,32 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
     }
 }
 
+// what a step gives with the best of the others that are asked for these sequences
+float planner::rival() const {
+    float most = 0.0f;
+    for (const source & s : sources_) {
+        if (&s != step_.by && !s.asked.empty()) {
+            most = std::max(most, s.gate_of(payoff_.n_seqs()).worth());
+        }
+    }
+    return most;
+}
+
 void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
     if (step_.n_emitted == 0 || !(t_verify_us > 0.0) || !(t_other_us >= 0.0)) {
         return;
     }
-    payoff_.observe(step_.n_emitted, n_rows, step_.t_draft_us - step_.t_read_us, t_verify_us, t_other_us);
-    const float more = payoff_.of_step(step_.n_emitted, step_.n_drafted, step_.t_expected);
-    for (head & h : heads_) {
-        h.earn(step_.t_draft_us - step_.t_read_us + t_verify_us + t_other_us,
-               &h == step_.by ? (more - rival()) / payoff_.price() : 0.0);
+    const source::spent took    = step_.by == nullptr ? source::spent() : step_.by->took;
+    const double        t_draft = took.draft_us - took.read_us;
+    payoff_.observe(step_.n_emitted, n_rows, t_draft, t_verify_us, t_other_us);
+    const float more = payoff_.of_step(step_.n_emitted, step_.n_drafted, took.expected_us);
+    for (source & s : sources_) {
+        const bool is_by = &s == step_.by;
+        s.earn(t_draft + t_verify_us + t_other_us, is_by ? (more - rival()) / payoff_.price() : 0.0,
+               is_by && step_.is_probe && !step_.is_surprise);
+    }
+    if (step_.by == nullptr && step_.n_drafted > 0) {
+        stats.t_ngram_saved_us += more / payoff_.price();
     }
     if (step_.by != nullptr && !step_.is_trial) {
         step_.by->gate_of(payoff_.n_seqs())
@@ -460,22 +425,20 @@ void planner::reset(llama_seq_id seq_id) {
     check(seq_id);
     ngram_acceptance_.reset(seq_id);
     sequences_[static_cast<size_t>(seq_id)].open      = false;
+    sequences_[static_cast<size_t>(seq_id)].n_ngram   = n_ngram_first;
     sequences_[static_cast<size_t>(seq_id)].is_probed = is_one_in_four(n_texts_++);
-    for (head & h : heads_) {
-        h.accepted.reset(seq_id);
-        h.saved_us[static_cast<size_t>(seq_id)] = 0.0f;
-        for (gate & g : h.gates) {
-            g.new_text();
-        }
+    for (source & s : sources_) {
+        s.reset(seq_id);
     }
 }
 
 bool planner::can_pay(int32_t n_seqs) const {
-    return std::any_of(heads_.begin(), heads_.end(), [&](const head & h) { return can_pay(h, n_seqs); });
+    return std::any_of(sources_.begin(), sources_.end(),
+                       [&](const source & s) { return s.can_pay(n_seqs, 0, params_.n_max); });
 }
 
-bool planner::worth_asking(int32_t n_seqs) const {
-    return std::any_of(heads_.begin(), heads_.end(), [&](const head & h) { return is_worth(h, n_seqs); });
+bool planner::is_worth(size_t i_source, int32_t n_seqs) const {
+    return sources_[i_source].gate_of(n_seqs).open() && sources_[i_source].can_pay(n_seqs, 0, params_.n_max);
 }
 
 int32_t planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
@@ -484,38 +447,37 @@ int32_t planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
         throw std::invalid_argument(format("planner: expected 1..%zu sequences, found %d", sequences_.size(), n_seqs));
     }
     int32_t found = 0;
-    for (size_t i = 0; i < heads_.size(); ++i) {
-        const bool is_probed = sequences_[static_cast<size_t>(seq_id)].is_probed && can_pay(heads_[i], n_seqs);
-        const bool is_asked  = is_worth(heads_[i], n_seqs) || is_probed;
-        found |= !is_asked || heads_[i].is_dear(*payoff_.target) ? 1 << i : 0;
+    for (const source & s : sources_) {
+        const bool is_probed = sequences_[static_cast<size_t>(seq_id)].is_probed;
+        const bool is_asked  = (is_probed || s.gate_of(n_seqs).open()) && s.can_pay(n_seqs, 0, params_.n_max);
+        found |= !is_asked || s.is_dear() ? 1 << s.index : 0;
     }
     return found;
 }
 
-float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t i_head) const {
+float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t i_source) const {
     check(seq_id);
-    if (!(p >= 0.0f && p <= 1.0f) || depth < 1 || (!by_ngram && i_head >= heads_.size())) {
+    if (!(p >= 0.0f && p <= 1.0f) || depth < 1 || (!by_ngram && i_source >= sources_.size())) {
         throw std::invalid_argument(format("planner: expected p in 0..1, depth >= 1 and one of %zu drafters, found %g, "
                                            "%d and %zu",
-                                           heads_.size(), p, depth, i_head));
+                                           sources_.size(), p, depth, i_source));
     }
-    return (by_ngram ? ngram_acceptance_ : heads_[i_head].accepted).at(p, depth, seq_id, rank::best);
+    return (by_ngram ? ngram_acceptance_ : sources_[i_source].accepted).at(p, depth, seq_id, rank::best);
 }
 
 float planner::draft_us(int32_t n_tokens) const {
     float least = 0.0f;
-    for (const head & h : heads_) {
-        const float t = h.costs.chain_us(1, n_tokens, 1);
-        least         = &h == &heads_.front() ? t : std::min(least, t);
+    for (const source & s : sources_) {
+        const float t = s.chain_us(1, n_tokens, 1);
+        least         = s.index == 0 ? t : std::min(least, t);
     }
     return least;
 }
 
 std::vector<std::shared_ptr<cost_curve>> planner::costs() const {
     std::vector<std::shared_ptr<cost_curve>> curves{ payoff_.target };
-    for (const head & h : heads_) {
-        curves.push_back(h.costs.begin);
-        curves.push_back(h.costs.step);
+    for (const source & s : sources_) {
+        curves.insert(curves.end(), { s.first, s.step });
     }
     return curves;
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include "policy/acceptance.h"
-
 #include "llama.h"
 
 #include <cstdint>
@@ -31,9 +29,21 @@ struct draft_request {
     int32_t                    n_room      = 0;  // tokens that fit after id_last
     int32_t                    n_max       = 0;  // of the drafters' that may follow each other; 0: they are not asked
     int32_t                    ngram_n_max = 0;  // and of the n-gram drafter's, which must be up to date
-    std::optional<draw_kind>   draw        = {}; // how its tokens are chosen; none: as before, at first greedily
     int32_t                    drafters    = -1; // that may be asked for it, a bit for each
     std::optional<draft_shape> shape       = {}; // none: what pays best
+};
+
+struct planner_params {
+    int32_t n_max        = 16; // longest path
+    int32_t n_nodes_max  = 16; // drafted tokens of one step, all sequences together
+    int32_t n_leaves_max = 1;  // of all trees of a step, but for the first one of each sequence after the first
+    int32_t top_k        = 1;  // candidates behind each node; 1: chains only
+    int32_t n_seq_max    = 1;
+    bool    uniform      = false; // chains of several sequences have one length: other batches would be cut to pieces
+    // of a chain of which more are rejected than this, the next pass evaluates all accepted tokens again; none: never
+    std::optional<int32_t> n_snapshots = {};
+
+    bool has_trees() const { return top_k > 1; }
 };
 
 } // namespace eagle3

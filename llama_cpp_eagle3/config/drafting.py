@@ -86,7 +86,7 @@ class DraftingOptions(LlamaOptions, total=False):
         ),
     ]
     draft_ngram_n_max: Annotated[
-        int | None, Option("longest draft of the n-gram drafter. `None`: `draft_n_max` if that is given, else 32")
+        int | None, Option("longest draft of the n-gram drafter. `None`: `draft_n_max` if that is given, else 64")
     ]
     draft_ngram_store: Annotated[
         NgramStore | bool,

@@ -102,15 +102,14 @@ class Drafting:
     def _request(self, s: Sequence, n_room: int) -> DraftRequest:
         settings, is_seen = s.draft, self._is_seen(s)
         if settings.mode != "auto":
-            return DraftRequest(s.seq_id, s.tokens[-1], n_room, int(is_seen), 0, None, _ALL, _shape(settings))
+            return DraftRequest(s.seq_id, s.tokens[-1], n_room, int(is_seen), 0, _ALL, _shape(settings))
         ngram_n_max = 0
         if self.ngram is not None and NGRAM in settings.sources:
             self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
             ngram_n_max = settings.ngram_n_max
-        assert s.chain is not None  # it decodes
         bits = sum(1 << i for i, name in enumerate(self.memory.drafters.names) if name in settings.sources)
         n_max = settings.n_max if is_seen else 0
-        return DraftRequest(s.seq_id, s.tokens[-1], n_room, n_max, ngram_n_max, s.chain.draw_kind, bits, None, s.n_past)
+        return DraftRequest(s.seq_id, s.tokens[-1], n_room, n_max, ngram_n_max, bits, None, s.n_past)
 
     def observe(self, step: Step, commit_ns: int) -> None:
         """Give the policy the sampled tokens and times of a step; not the time of steps with prefill."""

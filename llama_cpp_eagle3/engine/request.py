@@ -30,7 +30,7 @@ class DraftSettings:
     """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
     n_max: int = 8
     """Maximum length of a chain of drafted tokens."""
-    ngram_n_max: int = 32
+    ngram_n_max: int = 64
     """The same for the n-gram drafter."""
     sources: tuple[str, ...] = ("eagle3", NGRAM)
     """The drafters of mode "auto"; the other modes are the first one's."""

@@ -14,7 +14,6 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from .._core import (
-    DrawKind,
     GrammarLookahead,
     GumbelNoise,
     Target,
@@ -100,13 +99,6 @@ class SamplerChain:
         # these may take the greatest away
         others = {"dry", "typ_p", "xtc", "infill", "adaptive_p"}
         return self._leaves_one and others.isdisjoint(self._active)
-
-    @property
-    def draw_kind(self) -> DrawKind:
-        """How tokens are chosen from what the samplers leave."""
-        if self.noise is not None:
-            return DrawKind.KNOWN
-        return DrawKind.GREEDY if self._leaves_one else DrawKind.UNKNOWN
 
     def lookahead(self) -> GrammarLookahead | None:
         """What the grammar allows next, for drafts of this step; None: anything."""

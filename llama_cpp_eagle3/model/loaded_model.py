@@ -13,7 +13,7 @@ import llama_cpp.llama_cpp as lib
 
 from .._core import FeatureTap, Policy, Target, local_accelerators
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..draft.costs import have_policy, keep_corrections, load_costs, machine, why_not
+from ..draft.costs import experts_of, have_policy, keep_corrections, load_costs, machine, why_not
 from ..draft.head import Head
 from ..draft.kinds import LoadedTarget
 from ..engine import DraftSettings, Engine, Vocab
@@ -70,6 +70,7 @@ class LoadedModel:
         self._ctx, self._context_params = llama.ctx.ctx, llama.ctx.params
         self._tensor_split = llama.options["tensor_split"]
         self._has_explained = False
+        self._experts = experts_of(llama.model.metadata())
         self._guessed: Policy | None = None  # a policy of costs that are not all measured
         with file_errors(llama.path):
             target = loading.make_target(self._ctx, self._model, log)
@@ -317,7 +318,9 @@ class LoadedModel:
         if knows or (self.head is None and drafting.ngram is None):
             return 0
         with without_details():
-            is_measured = have_policy(self.engine, self.head, self.costs_key, log or self._log, seconds, must=must)
+            is_measured = have_policy(
+                self.engine, self.head, self.costs_key, log or self._log, seconds, must, self._experts
+            )
         self._guessed = None if is_measured else drafting.policy
         return perf_counter_ns() - start
 
@@ -329,7 +332,7 @@ class LoadedModel:
         """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
         if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
             return
-        stats.why_not_drafted = why_not(self.engine.drafting.policy, settings)
+        stats.why_not_drafted = why_not(self.engine.drafting.policy, settings, self.engine.drafters.names)
         if not self._has_explained:
             self._has_explained = True
             _log.warning("nothing is drafted: %s", stats.why_not_drafted)

@@ -25,7 +25,7 @@ DrafterKind = type[DrafterFile]
 
 SOURCES = (*(kind.source for kind in KINDS), NGRAM)
 _N_LEAVES_AUTO = 8
-_N_MAX_TEXT = 32
+_N_MAX_TEXT = 64
 
 
 @dataclass(frozen=True, slots=True)

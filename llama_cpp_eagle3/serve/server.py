@@ -15,7 +15,7 @@ from typing import Any
 from ..chat import LeftOut, Loosened
 from ..chat.builtin_templates import named_templates
 from ..config.serve import ServeOptions
-from ..draft.costs import why_not_read
+from ..draft.costs import brought
 from ..engine import DraftSettings, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
@@ -102,7 +102,7 @@ class Server:
         settings: DraftSettings = engine.draft
         policy = engine.drafting.policy
         is_planned = settings.mode == "auto" and policy.is_measured
-        reason = ""
+        reason, names = "", engine.drafters.names
         can_draft = bool(engine.drafters) or (engine.drafting.ngram is not None and bool(settings.sources))
         if not can_draft:
             reason = self.options.why_no_draft
@@ -110,9 +110,6 @@ class Server:
             reason = "it was switched off"
         elif settings.mode == "auto" and not is_planned:
             reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
-        elif is_planned:
-            names = engine.drafters.names
-            reason = "; ".join(f"{names[i]}: {why}" for i, why in why_not_read(policy).items())
         return {
             "enabled": can_draft and settings.mode != "off",
             "reason": reason,
@@ -123,6 +120,7 @@ class Server:
             "n_min": settings.n_min,
             "p_min": settings.p_min,
             "policy": policy.stats() if is_planned else None,
+            "by_source": brought(policy, names, engine.drafting.ngram is not None) if is_planned else {},
         }
 
     async def run_in_executor(self, function: Any, *args: Any) -> Any:

@@ -34,10 +34,10 @@ def test_a_changed_source_is_noticed(planner: Any, tmp_path: Path, monkeypatch: 
         (tmp_path / "policy" / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(planner, "SOURCES", tmp_path)
     assert planner.digest() == before
-    with (tmp_path / "policy" / "gate.cpp").open("a") as file:
+    with (tmp_path / "policy" / "source.cpp").open("a") as file:
         file.write("// a comment\n")
     assert planner.digest() == before
-    with (tmp_path / "policy" / "gate.cpp").open("a") as file:
+    with (tmp_path / "policy" / "source.cpp").open("a") as file:
         file.write("constexpr int changed = 1;\n")
     assert planner.digest() != before
 

@@ -52,7 +52,7 @@ def test_what_is_measured(llm: Eagle3Llama) -> None:
     start = perf_counter()
     costs = measure(llm, 1.0)
     assert perf_counter() - start < 2.0
-    assert sorted(costs.target) == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32]
+    assert sorted(costs.target) == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64]
     (draft,) = costs.drafts
     assert sorted(draft.begin) == [1, 2, 4, 8, 16]
     assert sorted(draft.step) == [1, 2, 4, 8]
@@ -263,6 +263,71 @@ def test_guesses_are_not_kept(tiny_target: Any, tiny_head: Any, monkeypatch: pyt
     assert (kept["whole"], kept["target"], kept["drafts"]) == (False, {"1": 1e9}, [{"begin": {}, "step": {}}])
 
 
+def test_what_depth_adds_is_kept(tiny_target: Any, tiny_head: Any) -> None:
+    """Passes of a long text show it, and the next process begins with it."""
+    known = Costs({1: 1000.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))
+    with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+        key = llm.loaded.costs_key()
+        save(key, known)
+        llm.calibrate()
+        curve = llm.policy.costs[0]
+        assert curve.growth == (0.0, 0.0)
+        curve.set_depth(5000)
+        for _ in range(30):
+            for n, t in known.target.items():
+                curve.observe(n, t + 5 * 60.0 * n)
+        learned = curve.growth
+        assert sum(learned) > 20.0
+    kept = load_costs(key)
+    assert kept is not None
+    assert kept.target == known.target
+    assert kept.growths[0] == pytest.approx(learned)
+    assert kept.growths[1:] == ((0.0, 0.0), (0.0, 0.0))
+    with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+        llm.calibrate()
+        assert llm.policy.costs[0].growth == pytest.approx(learned)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        ({"general.architecture": "x", "x.expert_count": "128", "x.expert_used_count": "8"}, (128, 8)),
+        ({"general.architecture": "x"}, (0, 0)),
+        ({"general.architecture": "x", "x.expert_count": "4", "x.expert_used_count": "4"}, (0, 0)),
+        ({"general.architecture": "x", "x.expert_count": "4", "x.expert_used_count": "[2, 2]"}, (0, 0)),
+    ],
+)
+def test_experts_of_a_target(metadata: dict[str, str], found: tuple[int, int]) -> None:
+    assert costs.experts_of(metadata) == found
+
+
+def test_a_mixture_without_measured_rows_is_priced_by_its_experts(llm: Eagle3Llama) -> None:
+    part = Costs({1: 100.0}, (DraftCosts({}, {}),), is_whole=False)
+    assert sorted(part.guessed().target) == [1, 4]
+    assert part.guessed((128, 8)).target == {1: 100.0}
+    target, begin, step = make_policy(llm.engine, part.guessed((128, 8)), (128, 8)).costs
+    assert target.at(4) == pytest.approx(365.0, rel=0.01)
+    assert begin.at(4) == step.at(4) == pytest.approx(40.0)
+
+
+def test_what_each_source_brought(tiny_target: Any, tiny_head: Any) -> None:
+    known = Costs({1: 1000.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))
+    with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+        save(llm.loaded.costs_key(), known)
+        names, stats = llm.engine.drafters.names, []
+        for _ in range(2):
+            take(llm, [1, 2, 3], 200)
+            found = costs.brought(llm.policy, names, has_ngram=True)
+            assert found.keys() == {"eagle3", "ngram"}
+            for source in found.values():
+                assert source.keys() == {"steps", "seconds_saved", "reason"}
+            stats.append(found)
+        assert stats[1]["eagle3"]["steps"] >= stats[0]["eagle3"]["steps"] > 0
+        assert stats[1]["eagle3"]["seconds_saved"] != 0.0
+        is_open = llm.policy.stats()["is_open"][0]
+        assert bool(stats[1]["eagle3"]["reason"]) != is_open
+
+
 def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
     keys = []
     for options in (
@@ -284,13 +349,14 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
 
 
 GOOD: dict[str, Any] = {
-    "format": 4,
+    "format": 5,
     "key": {"draft": "x"},
     "target": {"1": 1},
     "drafts": [{"begin": {"1": 1}, "step": {"1": 1}}],
     "draft_type": None,
     "whole": True,
     "contention": 0.0,
+    "growths": [],
 }
 
 
@@ -302,7 +368,7 @@ GOOD: dict[str, Any] = {
         "[]",
         "null",
         "{}",
-        '{"format": 4}',
+        '{"format": 5}',
         json.dumps({name: value for name, value in GOOD.items() if name != "draft_type"}),
         *(
             json.dumps(GOOD | change)
@@ -323,6 +389,10 @@ GOOD: dict[str, Any] = {
                 {"contention": 1.5},
                 {"contention": float("nan")},
                 {"draft_type": "q4_0"},
+                {"growths": [[0.0, 0.0]]},
+                {"growths": 3 * [[0.0, -1.0]]},
+                {"growths": 3 * [[0.0]]},
+                {"growths": None},
             )
         ),
         "\0\xff",

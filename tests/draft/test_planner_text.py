@@ -67,7 +67,7 @@ class Said:
         """Tokens per second until a text ends."""
         ids, n = list(range(len(self.texts))), 0
         for _ in range(n_steps):
-            if any(self.at[s] + 40 > len(text) for s, text in enumerate(self.texts)):
+            if any(self.at[s] + 70 > len(text) for s, text in enumerate(self.texts)):
                 break
             if drafter is not None:
                 for s in ids:
@@ -195,3 +195,19 @@ def test_several_sequences_of_which_one_repeats_itself() -> None:
     plain = 3e6 / Costs(us(TARGETS["F16"])).of("target", 3)
     assert speed(texts, None, with_text=True, name="F16") >= 0.99 * plain
     assert speed([copies(1500, seed) for seed in range(3)], None, with_text=True, name="F16") >= 1.5 * plain
+
+
+@pytest.mark.parametrize("n_max", [31, 63])
+def test_n_grams_get_longer_once_whole_drafts_were_right(n_max: int) -> None:
+    """Where 64 rows cost little more than 32, a text that repeats itself is drafted in pieces of up to 63 tokens."""
+    target = {1: 10_000.0, 8: 12_000.0, 32: 16_000.0, 64: 18_000.0, 128: 90_000.0}
+    piece = np.random.default_rng(1).integers(0, 5000, 400).tolist()
+    drafter, said = NgramDrafter(1), Said(Costs(target), [piece * 8], 0.0)
+    planner = Policy([], [CostCurve(target)], n_max=n_max, ngram=drafter)
+    said.at = [500]
+    said.run(planner, drafter)
+    lengths = planner.stats()["draft_tokens"]
+    assert max(lengths) == n_max
+    if n_max > 32:
+        assert any(0 < n <= 32 for n in lengths)  # before that
+        assert lengths[63] > 0.8 * planner.stats()["steps"]

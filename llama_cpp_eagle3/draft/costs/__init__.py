@@ -7,7 +7,7 @@
 from .best_chain import BestChain, best_chain
 from .cache import load_costs, save_costs
 from .costs import Costs, DraftCosts, implausible, machine
-from .setup import costs_of, have_policy, keep_corrections, make_policy, measure_types, why_not, why_not_read
+from .setup import brought, costs_of, experts_of, have_policy, keep_corrections, make_policy, measure_types, why_not
 from .timing import is_idle, measure
 
 __all__ = [
@@ -15,7 +15,9 @@ __all__ = [
     "Costs",
     "DraftCosts",
     "best_chain",
+    "brought",
     "costs_of",
+    "experts_of",
     "have_policy",
     "implausible",
     "is_idle",
@@ -27,5 +29,4 @@ __all__ = [
     "measure_types",
     "save_costs",
     "why_not",
-    "why_not_read",
 ]

@@ -12,7 +12,7 @@ from ...files.cache_dir import cache_dir
 from ...files.whole_file import write_whole
 from .costs import GGML_TYPE_NARROW, Costs
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 def costs_path(key: dict[str, Any]) -> Path:
@@ -48,9 +48,13 @@ def _load(key: dict[str, Any]) -> Costs | None:
         if draft_type not in (key.get("draft_type"), GGML_TYPE_NARROW):
             return None
         contention = float(document["contention"])
-        if not 0.0 <= contention <= 1.0:
+        growths = tuple((float(per_pass), float(per_row)) for per_pass, per_row in document["growths"])
+        if not 0.0 <= contention <= 1.0 or len(growths) not in (0, len(curves)):
             return None
-        return replace(Costs.of_curves(curves, draft_type, bool(document["whole"])), contention=contention)
+        if not all(0.0 <= t < 1e12 for growth in growths for t in growth):
+            return None
+        found = Costs.of_curves(curves, draft_type, bool(document["whole"]))
+        return replace(found, contention=contention, growths=growths)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -73,6 +77,7 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
         "draft_type": costs.draft_type,
         "whole": costs.is_whole,
         "contention": costs.contention,
+        "growths": costs.growths,
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +23,12 @@ _CONTENTION_MAX = 0.1  # of the processors' time: what usually runs beside has l
 
 GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
 """The head is tried in this type too: the CPU has its fastest kernels for it, on other devices it reads the least."""
+
+
+Growth = tuple[float, float]
+"""Microseconds that 1,000 tokens before it add to a pass, and to each of its rows."""
+Experts = tuple[int, int]
+"""All of a mixture, and those that a row uses; (0, 0): there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class Costs:
     """Whether they are enough to plan with; if not, the time was over before."""
     contention: float = 0.0
     """Of the processors' time that measuring wanted, what other programs had."""
+    growths: tuple[Growth, ...] = ()
+    """Of each curve, what running passes have shown: empty, or as many as `curves`."""
 
     @property
     def was_busy(self) -> bool:
@@ -81,7 +89,7 @@ class Costs:
             {n: min(t, limits[n]) for n, t in curve.items()}
             for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
         ]
-        return Costs.of_curves(curves, self.draft_type, self.is_whole)
+        return replace(Costs.of_curves(curves, self.draft_type, self.is_whole), growths=self.growths)
 
     def part(self) -> Costs:
         """The curves that need not be measured again, if some are missing or in doubt."""
@@ -89,10 +97,14 @@ class Costs:
         good = [d if not implausible(d.begin) and not implausible(d.step) else DraftCosts({}, {}) for d in self.drafts]
         return Costs(target, tuple(good), self.draft_type, is_whole=False)
 
-    def guessed(self) -> Costs:
-        """The same with guesses for what is missing, to plan with until it is measured; `target` has one row's time."""
-        one = self.target[1]
-        target = self.target if len(self.target) > 1 else {1: one, _GUESSED_N: _GUESSED_PASS * one}
+    def guessed(self, experts: Experts = (0, 0)) -> Costs:
+        """The same with guesses for what is missing, to plan with until it is measured; `target` has one row's time.
+
+        experts: of the target, which rows of a mixture read one after the other.
+        """
+        one, target = self.target[1], self.target
+        if len(target) == 1 and experts == (0, 0):
+            target = {1: one, _GUESSED_N: _GUESSED_PASS * one}
         graph = {1: _GUESSED_GRAPH * one}
         drafts = tuple(d if d.begin and d.step else DraftCosts(graph, graph) for d in self.drafts)
         return Costs(target, drafts, self.draft_type, is_whole=False)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..._core import CostCurve, Policy
 from ...engine import DraftSettings, Engine
+from ...engine.request import NGRAM
 from ..head import Head
 from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
 from .contention import Contention
-from .costs import GGML_TYPE_NARROW, Costs
+from .costs import GGML_TYPE_NARROW, Costs, Experts
 from .timing import Limit, is_idle, measure, measure_draft
 
 # A converted head must be expected to bring this much: it is believed to lose up to 1 % of the mean acceptance length
@@ -23,9 +24,12 @@ _GAIN_MIN = 1.02
 _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
 _N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes time
 _NARROW_SHARE = 0.2
-_N_NODES = 32  # drafted tokens of a step
+_N_ROWS = 64
+"""Of a pass with drafts: what our kernels compute of up to 64 rows has the same bits whatever their number."""
+_N_NODES_MIN = 32  # drafted tokens of a step, however many sequences there are
 _TOPK = 4
 _CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
+_GROWN = 0.02  # of one row's time, for 1,000 tokens before it: the same
 _N_TOLD = 4
 _CALMER = 0.5  # times the contention that there was when costs were measured: then it is worth measuring them again
 _LIMIT_SECONDS = 20.0
@@ -40,12 +44,13 @@ def have_policy(
     log: Callable[[str], None],
     seconds: float = 2.0,
     must: bool = False,
+    experts: Experts = (0, 0),
 ) -> bool:
     """Give an engine a policy of costs that are known or can be measured now.
 
     key: what costs depend on. seconds: to spend on measuring; where that is not enough, what is missing is guessed, and
-    the next call goes on. Where something runs nothing can be measured: then costs that are known must do, and without
-    them the engine keeps the policy that it has, or gets another one later.
+    the next call goes on. experts: of the target. Where something runs nothing can be measured: then costs that are
+    known must do, and without them the engine keeps the policy that it has, or gets another one later.
 
     Returns:
         Whether the policy is of measured costs alone.
@@ -56,15 +61,16 @@ def have_policy(
     costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
     if costs is None or (head is not None and costs.draft_type != head.type):
         return False
-    n_leaves = engine.target.n_leaves_max
+    n_leaves, n_seq = engine.target.n_leaves_max, engine.target.n_seq
     engine.drafting.policy = make_policy(
         engine,
-        costs if costs.is_whole else costs.guessed(),
-        n_max=_N_NODES,
-        n_nodes_max=min(_N_NODES, engine.n_batch - 1),
+        costs if costs.is_whole else costs.guessed(experts),
+        experts,
+        n_max=_N_ROWS - 1,
+        n_nodes_max=min(max(_N_ROWS - n_seq, _N_NODES_MIN), engine.n_batch - 1),
         top_k=_TOPK if n_leaves > 1 else 1,
         n_leaves_max=n_leaves,
-        n_seq_max=engine.target.n_seq,
+        n_seq_max=n_seq,
         uniform=not engine.target.is_pooled or engine.target.rollback_kind != "trim",
     )
     return costs.is_whole
@@ -91,7 +97,9 @@ def costs_of(
         else:
             what = "measuring what passes cost on this machine"
         log(f"{what}: about {seconds:g} s, up to {limit:g} s if weights are read or shaders compiled meanwhile")
-        costs = measure_types(engine, head, seconds, log, limit, known)
+        before, costs = costs, measure_types(engine, head, seconds, log, limit, known)
+        if before is not None and len(before.growths) == len(costs.curves):
+            costs = replace(costs, growths=before.growths)
         if costs.doubt:
             log(f"the machine was busy meanwhile ({costs.doubt}): such values are measured again the next time")
             save_costs(key, costs.part())
@@ -120,21 +128,33 @@ def _percent(costs: Costs) -> str:
 
 
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
-    """Store the policy's corrected costs, if passes were much faster than measured before."""
+    """Store what the policy learned: that passes were much faster than measured before, or what depth adds to them."""
     policy = engine.drafting.policy
     if not policy.is_measured or sys.is_finalizing():  # at the very end files cannot be opened any more
         return
     curves = [curve.corrected for curve in policy.costs]
     stored = [curve.measured for curve in policy.costs]
-    if any(now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()):
-        costs, of = Costs.of_curves(curves, None if head is None else head.type).bounded(), key()
+    is_faster = any(
+        now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()
+    )
+    of = key()
+    kept = load_costs(of)
+    growths = tuple(curve.growth for curve in policy.costs)
+    none = ((0.0, 0.0),) * len(growths)
+    before = none if kept is None else kept.growths or none
+    is_grown = any(
+        abs(sum(now) - sum(then)) > _GROWN * min(curve.values())
+        for now, then, curve in zip(growths, before, stored, strict=True)
+    )
+    if is_faster or is_grown:
+        costs = Costs.of_curves(curves if is_faster else stored, None if head is None else head.type).bounded()
         if not costs.doubt:
-            kept = load_costs(of)
-            save_costs(of, replace(costs, contention=0.0 if kept is None else kept.contention))
+            contention = 0.0 if kept is None else kept.contention
+            save_costs(of, replace(costs, contention=contention, growths=() if growths == none else growths))
 
 
-def why_not(policy: Policy, settings: DraftSettings) -> str:
-    """Why nothing is drafted."""
+def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str]) -> str:
+    """Why nothing is drafted. names: of the policy's drafters."""
     if settings.mode != "auto" or settings.n_max <= 0:
         return (
             f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
@@ -145,34 +165,55 @@ def why_not(policy: Policy, settings: DraftSettings) -> str:
             "what passes cost here was not measured yet, since something else ran or it took too long: call "
             "calibrate() before"
         )
-    if not policy.can_pay():
+    reasons = why_not_more(policy, names)
+    return "; ".join(f"{name}: {why}" if len(reasons) > 1 else why for name, why in reasons.items()) or (
+        "no draft was expected to pay"
+    )
+
+
+def why_not_more(policy: Policy, names: Sequence[str]) -> dict[str, str]:
+    """Why drafters are not asked more often, of a policy that is measured; those that are asked each step are left out.
+
+    names: of all of them.
+    """
+    stats = policy.stats()
+    if names and not policy.can_pay():
         target = policy.costs[0]
         one, n = target.at(1), _N_TOLD
-        draft = policy.draft_us(n - 1)
-        return (
+        return dict.fromkeys(
+            names,
             f"a pass over {n} rows takes {target.at(n) / one:.1f} times as long here as one over a single row, and "
-            f"drafting them {draft / one:.1f} times: even a head that is always right would not pay "
-            "(measured; `llama-cpp-eagle3 calibrate` measures again)"
+            f"drafting them {policy.draft_us(n - 1) / one:.1f} times: even one that is always right would not pay "
+            "(measured; `llama-cpp-eagle3 calibrate` measures again)",
         )
-    reasons = why_not_read(policy)
-    if reasons:
-        return "; ".join(reasons.values())
-    if not policy.stats()["is_open"]:
-        return "what the head drafts was accepted too rarely lately: it is only probed now and then"
-    return "no draft was expected to pay"
+    found = {}
+    for name, (debt, saved, account), is_open in zip(names, stats["unread"], stats["is_open"], strict=True):
+        if debt > 0.0:
+            found[name] = (
+                f"reading the prompt would take the drafter {1e-6 * debt:.2f} s, its drafts would have saved about "
+                f"{1e-6 * saved:.2f} s so far, and its prompts may cost {max(0.0, 1e-6 * account):.2f} s (what it "
+                "really saved since the start, and a little)"
+            )
+        elif not is_open:
+            found[name] = "its drafts have not paid lately: it is only probed now and then"
+    return found
 
 
-def why_not_read(policy: Policy) -> dict[int, str]:
-    """Why drafters have not read the prompt of the last step, by their index, of a policy that is measured."""
-    return {
-        i: (
-            f"reading the prompt would take the drafter {1e-6 * debt:.2f} s, its drafts would have saved about "
-            f"{1e-6 * saved:.2f} s so far, and its prompts may cost {max(0.0, 1e-6 * account):.2f} s (what it really "
-            "saved since the start, and a little)"
-        )
-        for i, (debt, saved, account) in enumerate(policy.stats()["unread"])
-        if debt > 0.0
+def brought(policy: Policy, names: Sequence[str], has_ngram: bool) -> dict[str, dict[str, Any]]:
+    """What each source has brought, and why it is not asked more often, of a policy that is measured.
+
+    names: of the policy's drafters.
+    """
+    stats, reasons = policy.stats(), why_not_more(policy, names)
+    found = {
+        name: {"steps": asked, "seconds_saved": round(1e-6 * saved, 3), "reason": reasons.get(name, "")}
+        for name, asked, saved in zip(names, stats["asked"], stats["saved_us"], strict=True)
     }
+    if has_ngram:
+        saved = round(1e-6 * stats["ngram_saved_us"], 3)
+        why = "" if stats["ngram"] else "nothing of the text repeats what was there before, or too little to pay"
+        found[NGRAM] = {"steps": stats["ngram"], "seconds_saved": saved, "reason": why}
+    return found
 
 
 def measure_types(
@@ -221,8 +262,23 @@ def measure_types(
     return as_is
 
 
-def make_policy(engine: Engine, costs: Costs, **options: Any) -> Policy:
-    """A policy for a loaded pair; `options` are those of `Policy`."""
+def experts_of(metadata: Mapping[str, str]) -> Experts:
+    """Of a model, by its file's keys."""
+    arch = metadata.get("general.architecture")
+    try:
+        n, n_used = (int(metadata.get(f"{arch}.expert{name}_count", 0)) for name in ("", "_used"))
+    except ValueError:  # an array, with a number for each layer
+        return 0, 0
+    return (n, n_used) if 0 < n_used < n else (0, 0)
+
+
+def make_policy(engine: Engine, costs: Costs, experts: Experts = (0, 0), **options: Any) -> Policy:
+    """A policy for a loaded pair. experts: of the target; `options` are those of `Policy`."""
     options.setdefault("n_snapshots", engine.target.n_snapshots)
     options.setdefault("ngram", engine.drafting.ngram)
-    return Policy(tuple(engine.drafters), [CostCurve(curve) for curve in costs.curves], **options)
+    growths = costs.growths or ((0.0, 0.0),) * len(costs.curves)
+    curves = [
+        CostCurve(curve, growth, experts if i == 0 else (0, 0))
+        for i, (curve, growth) in enumerate(zip(costs.curves, growths, strict=True))
+    ]
+    return Policy(tuple(engine.drafters), curves, **options)

@@ -15,7 +15,7 @@ from ...errors import Eagle3Error
 from .contention import Contention
 from .costs import Costs, DraftCosts, implausible
 
-N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 24)
+N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 64, 24, 48)
 """Rows of a target pass, in the order in which they are measured."""
 _N_NEEDED = 2  # of these, whatever they take: without a second value nothing could ever seem to pay
 _N_WAITING = (1, 2, 4, 8, 16)
