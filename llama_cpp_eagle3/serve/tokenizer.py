@@ -32,8 +32,7 @@ class Tokenizer:
         Raises:
             ApiError: it is none that can be tokenized, or it cannot fit into the context.
         """
-        if len(text) > self.n_ctx:  # a shorter one fits
-            self.check_length(text)
+        self.check_length(text)
         try:
             data = text.encode()
         except UnicodeEncodeError as e:
