@@ -348,16 +348,18 @@ void register_policy(py::module_ & m) {
                 return py::typing::Tuple<cost_curve, py::ellipsis>(py::cast(self.impl.plan().costs()));
             },
             "The CostCurves that it refines: of the target, then of each drafter's first graph and of its levels.")
-        .def("stats", &stats,
-             "What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of "
-             "them although its gate was closed, `trials` although none could pay; `ngram`, steps that verified "
-             "something of the n-gram drafter's; `levels` that were drafted after first graphs; `draft_tokens`, "
-             "{drafted tokens verified: steps}; `draft_us`; `planning_us`, own time; `tokens_per_second`, the current "
-             "estimate; `unread`, of each drafter's prompt that it has not read, in the last step: microseconds that "
-             "reading takes, that its drafts would have saved in this text, and that reading may cost; `saved_us`, what "
-             "each drafter's drafts have saved so far (negative: cost), beyond what the others would have; "
-             "`ngram_saved_us`, what n-grams did in steps that asked no drafter; `is_open`, whether each is asked in each "
-             "step of one sequence at the moment.");
+        .def(
+            "stats", &stats,
+            "What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of "
+            "them although its gate was closed, `trials` although none could pay; `ngram`, steps that verified "
+            "something of the n-gram drafter's; `levels` that were drafted after first graphs; `draft_tokens`, "
+            "{drafted tokens verified: steps}; `draft_us`; `planning_us`, own time; `tokens_per_second`, the current "
+            "estimate; `unread`, of each drafter's prompt that it has not read, in the last step: microseconds that "
+            "reading takes, that its drafts would have saved in this text, and that reading may cost; `saved_us`, what "
+            "each drafter's drafts have saved so far (negative: cost), beyond what the others would have; "
+            "`ngram_saved_us`, what n-grams did in steps that asked no drafter; `is_open`, whether each is asked in "
+            "each "
+            "step of one sequence at the moment.");
 }
 
 } // namespace eagle3::python
