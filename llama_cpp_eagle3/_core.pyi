@@ -70,6 +70,15 @@ class CpuKernels:
     def why_not(self) -> str:
         """Why there are none; empty if there are some."""
 
+class LimitedProduct:
+    """While it is open, graphs that this thread computes get a part of a matrix's product."""
+
+    def __init__(self, matrix: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """matrix: address of a ggml tensor. ranges: (first, last) of the channels that are computed, as
+        csrc/kernels/limited_product.h has them; others become -inf."""
+    def close(self) -> None:
+        """Of several that are open, the one that was made last."""
+
 def model_matrices(model: int) -> list[int]:
     """Addresses of the ggml tensors that a llama_model multiplies by."""
 
@@ -639,6 +648,12 @@ class Drafter:
         """Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most."""
     def leave_out(self, tokens: Sequence[int]) -> None:
         """These tokens of the target are others in the drafter's own vocabulary: they are not drafted."""
+    def limit_vocab(self, n_first: int) -> bool:
+        """Draft this many of the most frequent tokens alone, and those of the texts, if that saves time: the CPU
+        computes no logits of others; 0: all. False: it drafts all of its tokens."""
+    @property
+    def draft_vocab(self) -> int:
+        """Tokens that it always drafts, beside those of the texts; 0: all."""
     def process(
         self,
         tap: FeatureTap | None,
