@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 import common
+from comparison.figures import percent
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3._core import SimpleDrafter
-from llama_cpp_eagle3.bench.figures import percent, table
+from llama_cpp_eagle3.bench.report import table
 
 RECORDED = common.HERE / "replay" / "tasks.jsonl.gz"
 
