@@ -225,6 +225,18 @@ void register_drafter(py::module_ & m) {
             py::arg("tokens"),
             "These tokens of the target are others in the drafter's own vocabulary: they are not drafted.")
         .def(
+            "limit_vocab",
+            [](py_drafter & self, int64_t n_first) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl().limit_vocab(n_first);
+            },
+            py::arg("n_first"), without_gil,
+            "Draft this many of the most frequent tokens alone, and those of the texts, if that saves time: the CPU "
+            "computes no logits of others; 0: all. False: it drafts all of its tokens.")
+        .def_property_readonly(
+            "draft_vocab", [](const py_drafter & self) { return self.impl().draft_vocab(); },
+            "Tokens that it always drafts, beside those of the texts; 0: all.")
+        .def(
             "begin",
             [](py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) {

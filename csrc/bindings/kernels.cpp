@@ -1,4 +1,5 @@
 #include "error.h"
+#include "kernels/limited_product.h"
 #include "kernels/timing.h"
 #include "llama_ext.h"
 #include "lm_head.h"
@@ -76,6 +77,18 @@ static std::map<std::string, std::vector<std::array<int64_t, 3>>> shapes_of(cons
     return shapes;
 }
 
+// for tests
+struct limited_scope {
+    limited_scope(uintptr_t matrix, kernels::channel_ranges all) :
+        ranges(std::move(all)),
+        limited(std::make_unique<kernels::limited_product>(reinterpret_cast<const ggml_tensor *>(matrix), &ranges)) {}
+
+    void close() { limited.reset(); }
+
+    kernels::channel_ranges                   ranges;
+    std::unique_ptr<kernels::limited_product> limited;
+};
+
 void register_kernels(py::module_ & m) {
     py::class_<cpu_kernels>(m, "CpuKernels", "While it lives, the CPU backend multiplies these weights by our kernels.")
         .def(py::init([](const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max) {
@@ -88,6 +101,12 @@ void register_kernels(py::module_ & m) {
         .def("close", &cpu_kernels::close, "To be called before the weights are freed.")
         .def_property_readonly("n_weights", &cpu_kernels::n_weights, "[name of a kernel]: weights that it computes.")
         .def_property_readonly("why_not", &cpu_kernels::why_not, "Why there are none; empty if there are some.");
+    py::class_<limited_scope>(m, "LimitedProduct",
+                              "While it is open, graphs that this thread computes get a part of a matrix's product.")
+        .def(py::init<uintptr_t, kernels::channel_ranges>(), py::arg("matrix"), py::arg("ranges"),
+             "matrix: address of a ggml tensor. ranges: (first, last) of the channels that are computed; others become "
+             "-inf.")
+        .def("close", &limited_scope::close, "Of several that are open, the one that was made last.");
     m.def("model_matrices", &matrices_of, py::arg("model"),
           "Addresses of the ggml tensors that a llama_model multiplies by.");
     m.def("cpu_kernel_shapes", &shapes_of, py::arg("matrices"), py::arg("n_rows_max"),

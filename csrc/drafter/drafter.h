@@ -97,6 +97,12 @@ class drafter : public draft_session {
     // These tokens of the target, in ascending order, are others in the drafter's own vocabulary: they are not drafted
     virtual void leave_out(const std::vector<llama_token> & tokens) = 0;
 
+    // Draft n_first tokens of the vocabulary alone, the most frequent ones, and those of the texts, if that saves time;
+    // 0: all. False: it drafts all of its tokens
+    virtual bool limit_vocab(int64_t n_first) { return n_first == 0; }
+
+    virtual int64_t draft_vocab() const { return 0; } // that n_first; 0: all tokens are drafted
+
     virtual int64_t t_graph_us() const = 0; // of stats' times: computing graphs
 
     double t_draft_us() const override { return static_cast<double>(stats.t_propose_us); }

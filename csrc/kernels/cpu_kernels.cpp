@@ -85,6 +85,8 @@ class registry : public extra_buffer_type {
         return op->op == GGML_OP_MUL_MAT && comes_from(*table, op->src[1]) ? attention_product(op) : nullptr;
     }
 
+    bool has(const ggml_tensor * weight) const { return table_.load(std::memory_order_acquire)->count(weight) > 0; }
+
     template <class Change>
     void change(Change && apply) {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -120,9 +122,12 @@ class registry : public extra_buffer_type {
     }
 };
 
+std::atomic<const registry *> made{ nullptr };
+
 // never freed: ggml's list keeps its address
 registry & the_registry() {
     static auto * instance = new registry;
+    made.store(instance, std::memory_order_release);
     return *instance;
 }
 
@@ -152,6 +157,11 @@ std::map<std::string, matrices> matrices_by_kernel(const matrices & weights, con
         }
     }
     return found;
+}
+
+bool is_computed(const ggml_tensor * weight) {
+    const registry * found = made.load(std::memory_order_acquire);
+    return found && found->has(weight);
 }
 
 cpu_kernels::cpu_kernels(const matrices & weights, const row_limits & limits) {

@@ -15,6 +15,9 @@ using row_limits = std::map<std::string, int64_t>; // [name of a kernel]: operat
 // Which of these weights each kernel would compute, of those that are named in `limits`.
 std::map<std::string, matrices> matrices_by_kernel(const matrices & weights, const row_limits & limits);
 
+// Whether our kernels compute products with this weight: those of a cpu_kernels that lives
+bool is_computed(const ggml_tensor * weight);
+
 // While it lives, ggml's CPU backend computes products with these weights by our kernels, where one serves, in its own
 // threads. Weights of other models in the process are computed as before.
 //

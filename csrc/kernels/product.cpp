@@ -1,8 +1,10 @@
 #include "kernels/product.h"
 
+#include "kernels/limited_product.h"
 #include "kernels/op_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -74,7 +76,7 @@ bool product::takes(const ggml_tensor * op) const {
 bool product::work_size(int n_threads, const ggml_tensor * op, size_t & size) {
     const size_t row_bytes = kernel_.row_size(op->src[1]->ne[0]);
     if (op->op == GGML_OP_MUL_MAT) {
-        size = ggml_nrows(op->src[1]) * row_bytes;
+        size = aligned(ggml_nrows(op->src[1]) * row_bytes) + sizeof(const channel_ranges *);
     } else {
         const size_t n_out = N_ROWS * n_groups_together(op->src[1]->ne[0]) * kernel_.n_channels;
         size               = aligned(ggml_nelements(op->src[2]) * row_bytes) +
@@ -103,19 +105,32 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
         const int64_t slab = r / x->ne[1];
         kernel_.quantize(at<const float>(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
     }
+    // thread 0 is the one that has the graph computed
+    auto * ranges = reinterpret_cast<const channel_ranges **>(rows + aligned(n_rows * row_bytes));
+    if (params->ith == 0) {
+        *ranges = limited_product::ranges_of(w);
+    }
     libggml().barrier(params->threadpool);
 
     const auto *  weights = static_cast<const char *>(w->data);
     const int64_t ldo     = op->nb[1] / sizeof(float);
     if (w->ne[2] * w->ne[3] == 1) {
-        compute_share(params, w, weights, rows, n_rows, static_cast<float *>(op->data), ldo);
+        auto * out = static_cast<float *>(op->data);
+        if (*ranges) {
+            compute_ranges(params, w, **ranges, rows, n_rows, out, ldo);
+        } else {
+            const auto [first, last] = share(params, w->ne[1] / kernel_.n_channels);
+            compute_groups(w, weights, rows, n_rows, first, last, out, ldo);
+        }
         return;
     }
     for (int64_t slab = 0; slab < x->ne[2] * x->ne[3]; ++slab) { // a matrix for each head, or for some of them
         const int64_t i2     = slab % x->ne[2];
         const int64_t i3     = slab / x->ne[2];
         const char *  matrix = weights + i2 / (x->ne[2] / w->ne[2]) * w->nb[2] + i3 / (x->ne[3] / w->ne[3]) * w->nb[3];
-        compute_share(params, w, matrix, rows + slab * x->ne[1] * row_bytes, x->ne[1], at<float>(op, 0, i2, i3), ldo);
+        const auto [first, last] = share(params, w->ne[1] / kernel_.n_channels);
+        compute_groups(w, matrix, rows + slab * x->ne[1] * row_bytes, x->ne[1], first, last, at<float>(op, 0, i2, i3),
+                       ldo);
     }
 }
 
@@ -155,18 +170,44 @@ int64_t product::n_groups_together(int64_t k) const {
     return std::max<int64_t>(1, std::min<int64_t>(N_BYTES / group_bytes, N_OUT / kernel_.n_channels));
 }
 
-void product::compute_share(const ggml_compute_params * params, const ggml_tensor * w, const char * matrix,
-                            const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const {
+void product::compute_groups(const ggml_tensor * w, const char * matrix, const uint8_t * rows, int64_t n_rows,
+                             int64_t first, int64_t last, float * out, int64_t ldo) const {
     const int64_t k            = w->ne[0];
     const size_t  row_bytes    = kernel_.row_size(k);
     const auto *  weights      = reinterpret_cast<const uint8_t *>(matrix);
-    const auto [first, last]   = share(params, w->ne[1] / kernel_.n_channels);
     const int64_t n_groups_max = n_rows <= N_ROWS ? std::max<int64_t>(1, last - first) : n_groups_together(k);
     for (int64_t group = first; group < last; group += n_groups_max) {
         for (int64_t r = 0; r < n_rows; r += N_ROWS) {
             kernel_.compute(weights, k, rows + r * row_bytes, std::min(N_ROWS, n_rows - r), group,
                             std::min(group + n_groups_max, last), out + r * ldo, ldo);
         }
+    }
+}
+
+void product::compute_ranges(const ggml_compute_params * params, const ggml_tensor * w, const channel_ranges & ranges,
+                             const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const {
+    const auto fill = [&](int64_t first, int64_t last) {
+        for (int64_t r = params->ith; r < n_rows; r += params->nth) {
+            std::fill(out + r * ldo + first, out + r * ldo + last, -INFINITY);
+        }
+    };
+    int64_t n_groups = 0, end = 0;
+    for (const auto & [first, last] : ranges) {
+        fill(end, first);
+        end = last;
+        n_groups += (last - first) / kernel_.n_channels;
+    }
+    fill(end, w->ne[1]);
+
+    // each thread has as many groups, wherever they are
+    const auto [begin_own, end_own] = share(params, n_groups);
+    int64_t n_before                = 0;
+    for (const auto & [first, last] : ranges) {
+        const int64_t n     = (last - first) / kernel_.n_channels;
+        const int64_t shift = first / kernel_.n_channels - n_before;
+        compute_groups(w, static_cast<const char *>(w->data), rows, n_rows, std::max(begin_own, n_before) + shift,
+                       std::min(end_own, n_before + n) + shift, out, ldo);
+        n_before += n;
     }
 }
 

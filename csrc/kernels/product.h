@@ -2,6 +2,7 @@
 
 #include "kernels/kernel.h"
 #include "kernels/libggml_cpu.h"
+#include "kernels/limited_product.h"
 
 namespace eagle3::kernels {
 
@@ -24,9 +25,13 @@ class product : public op_traits {
     void multiply(ggml_compute_params * params, ggml_tensor * op) const;
     void multiply_experts(ggml_compute_params * params, ggml_tensor * op) const;
 
-    // this thread's groups of a matrix times n_rows rows: out[r * ldo + channel]
-    void compute_share(const ggml_compute_params * params, const ggml_tensor * w, const char * matrix,
-                       const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const;
+    // groups [first, last) of a matrix times n_rows rows: out[r * ldo + channel]
+    void compute_groups(const ggml_tensor * w, const char * matrix, const uint8_t * rows, int64_t n_rows, int64_t first,
+                        int64_t last, float * out, int64_t ldo) const;
+
+    // this thread's part of the groups that lie in ranges of channels; all others become -INFINITY
+    void compute_ranges(const ggml_compute_params * params, const ggml_tensor * w, const channel_ranges & ranges,
+                        const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const;
 
     // this thread's groups of an expert times the rows that chose it
     void compute_expert(const ggml_compute_params * params, ggml_tensor * op, int64_t expert, const uint8_t * rows,

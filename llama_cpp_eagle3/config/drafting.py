@@ -11,13 +11,14 @@ from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from . import flag as flags
 from .flag import NO_OTHER_DRAFTS, flag
 from .llama import MODELS, N_CTX_MAX, LlamaOptions, n_threads
-from .option import Option, at_least_one, one_of
+from .option import Option, at_least_one, at_least_zero, one_of
 
 DRAFTS = "speculative decoding"
 """Title of the help."""
 TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 """llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
 MODES = ("auto", "chain", "tree")
+N_VOCAB_MAX = 1 << 24
 
 _DRAFTERS = "; ".join(f"{', '.join(kind.spec_types)}: a {kind.title}" for kind in KINDS)
 _USUAL = ", ".join(f"{kind.spec_types[0]},ngram-simple with a {kind.title}" for kind in KINDS)
@@ -232,6 +233,26 @@ class DraftingOptions(LlamaOptions, total=False):
                 flags.one_of(CACHE_TYPES),
                 title=MODELS,
                 env="LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
+            ),
+        ),
+    ]
+    draft_vocab: Annotated[
+        int | None,
+        Option(
+            "tokens that a small model, a block for multi-token prediction or an assistant always drafts, beside those "
+            "of the texts that it read last: the CPU computes no logits of the others ([cost](drafters.md#which-tokens-"
+            "are-drafted)). `None`: 32768 of a vocabulary of 65536 or more, where our CPU kernels compute its logits; "
+            "0: all",
+            check=at_least_zero(N_VOCAB_MAX),
+            flag=flag(
+                "--draft-vocab",
+                "N",
+                "tokens that a small model, a block for multi-token prediction or an assistant always drafts, beside "
+                "those of the texts; 0: all (default: 32768 of a large vocabulary, where our CPU kernels compute its "
+                "logits)",
+                int,
+                title=DRAFTS,
+                is_ours=True,
             ),
         ),
     ]

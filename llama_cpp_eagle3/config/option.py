@@ -68,3 +68,13 @@ def at_least_one(n_max: int, *, or_zero: bool = False) -> Check:
             raise ValueError(f"expected {name} in 1..{n_max}, or None, found {value}")
 
     return check
+
+
+def at_least_zero(n_max: int) -> Check:
+    """A number from 0 on, or None."""
+
+    def check(name: str, value: Any) -> None:
+        if value is not None and not 0 <= value <= n_max:
+            raise ValueError(f"expected {name} in 0..{n_max}, or None, found {value}")
+
+    return check

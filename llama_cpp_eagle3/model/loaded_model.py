@@ -228,6 +228,8 @@ class LoadedModel:
         if params.n_threads_batch != params.n_threads:
             threads += f", {params.n_threads_batch} for batches"
         head = "" if self.head is None else f"; head on {self._draft_device}"
+        for n in filter(None, self._draft_vocab):
+            head += f", drafts {n} of {self.engine.vocab.n_tokens} tokens and those of the texts"
         return f"target {layers}{head}; {threads}; {self.attention}; {self.cpu_kernels_used}"
 
     @property
@@ -250,6 +252,11 @@ class LoadedModel:
     def _draft_kernels(self) -> dict[str, int]:
         """[name of a CPU kernel]: matrices of the drafters that it computes."""
         return dict(sum((Counter(d.cpu_kernels) for d in self.engine.drafters), Counter[str]()))
+
+    @property
+    def _draft_vocab(self) -> list[int]:
+        """Of each drafter the tokens that it always drafts; 0: all."""
+        return [d.draft_vocab for d in self.engine.drafters]
 
     @property
     def cpu_kernels_used(self) -> str:
@@ -287,6 +294,7 @@ class LoadedModel:
             "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
             "cpu_kernels_draft": self._draft_kernels,
             "draft_type": draft.type,
+            "draft_vocab": self._draft_vocab,
             "types": [params.type_k, params.type_v, draft.type_k, draft.type_v],
             "flash_attn_type": params.flash_attn_type,
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],

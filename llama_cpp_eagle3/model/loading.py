@@ -33,6 +33,8 @@ _ROTATION = (
     "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast",
     "yarn_beta_slow", "yarn_orig_ctx",
 )  # fmt: skip
+N_VOCAB_DRAFTED, N_VOCAB_LARGE = 1 << 15, 1 << 16
+"""Tokens that are always drafted, of a vocabulary that has this many or more (docs/drafters.md)."""
 _log = logging.getLogger("llama_cpp_eagle3")
 _stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
@@ -249,7 +251,21 @@ class Loading:
         matrices = drafter.matrices
         if matrices and self.kernel_choice.mode != "off":
             drafter.use_cpu_kernels(self.kernel_choice.limits(matrices, target.n_threads, log))
+        self._limit_vocab(drafter, file, target.n_vocab)
         return drafter
+
+    def _limit_vocab(self, drafter: Drafter, file: DrafterFile, n_vocab: int) -> None:
+        asked = self.draft.given["draft_vocab"]
+        if asked is None and n_vocab < N_VOCAB_LARGE:
+            return
+        if not drafter.limit_vocab(N_VOCAB_DRAFTED if asked is None else asked) and asked and asked < n_vocab:
+            _log.warning(
+                "draft_vocab=%d: the %s drafts all of its tokens. That needs a product of its output matrix by our CPU "
+                "kernels, and tokens that are numbered by their frequency; a head is given fewer tokens by `quantize "
+                "--draft-vocab`",
+                asked,
+                file.title,
+            )
 
     def make_ngram_drafter(
         self, store: NgramStore | bool, corpus: str | PathLike[str] | None, vocab: Vocab, log: Callable[[str], None]

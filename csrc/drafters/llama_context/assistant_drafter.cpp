@@ -83,6 +83,7 @@ void assistant_drafter::process(const float * rows, const llama_token * tokens, 
         return;
     }
     leave();
+    read_text(seq_id, tokens, n_tokens);
     const float * row = rows + static_cast<size_t>(row_ids ? row_ids[n_tokens - 1] : n_tokens - 1) * n_embd_tgt_;
     last.row.assign(row, row + n_embd_tgt_);
     last.n_past += n_tokens;
@@ -108,6 +109,7 @@ void assistant_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     limits_.check_restart(n_past, seq_id);
     leave();
     last_of(seq_id) = { n_past, {} };
+    restart_text(seq_id);
 }
 
 int32_t assistant_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool /*same_next*/) {

@@ -46,6 +46,31 @@ void context_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, llama_
     foresight_[seq_id].rules = std::move(rules);
 }
 
+// tokens that are drafted
+
+bool context_drafter::limit_vocab(int64_t n_first) {
+    leave();
+    vocabulary_.reset();
+    const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(ctx()));
+    if (n_first < 1 || n_first >= n_vocab_dft_ || !draft_vocabulary::is_ordered(vocab) || !find_output_matrices()) {
+        return n_first == 0;
+    }
+    vocabulary_ = std::make_unique<draft_vocabulary>(vocab, n_vocab_dft_, n_first, n_seq_max());
+    return true;
+}
+
+void context_drafter::read_text(llama_seq_id seq_id, const llama_token * tokens, int32_t n_tokens) {
+    if (vocabulary_) {
+        vocabulary_->read(seq_id, tokens, n_tokens);
+    }
+}
+
+void context_drafter::restart_text(llama_seq_id seq_id) {
+    if (vocabulary_) {
+        vocabulary_->restart(seq_id);
+    }
+}
+
 // batches
 
 void context_drafter::add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out) {
@@ -56,7 +81,7 @@ void context_drafter::add_row(llama_seq_id id, llama_token token, int32_t pos, c
 
 void context_drafter::compute_in(draft_context & ctx) {
     try {
-        ctx.decode(batch_.get(), t_graph_us_);
+        ctx.decode(batch_.get(), t_graph_us_, ranges_);
     } catch (...) {
         for (const llama_seq_id id : batch_.seq_ids) {
             if (id < n_seq_max()) {
@@ -88,6 +113,7 @@ void context_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std
             participants_.push_back({ seq_ids[i], ids_last[i], pos_begin(seq_ids[i]) });
         }
     }
+    ranges_ = vocabulary_ ? vocabulary_->ranges(seq_ids) : nullptr;
 }
 
 void context_drafter::leave() {
@@ -99,6 +125,7 @@ void context_drafter::leave() {
     }
     ids_used_.clear();
     participants_.clear();
+    ranges_ = nullptr;
     nodes_.clear();
     places_.clear();
     on_leave();

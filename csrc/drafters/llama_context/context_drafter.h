@@ -5,6 +5,7 @@
 #include "drafter/foresight.h"
 #include "drafter/limits.h"
 #include "drafters/llama_context/draft_context.h"
+#include "drafters/llama_context/draft_vocabulary.h"
 
 #include "llama.h"
 
@@ -47,6 +48,10 @@ class context_drafter : public drafter {
     void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
     void leave_out(const std::vector<llama_token> & tokens) override { left_out_ = tokens; }
+
+    bool limit_vocab(int64_t n_first) override;
+
+    int64_t draft_vocab() const override { return vocabulary_ ? vocabulary_->n_first() : 0; }
 
     bool    is_parallel() const override { return false; }
     int32_t n_unroll() const override { return 1; }
@@ -156,6 +161,15 @@ class context_drafter : public drafter {
     // the cells of a sequence end at n_cells(); false: its state cannot be taken back
     virtual bool trim(llama_seq_id seq_id) { return ctx_.trim(seq_id, n_cells(seq_id)); }
 
+    // of what is drafted: the next tokens of a text, and that another one begins
+    void read_text(llama_seq_id seq_id, const llama_token * tokens, int32_t n_tokens);
+    void restart_text(llama_seq_id seq_id);
+
+    // of all its contexts
+    virtual bool find_output_matrices() { return ctx_.find_output_matrix(n_out_max_) != nullptr; }
+
+    int32_t n_out_max() const { return n_out_max_; }
+
     // of a draft
 
     int32_t kept_of(int32_t node) const { return places_[node].kept; }
@@ -192,13 +206,16 @@ class context_drafter : public drafter {
     memory_kind memory_;
 
     std::map<llama_seq_id, foresight> foresight_;
-    std::vector<llama_token>          left_out_; // see leave_out
+    std::vector<llama_token>          left_out_;   // see leave_out
+    std::unique_ptr<draft_vocabulary> vocabulary_; // null: all tokens are drafted
 
     // of a draft
     std::vector<participant>  participants_;
     draft_nodes               nodes_;
     std::vector<node_place>   places_; // of the nodes
     std::vector<llama_seq_id> ids_used_;
+
+    const kernels::channel_ranges * ranges_ = nullptr; // rows of logits that are wanted in it; null: all
 
     draft_batch        batch_;
     std::vector<float> logits_last_;

@@ -4,6 +4,7 @@
 #include "drafter/time_scope.h"
 #include "error.h"
 #include "fnv1a.h"
+#include "llama_ext.h"
 #include "lm_head.h"
 #include "load_guard.h"
 
@@ -24,9 +25,30 @@ void draft_context::use_cpu_kernels(const kernels::row_limits & limits) {
     cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices_, limits);
 }
 
-void draft_context::decode(const llama_batch & batch, int64_t & time_us) {
-    time_scope t(time_us);
-    int32_t    ret = 0;
+const ggml_tensor * draft_context::find_output_matrix(int32_t n_outputs) {
+    llama_context * const ctx    = ctx_.get();
+    const uint32_t        n_seqs = llama_n_seq_max(ctx);
+    // the shape of the largest pass, for which llama.cpp has memory
+    const uint32_t        n_rows = std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx)));
+    const ggml_tensor *   node   = nullptr;
+    {
+        const abort_guard guard;
+        ggml_cgraph *     graph = llama_graph_reserve(ctx, n_rows, n_seqs, n_outputs);
+        node                    = graph ? ggml_graph_get_tensor(graph, "result_output") : nullptr;
+    }
+    while (node && node->op != GGML_OP_MUL_MAT) { // caps and scales follow the product
+        node = node->src[0];
+    }
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)));
+    const auto *  matrix  = node ? node->src[0] : nullptr;
+    output_matrix_        = matrix && ggml_nrows(matrix) == n_vocab && kernels::is_computed(matrix) ? matrix : nullptr;
+    return output_matrix_;
+}
+
+void draft_context::decode(const llama_batch & batch, int64_t & time_us, const kernels::channel_ranges * ranges) {
+    time_scope                     t(time_us);
+    const kernels::limited_product limited(output_matrix_, ranges);
+    int32_t                        ret = 0;
     try {
         const abort_guard guard(abort_guard::outside_kernels);
         ret = llama_decode(ctx_.get(), batch);

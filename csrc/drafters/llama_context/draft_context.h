@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cpu_kernels.h"
+#include "kernels/limited_product.h"
 
 #include "llama.h"
 
@@ -37,8 +38,13 @@ class draft_context {
         return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
     }
 
-    // llama_decode, and wait for it; throws context_full_error, error. time_us grows by what it took
-    void decode(const llama_batch & batch, int64_t & time_us);
+    // Find the matrix that makes logits, in the graph of a pass with so many of them. Null: there is none, or its
+    // products are not our kernels'
+    const ggml_tensor * find_output_matrix(int32_t n_outputs);
+
+    // llama_decode, and wait for it; throws context_full_error, error. time_us grows by what it took. ranges: of that
+    // matrix's rows, those that logits are wanted of (others are -INFINITY); null: all
+    void decode(const llama_batch & batch, int64_t & time_us, const kernels::channel_ranges * ranges = nullptr);
 
     // of a row of the last pass
     const float * logits(int32_t i_row) const;
@@ -72,8 +78,9 @@ class draft_context {
     std::unique_ptr<llama_context, deleter> ctx_;
     std::unique_ptr<kernels::cpu_kernels>   cpu_kernels_;
 
-    kernels::matrices matrices_;
-    bool              shares_cells_;
+    kernels::matrices   matrices_;
+    const ggml_tensor * output_matrix_ = nullptr; // see find_output_matrix
+    bool                shares_cells_;
 };
 
 // The rows of a batch, one sequence each

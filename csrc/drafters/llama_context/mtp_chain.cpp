@@ -25,6 +25,14 @@ void mtp_drafter::compute() {
     }
 }
 
+bool mtp_drafter::find_output_matrices() {
+    bool is_one_found = false;
+    for (draft_context * ctx : contexts()) {
+        is_one_found = ctx->find_output_matrix(n_out_max()) != nullptr || is_one_found;
+    }
+    return is_one_found;
+}
+
 bool mtp_drafter::trim(llama_seq_id seq_id) {
     const std::vector<draft_context *> all = contexts();
     return std::all_of(all.begin(), all.end(), [&](draft_context * ctx) { return ctx->trim(seq_id, n_cells(seq_id)); });

@@ -146,6 +146,7 @@ void mtp_drafter::process(const float * rows, const llama_token * tokens, int32_
         return;
     }
     leave();
+    read_text(seq_id, tokens, n_tokens);
     sequences_.append(rows, tokens, n_tokens, seq_id, row_ids, may_wait, n_batch(),
                       [this](llama_seq_id id) { flush(id); });
 }

@@ -78,6 +78,7 @@ class mtp_drafter : public context_drafter {
     bool           trim(llama_seq_id seq_id) override;
     llama_seq_id   find_id(int32_t node) override;
     computed_nodes compute_nodes(std::vector<int32_t> & nodes) override;
+    bool           find_output_matrices() override;
 
   private:
     // a chained block behind the first one

@@ -38,6 +38,7 @@ void mtp_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     for (draft_context * ctx : contexts()) {
         ctx->clear(seq_id);
     }
+    restart_text(seq_id);
 }
 
 int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {

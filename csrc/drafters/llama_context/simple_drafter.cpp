@@ -76,6 +76,7 @@ void simple_drafter::process(const float * /*rows*/, const llama_token * tokens,
         return;
     }
     leave();
+    read_text(seq_id, tokens, n_tokens);
     if (text.seeded == tokens[0]) {
         text.seeded.reset();
         text.n_written++;
@@ -181,6 +182,7 @@ void simple_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     text_of(seq_id)           = text();
     text_of(seq_id).pos_start = n_past;
     context().clear(seq_id);
+    restart_text(seq_id);
 }
 
 int32_t simple_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool /*same_next*/) {
@@ -199,6 +201,7 @@ int32_t simple_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past,
         copy.n_written = n;
         copy.n_loaded  = is_saved ? n : from.n_loaded;
     }
+    read_text(dst, copy.tokens.data(), static_cast<int32_t>(copy.tokens.size()));
     text_of(dst) = std::move(copy);
     return n_past;
 }
@@ -271,6 +274,7 @@ void simple_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
     if (n_cells > 0) {
         context().load(cells, n_cells, seq_id, loaded.pos_start, loaded.end());
     }
+    read_text(seq_id, loaded.tokens.data(), static_cast<int32_t>(loaded.tokens.size()));
     text_of(seq_id) = std::move(loaded);
 }
 
