@@ -6,6 +6,7 @@
 # make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles llama.cpp)
 # make arm       CPU kernels for ARM under qemu: the same bits as here (the first time it compiles ggml for it)
 # make stubs     llama_cpp_eagle3/_core.pyi, from the docstrings and types in csrc/bindings
+# make wheels    wheels for Linux, x86-64 and ARM, and the modules for macOS and Windows, as far as these can be had here
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
 # make docs      the documentation as a site in build/site
@@ -30,7 +31,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity real sanitize vulkan arm stubs lint format docs clean FORCE
+.PHONY: demo test parity real sanitize vulkan arm stubs wheels lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
 	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
@@ -60,6 +61,9 @@ arm: $(STAMPS)/test
 
 stubs: $(STAMPS)/test
 	$(BIN)/python tools/stubs.py
+
+wheels: $(STAMPS)/base
+	$(BIN)/python tests/run_wheels.py $(WHEELS_ARGS)
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check

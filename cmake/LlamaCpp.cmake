@@ -5,7 +5,8 @@
 #
 # Libraries: at run time ours must be the ones that llama_cpp has loaded already, which the loader finds by SONAME. So
 # we link against empty stand-ins that carry only these names. No RPATH, no second copy, and the same build serves CPU,
-# CUDA, Metal and all other builds of llama-cpp-python.
+# CUDA, Metal and all other builds of llama-cpp-python. On Windows, which knows no symbols without a library, they define
+# what llama.cpp's headers declare.
 
 file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/vendor/llama_cpp_python_version LLAMA_CPP_PYTHON_VERSION LIMIT_COUNT 1)
 
@@ -38,21 +39,41 @@ target_include_directories(llama_cpp INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/vendo
 target_compile_definitions(llama_cpp INTERFACE
     LLAMA_SHARED GGML_SHARED GGML_BACKEND_SHARED LLAMA_CPP_PYTHON_VERSION="${LLAMA_CPP_PYTHON_VERSION}")
 
-file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/stub.c "typedef int nothing;\n")
+set(_stubs ${CMAKE_CURRENT_BINARY_DIR}/stubs)
+file(WRITE ${_stubs}/nothing.c "typedef int nothing;\n")
+if(WIN32)
+    execute_process(
+        COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/windows_stubs.py
+                ${LLAMA_CPP_SOURCES} ${CMAKE_CURRENT_SOURCE_DIR}/vendor ${_stubs}
+        COMMAND_ERROR_IS_FATAL ANY)
+endif()
 foreach(_name llama ggml ggml-base)
-    add_library(stub-${_name} SHARED ${CMAKE_CURRENT_BINARY_DIR}/stub.c)
+    if(WIN32)
+        file(GLOB _sources ${_stubs}/${_name}.cpp ${_stubs}/${_name}-c.cpp)
+    else()
+        set(_sources ${_stubs}/nothing.c)
+    endif()
+    add_library(stub-${_name} SHARED ${_sources})
+    target_include_directories(stub-${_name} SYSTEM PRIVATE
+        $<TARGET_PROPERTY:llama_cpp,INTERFACE_INCLUDE_DIRECTORIES>)
     set_target_properties(stub-${_name} PROPERTIES
         OUTPUT_NAME ${_name}
         SOVERSION 0
         INSTALL_NAME_DIR "@rpath"
         BUILD_WITH_INSTALL_NAME_DIR ON
-        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/stubs)
+        LIBRARY_OUTPUT_DIRECTORY ${_stubs}
+        RUNTIME_OUTPUT_DIRECTORY ${_stubs})
+    if(WIN32)
+        target_compile_definitions(stub-${_name} PRIVATE LLAMA_SHARED LLAMA_BUILD)
+        target_compile_options(stub-${_name} PRIVATE -w) # a function is exported here that was not where it is declared
+        set_target_properties(stub-${_name} PROPERTIES PREFIX "") # llama.dll, as llama-cpp-python's wheels have it
+    endif()
     target_link_libraries(llama_cpp INTERFACE stub-${_name})
 endforeach()
 
 if(APPLE)
     target_link_options(llama_cpp INTERFACE "LINKER:-undefined,dynamic_lookup")
-else()
+elseif(NOT WIN32)
     # --no-as-needed: the stand-ins define nothing, and would be left out. now: bind all symbols at import, so that a wrong
     # libllama is an ImportError and not an abort in the middle of a call
     target_link_options(llama_cpp INTERFACE "LINKER:--no-as-needed" "LINKER:-z,now")

@@ -1,14 +1,14 @@
 #include "gguf_file.h"
 
 #include "error.h"
+#include "system.h"
 
-#include <filesystem>
 #include <fstream>
 #include <limits>
 
 namespace eagle3 {
 
-static bool is_lfs_pointer(const std::string & path) {
+static bool is_lfs_pointer(const std::filesystem::path & path) {
     static const std::string first = "version https://git-lfs.github.com/spec/";
     std::string              found(first.size(), '\0');
     std::ifstream(path, std::ios::binary).read(found.data(), static_cast<std::streamsize>(found.size()));
@@ -16,19 +16,20 @@ static bool is_lfs_pointer(const std::string & path) {
 }
 
 gguf_file::gguf_file(const std::string & path) : path_(path) {
-    std::error_code ec;
-    if (!std::filesystem::exists(path, ec)) {
+    const std::filesystem::path file = path_of(path);
+    std::error_code             ec;
+    if (!std::filesystem::exists(file, ec)) {
         throw model_file_error(format("'%s': no such file", path.c_str()));
     }
-    if (!std::filesystem::is_regular_file(path, ec)) {
+    if (!std::filesystem::is_regular_file(file, ec)) {
         throw model_file_error(format("'%s': not a regular file", path.c_str()));
     }
-    file_size_ = std::filesystem::file_size(path, ec);
+    file_size_ = std::filesystem::file_size(file, ec);
     if (ec || file_size_ == 0) {
         throw model_file_error(format("'%s': the file is empty or cannot be read", path.c_str()));
     }
 
-    if (is_lfs_pointer(path)) {
+    if (is_lfs_pointer(file)) {
         throw model_file_error(format("'%s': a pointer of Git LFS and not the file itself: `git lfs pull` fetches it, "
                                       "as does a download from the web page",
                                       path.c_str()));

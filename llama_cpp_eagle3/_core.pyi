@@ -74,12 +74,29 @@ class RpcConnection:
     """
 
     def __init__(self, endpoint: str) -> None: ...
+    def close(self) -> None:
+        """Let go of the connection, which others may hold: then `is_held` is still true."""
+
     def drop_graphs(self) -> None:
         """To be called after something was freed on the server while it is still in use."""
+
+    def open(self) -> None:
+        """Hold the connection again, after `close`."""
+
+    def relay(self, fd: int) -> None:
+        """Stand between llama.cpp and its server, whose socket that is (csrc/rpc_relay.h)."""
 
     @property
     def devices(self) -> list[Device]:
         """The devices of the server, the same ones each time."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether llama.cpp has its socket open."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has gone, or said what it should not."""
 
 class FeatureTap:
     """Reads the target's hidden states at some boundaries while it decodes.

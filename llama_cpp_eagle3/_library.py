@@ -42,9 +42,7 @@ def load() -> None:
         raise LibraryMismatchError(f"llama-cpp-python is not installed. {_ADVICE}") from e
     check_version(llama_cpp.__version__)
 
-    if sys.platform == "darwin":
-        # macOS resolves our undefined symbols only in libraries that are open globally
-        ctypes.CDLL(str(libllama_path()), mode=ctypes.RTLD_GLOBAL)
+    open_globally(str(libllama_path()))
     try:
         if importlib.util.find_spec(_CORE) is None:
             _borrow_core(Path(__file__).parent)
@@ -58,6 +56,16 @@ def load() -> None:
         raise LibraryMismatchError(
             f"the compiled module does not fit the loaded libllama ({libllama_path()}): {e}. {_ADVICE}"
         ) from e
+
+
+def open_globally(path: str) -> None:
+    """Let the compiled module find libllama's symbols, where the library's name does not suffice.
+
+    Linux and Windows find a library that is loaded by its name, which the compiled module has of each. macOS resolves
+    our undefined symbols in libraries that are open globally, with those that these need.
+    """
+    if sys.platform == "darwin":
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
 def libllama() -> ctypes.CDLL:

@@ -18,7 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import debian
 import llama_cpp
+from debian import CannotBeHad
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "arm"
@@ -37,10 +39,6 @@ BUILDS = {
 PROCESSORS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm", "max,sve-max-vq=2": "sve"}
 """Of qemu: with NEON alone, with dotprod, with i8mm, with vectors of 256 bits -> build of ggml. For the last one ggml
 repacks Q4_0 as on x86; ours do not use such vectors."""
-
-
-class CannotBeHad(Exception):
-    """What is needed is not here, and there is no way to get it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -70,22 +68,11 @@ def install_missing() -> None:
     """Install the cross compiler and qemu.
 
     Raises:
-        CannotBeHad: there is no apt, or it cannot.
+        CannotBeHad: they cannot be had.
     """
     if shutil.which(CROSS) and shutil.which(QEMU):
         return
-    if shutil.which("apt-get") is None:
-        raise CannotBeHad(f"{CROSS} and {QEMU} are not here, and this system has no apt to install them")
-    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *PACKAGES]):
-        try:
-            ended = subprocess.run([*sudo, *command], env=environment, capture_output=True, text=True, check=False)
-        except OSError as e:
-            raise CannotBeHad(f"{' '.join(PACKAGES)} cannot be installed: {e}") from e
-        if ended.returncode and command[1] == "install":
-            why = (ended.stderr.strip().splitlines() or [f"apt-get ended with {ended.returncode}"])[-1]
-            raise CannotBeHad(f"{' '.join(PACKAGES)} cannot be installed: {why}")
+    debian.install([*PACKAGES])
 
 
 def llama_sources() -> Path:

@@ -21,6 +21,9 @@ import sys
 from pathlib import Path
 from time import monotonic
 
+import debian
+from debian import CannotBeHad
+
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "vulkan"
 SITE = BUILD / "site"
@@ -38,10 +41,6 @@ SKIPPED = {
     "(libvulkan_lvp.so)",
 }
 """Tests that are left out on this driver, and why."""
-
-
-class CannotBeHad(Exception):
-    """What is needed is not here, and there is no way to get it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -67,7 +66,7 @@ def prepare() -> None:
     """
     missing = missing_packages()
     if missing:
-        install(missing)
+        debian.install(missing)
     if is_built():
         return
     include = newer_headers() if header_version(Path("/usr/include")) < _HEADER_MIN else None
@@ -107,20 +106,6 @@ def missing_packages() -> list[str]:
     return [name for name in PACKAGES if name not in installed]
 
 
-def install(packages: list[str]) -> None:
-    """Install packages by apt."""
-    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    commands = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *packages])
-    for command in commands:
-        try:
-            ended = subprocess.run([*sudo, *command], env=environment, capture_output=True, text=True, check=False)
-        except OSError as e:
-            raise CannotBeHad(f"{' '.join(packages)} cannot be installed: {e}") from e
-        if ended.returncode and command[1] == "install":
-            raise CannotBeHad(f"{' '.join(packages)} cannot be installed: {ended.stderr.strip().splitlines()[-1:]}")
-
-
 def header_version(folder: Path) -> tuple[int, int]:
     """Minor version and revision of Vulkan's headers in a folder; zeros if there are none."""
     try:
@@ -130,23 +115,6 @@ def header_version(folder: Path) -> tuple[int, int]:
     revision = re.search(r"define VK_HEADER_VERSION (\d+)", text)
     minor = re.search(r"VK_HEADER_VERSION_COMPLETE VK_MAKE_API_VERSION\(0, 1, (\d+),", text)
     return (int(minor[1]), int(revision[1])) if minor and revision else (0, 0)
-
-
-def debian_mirror() -> str:
-    """Where apt gets this system's packages from.
-
-    Raises:
-        CannotBeHad: apt knows no source of packages.
-    """
-    listed = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if not listed.stdout.strip():
-        raise CannotBeHad("apt knows no source of packages")
-    return listed.stdout.split()[0]
 
 
 def newer_headers() -> Path:
@@ -159,20 +127,7 @@ def newer_headers() -> Path:
     if header_version(include) >= _HEADER_MIN:
         return include
     apt = BUILD / "apt"
-    for folder in (apt / "lists" / "partial", apt / "cache" / "archives" / "partial"):
-        folder.mkdir(parents=True, exist_ok=True)
-    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (apt / "sources.list").write_text(f"deb [signed-by={keyring}] {debian_mirror()} {_NEWER} main\n")
-    options = [f"Dir::Etc::SourceList={apt}/sources.list", "Dir::Etc::SourceParts=-"]
-    options += [f"Dir::State::Lists={apt}/lists", f"Dir::Cache={apt}/cache", "APT::Sandbox::User=root"]
-    flags = [word for option in options for word in ("-o", option)]
-    for command in (["update", "-qq"], ["download", "libvulkan-dev"]):
-        ended = subprocess.run(["apt-get", *flags, *command], cwd=apt, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            raise CannotBeHad(
-                f"Vulkan's headers are older than 1.{'.'.join(map(str, _HEADER_MIN))}, and those of Debian {_NEWER} "
-                f"cannot be had: {ended.stderr.strip().splitlines()[-1:]}"
-            )
+    debian.download(apt, "deb", _NEWER, ["download", "libvulkan-dev"])
     (package,) = apt.glob("libvulkan-dev_*.deb")
     subprocess.run(["dpkg-deb", "-x", str(package), str(HEADERS)], check=True)
     return include

@@ -3,6 +3,7 @@
 #include "module.h"
 #include "nogil.h"
 #include "py_device.h"
+#include "rpc_relay.h"
 
 #include <pybind11/stl.h>
 
@@ -21,12 +22,24 @@ struct rpc_connection {
         if (devs.empty()) {
             throw error(format("the ggml-rpc server %s offers no device", endpoint.c_str()));
         }
-        backend.reset(ggml_backend_dev_init(devs.front(), nullptr));
+        open();
+    }
+
+    ~rpc_connection() { close(); }
+
+    void open() { backend.reset(ggml_backend_dev_init(devs.front(), nullptr)); }
+
+    void close() {
+        backend.reset();
+        if (relay && !relay->is_held()) {
+            relay.reset();
+        }
     }
 
     std::string                     endpoint;
     std::vector<ggml_backend_dev_t> devs;
     backend_ptr                     backend; // any one holds the connection
+    std::unique_ptr<rpc_relay>      relay;
 };
 
 void register_devices(py::module_ & m) {
@@ -87,6 +100,18 @@ void register_devices(py::module_ & m) {
         .def_property_readonly(
             "devices", [](const rpc_connection & self) { return wrap(self.devs); },
             "The devices of the server, the same ones each time.")
+        .def("open", &rpc_connection::open, without_gil, "Hold the connection again, after `close`.")
+        .def("close", &rpc_connection::close, without_gil,
+             "Let go of the connection, which others may hold: then `is_held` is still true.")
+        .def(
+            "relay", [](rpc_connection & self, int fd) { self.relay = std::make_unique<rpc_relay>(fd); }, py::arg("fd"),
+            "Stand between llama.cpp and its server, whose socket that is (csrc/rpc_relay.h).")
+        .def_property_readonly(
+            "is_lost", [](const rpc_connection & self) { return self.relay && self.relay->is_lost(); },
+            "Whether the server has gone, or said what it should not.")
+        .def_property_readonly(
+            "is_held", [](const rpc_connection & self) { return self.relay && self.relay->is_held(); },
+            "Whether llama.cpp has its socket open.")
         .def(
             "drop_graphs", [](const rpc_connection & self) { rpc_drop_graphs(self.endpoint); }, without_gil,
             "To be called after something was freed on the server while it is still in use.");

@@ -1,6 +1,7 @@
 #include "target/expert_check.h"
 
 #include "error.h"
+#include "system.h"
 #include "weight_types.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ static bool has(std::string_view name, std::string_view part) {
 
 static std::vector<uint8_t> read_tensor(const gguf_file & file, const ggml_tensor * tensor) {
     std::vector<uint8_t> data(ggml_nbytes(tensor));
-    std::ifstream        stream(file.path(), std::ios::binary);
+    std::ifstream        stream(path_of(file.path()), std::ios::binary);
     stream.seekg(static_cast<std::streamoff>(file.tensor_offset(tensor->name)));
     if (!stream.read(reinterpret_cast<char *>(data.data()), static_cast<std::streamsize>(data.size()))) {
         throw model_file_error(format("'%s': tensor '%s' cannot be read", file.path().c_str(), tensor->name));

@@ -62,6 +62,7 @@ class Engine:
         n_swa: int = 0,
         swa_full: bool = True,
         before_step: Callable[[], None] = lambda: None,
+        after_pass: Callable[[], None] = lambda: None,
         log: Callable[[str], None] = lambda text: None,
     ):
         """Make an engine on an empty context.
@@ -85,6 +86,7 @@ class Engine:
             n_swa: tokens of the target's sliding windows; 0 = it has none.
             swa_full: the context keeps what leaves them.
             before_step: called before each step; it may raise.
+            after_pass: called after each pass of the target; if it raises, nothing of the pass is used.
             log: called with lines for the user.
         """
         self.vocab = vocab
@@ -99,7 +101,7 @@ class Engine:
         self._guard = Guard(type(self).__name__)
         self.drafting = Drafting(self.slots, ngram, draft_model)
         """How drafts are made: the policy, the n-gram drafter, or a drafter in place of both."""
-        self.stepper = Stepper(self.slots, vocab, self.drafting, n_batch, prefill_budget)
+        self.stepper = Stepper(self.slots, vocab, self.drafting, n_batch, prefill_budget, after_pass)
         self.scheduler = self.stepper.scheduler
         """The open step, and the sequences that run and wait."""
 

@@ -35,13 +35,14 @@ class Stepper:
         drafting: Drafting,
         n_batch: int,
         prefill_budget: int | None,
+        after_pass: Callable[[], None],
     ):
         """The arguments are those of `Engine`."""
         self.slots, self.vocab, self.drafting = slots, vocab, drafting
         self.memory: Memory = slots.memory
         self.outputs = Outputs()
         self.prefill_budget = PrefillBudget(prefill_budget)
-        self.verifier = Verifier(self.memory, n_batch)
+        self.verifier = Verifier(self.memory, n_batch, after_pass)
         self.scheduler = Scheduler(
             slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=drafting.begin
         )

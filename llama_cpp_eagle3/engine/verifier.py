@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 from .._core import BatchPart
@@ -17,10 +18,10 @@ N_ROWS_ARGMAX = 33
 class Verifier:
     """Runs the target on steps, and keeps track of whose rows the last batch holds."""
 
-    def __init__(self, memory: Memory, n_batch: int):
-        """n_batch: rows of a batch."""
+    def __init__(self, memory: Memory, n_batch: int, after_pass: Callable[[], None]):
+        """n_batch: rows of a batch. after_pass: see `Engine`."""
         target = memory.target
-        self.memory, self.n_batch = memory, n_batch
+        self.memory, self.n_batch, self._after_pass = memory, n_batch, after_pass
         self.argmax_on_device = False
         """Whether the target's device takes the argmax of each row, so that logits are not copied to the host."""
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
@@ -43,6 +44,7 @@ class Verifier:
         if batch:
             self.drop_rows()
             target.decode_parts(batch)
+            self._after_pass()
             self._n_batches = target.n_batches
         sequences = [scheduled.sequence for scheduled in step.scheduled]
         # without a batch the rows of others are there still

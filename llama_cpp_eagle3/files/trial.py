@@ -29,6 +29,7 @@ TIMEOUT = 120.0
 
 _CHILD = Path(__file__).with_name("_trial_child.py")
 _N_KEPT = 4096
+_SIGKILL = getattr(signal, "SIGKILL", 9)  # Windows has none
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +105,7 @@ def _run(request: dict[str, Any]) -> str | None:
         return Refusal(
             reasons[0].removeprefix("REASON ").rpartition("error loading model: ")[2] if reasons else "no reason"
         )
-    if status == -signal.SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
+    if status == -_SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
         _log.debug("the trial of %s ended with %d", request["path"], status)
         return ""
     try:

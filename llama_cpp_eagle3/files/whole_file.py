@@ -56,7 +56,7 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[P
     """
     found = output_path(path, *inputs)
     part = found.with_name(f".{found.name[:50]}.{secrets.token_hex(8)}.part")
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))  # the umask is the system's work
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))  # the umask is the system's work
     try:
         yield part
         with suppress(FileNotFoundError):

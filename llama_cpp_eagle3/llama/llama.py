@@ -111,8 +111,12 @@ class Eagle3Llama(LlamaCompletion):
                 llama = load_llama(path, llama_options, self._loading, self._stack, self._log)
                 self._set_attributes(llama)
             self._start(llama)
-        except BaseException:
-            self.close()
+        except BaseException as e:
+            try:
+                if isinstance(e, Exception) and "_loading" in self.__dict__:
+                    self._loading.check_servers()  # if one was lost meanwhile, that is why
+            finally:
+                self.close()
             raise
 
     def _start(self, llama: LoadedLlama) -> None:
@@ -377,7 +381,9 @@ class Eagle3Llama(LlamaCompletion):
             self._loading.check_servers()
             engine = self._context.flush()
             draft_state = engine.drafters.state_get(0)
-            return Eagle3State(super().save_state(), draft_state, self._loading.pair_id, engine.target.spans())
+            state = super().save_state()
+            self._loading.check_servers()
+            return Eagle3State(state, draft_state, self._loading.pair_id, engine.target.spans())
 
     def load_state(self, state: LlamaState) -> None:
         """Go back to a saved state. One that a plain Llama saved works too; drafting then pauses until the next prompt.
@@ -390,6 +396,7 @@ class Eagle3Llama(LlamaCompletion):
             check_state(state, self._loading.pair_id, self._n_ctx)
             self._loading.check_servers()
             self._context.load(state, self.ctx)
+            self._loading.check_servers()
             self._seed = state.seed
 
     # figures and features

@@ -90,6 +90,7 @@ class LoadedModel:
             draft_model=llama.options["draft_model"],
             ngram=ngram,
             before_step=loading.check_servers,
+            after_pass=loading.check_servers,
             log=log,
             prefill_budget=given["prefill_budget"],
             prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
@@ -104,6 +105,7 @@ class LoadedModel:
         try:
             if self.head is not None:
                 self.n_state_bytes = _measure_state(target, llama.model.token_bos())
+            loading.check_servers()
             self._tell()
             self._tell_files(given["prefix_cache_dir"])
         except BaseException:

@@ -204,7 +204,7 @@ class Loading:
         self._adapters = self.model.load_adapters(model)
 
     def check_servers(self) -> None:
-        """Raise RpcError if an rpc server has gone: llama.cpp would end the process."""
+        """Raise RpcError if an rpc server has gone: what was computed on it is zeros."""
         if self.servers is not None:
             self.servers.check()
 
@@ -212,8 +212,6 @@ class Loading:
         """The model and its head are about to be freed."""
         if self.kernels is not None:
             self.kernels.close()
-        if self.servers is not None:
-            self.servers.prepare_free()
 
     def close(self) -> None:
         """The model and its head are freed."""

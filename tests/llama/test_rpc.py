@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import socket
 import struct
 import subprocess
@@ -468,22 +467,132 @@ def test_process_ends_quietly_without_its_server(tiny_target: Any, tiny_head: An
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
 
 
-def test_server_dies_in_the_middle_of_a_pass(tiny_target: Any, tiny_head: Any) -> None:
-    """llama.cpp ends the process, from a thread of its own: nothing that we could catch."""
+@pytest.mark.parametrize("draft", [False, True], ids=["target-on-rpc", "both-on-rpc"])
+@pytest.mark.parametrize("what", ["eval", "generate", "save_state"])
+def test_server_dies_in_the_middle(
+    tiny_target: Any, tiny_head: Any, expected: list[int], what: str, draft: bool
+) -> None:
+    """ggml-rpc would end the process, from a thread of its own. What had been computed before is right."""
     code = """
-        import sys, threading, time
-        from loading import load
+        import sys, threading
+        from loading import load, take
+        from llama_cpp_eagle3 import RpcError
         from rpc_server import RpcServer
 
+        target, head, what, draft = sys.argv[1:]
         server = RpcServer()
-        llm = load(*sys.argv[1:], rpc_servers=server.endpoint)
+        options = {"rpc_servers": server.endpoint}
+        if draft == "True":
+            options["draft_device"] = server.endpoint
+        llm = load(target, head, **options)
         llm.eval([1, 2, 3])
-        server.stop()  # the pass hangs now
-        threading.Timer(0.5, server.kill).start()
-        print("waiting", flush=True)
-        llm.eval([4, 5, 6])
-        print("not reached", flush=True)
+        found = []
+
+        def generate():
+            for token in llm.generate([1, 2, 3], temp=0.0):
+                found.append(token)
+                if len(found) == 5:
+                    hang()
+
+        def hang():
+            server.stop()  # what is asked now is not answered
+            threading.Timer(0.5, server.kill).start()
+
+        call = {
+            "eval": lambda: llm.eval([4, 5, 6]),
+            "generate": generate,
+            "save_state": llm.save_state,
+        }[what]
+        if what != "generate":
+            hang()
+        try:
+            call()
+        except RpcError as e:
+            assert "was lost" in str(e), e
+        else:
+            raise AssertionError(f"{what} did not notice")
+        llm.close()
+        server.kill()
+        with RpcServer(endpoint=server.endpoint) as server:
+            llm = load(target, head, **options)
+            text = take(llm, [1, 2, 3], 40)
+            llm.close()
+        assert found == text[: len(found)], found
+        print(text)
     """
-    result = run_child(code, tiny_target.path, tiny_head.path)
-    assert (result.returncode, result.stdout) == (-signal.SIGABRT, "waiting\n")
-    assert "Remote RPC server crashed or returned malformed response" in result.stderr
+    result = run_child(code, tiny_target.path, tiny_head.path, what, draft)
+    assert (result.returncode, result.stdout) == (0, f"{expected}\n"), result.stderr
+
+
+@pytest.mark.parametrize("how", ["short", "long", "closed"])
+def test_server_that_does_not_answer_what_was_asked(tiny_target: Any, expected: list[int], how: str) -> None:
+    """In the middle of a text; the model can be closed, and the process goes on."""
+    code = """
+        import sys
+        from loading import load, take
+        from llama_cpp_eagle3 import RpcError
+        from rpc_counter import RpcCounter
+        from rpc_server import RpcServer
+
+        target, how = sys.argv[1:]
+        with RpcServer() as server:
+            counter = RpcCounter(server.endpoint)
+            llm = load(target, rpc_servers=counter.endpoint)
+            llm.eval([1, 2, 3])
+            counter.lie = how
+            try:
+                llm.eval([4, 5])
+            except RpcError as e:
+                assert "was lost" in str(e), e
+            else:
+                raise AssertionError("it did not notice")
+            llm.close()
+        with RpcServer() as server:
+            llm = load(target, rpc_servers=server.endpoint)
+            print(take(llm, [1, 2, 3], 40))
+            llm.close()
+    """
+    result = run_child(code, tiny_target.path, how)
+    assert (result.returncode, result.stdout) == (0, f"{expected}\n"), result.stderr
+
+
+@pytest.mark.parametrize("n_sets", [0, 3, 10, 20])
+def test_server_dies_while_a_model_is_loaded(
+    tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expected: list[int], n_sets: int
+) -> None:
+    """Weights are sent without an answer."""
+    counter = RpcCounter(rpc_server.endpoint)
+    counter.n_sets_max = n_sets
+    options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
+    with pytest.raises(RpcError, match="was lost"):
+        load(tiny_target, tiny_head, **options)
+    counter.n_sets_max = None
+    with closing(load(tiny_target, tiny_head, **options)) as llm:
+        assert take(llm, PROMPT, 40) == expected
+
+
+@pytest.mark.parametrize("n_refused_after", [0, 1, 2, 3, 4, 6])
+def test_server_without_memory(
+    tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expected: list[int], n_refused_after: int
+) -> None:
+    """Weights, cells or buffers of graphs do not fit: an error of loading, or of the pass; others can be loaded."""
+    counter = RpcCounter(rpc_server.endpoint)
+    counter.n_buffers_max = n_refused_after
+    options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
+    with (
+        pytest.raises((Eagle3Error, ValueError, RuntimeError)) as e,
+        closing(load(tiny_target, tiny_head, **options)) as llm,
+    ):
+        take(llm, PROMPT, 40)
+    assert not isinstance(e.value, RpcError)
+    counter.n_buffers_max = None
+    with closing(load(tiny_target, tiny_head, **options)) as llm:
+        assert take(llm, PROMPT, 40) == expected
+
+
+def test_more_layers_than_there_are(
+    tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expected: list[int]
+) -> None:
+    options = {"rpc_servers": rpc_server.endpoint, "n_gpu_layers": 12345, "draft_n_gpu_layers": 12345}
+    with closing(load(tiny_target, tiny_head, **options)) as llm:
+        assert take(llm, PROMPT, 40) == expected

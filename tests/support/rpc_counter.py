@@ -1,4 +1,4 @@
-"""Stand between llama.cpp and a ggml-rpc server and count what is said."""
+"""Stand between llama.cpp and a ggml-rpc server: count what is said, and say something else."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rpc_server import HOST
 
 # vendor/llama.cpp/ggml/src/ggml-rpc/ggml-rpc.cpp: enum rpc_cmd
 _COMMANDS = {6: "set", 8: "get", 10: "compute", 16: "recompute"}
+_ALLOC, _SET = 0, 6
 
 
 class RpcCounter:
@@ -24,6 +25,13 @@ class RpcCounter:
         self._listener = socket.create_server((HOST, 0))
         self.endpoint = f"{HOST}:{self._listener.getsockname()[1]}"
         self.n: Counter[str] = Counter()
+        self.lie = ""
+        """What becomes of the next answer: it says that it is "short" or "long", or the connection is "closed"."""
+        self.n_sets_max: int | None = None
+        """Commands "set" after which the connection is closed."""
+        self.n_buffers_max: int | None = None
+        """Buffers that can be had."""
+        self._n_buffers = 0
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -32,18 +40,38 @@ class RpcCounter:
             server = socket.create_connection(self._server)
             for connection in (client, server):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._n_buffers = n_sets = 0
             threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
             with client.makefile("rb") as requests:
                 while len(head := requests.read(9)) == 9:
                     command, size = struct.unpack("<BQ", head)
+                    body = requests.read(size)
                     self.n[_COMMANDS.get(command, "other")] += 1
+                    n_sets += command == _SET
+                    if self.n_sets_max is not None and n_sets > self.n_sets_max:
+                        client.shutdown(socket.SHUT_RDWR)
+                        break
+                    if command == _ALLOC and self._is_full():
+                        body = body[:4] + struct.pack("<Q", 1 << 60)  # the server says that it does not have it
                     with contextlib.suppress(OSError):  # it was stopped
-                        server.sendall(head + requests.read(size))
+                        server.sendall(head + body)
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_WR)
 
+    def _is_full(self) -> bool:
+        self._n_buffers += 1
+        return self.n_buffers_max is not None and self._n_buffers > self.n_buffers_max
+
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
-        with server, client, contextlib.suppress(OSError):  # it was stopped
-            while data := server.recv(1 << 16):
-                self.n["bytes"] += len(data)
-                client.sendall(data)
+        with server, client, server.makefile("rb") as answers, contextlib.suppress(OSError):  # it was stopped
+            while len(head := answers.read(8)) == 8:
+                (size,) = struct.unpack("<Q", head)
+                data = answers.read(size)
+                self.n["bytes"] += len(head) + len(data)
+                lie, self.lie = self.lie, ""
+                if lie == "closed":
+                    client.sendall(head + data[: size // 2])
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                size += {"": 0, "short": -1, "long": 1}[lie]
+                client.sendall(struct.pack("<Q", size) + data)

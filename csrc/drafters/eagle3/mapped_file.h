@@ -21,8 +21,8 @@ class mapped_file {
     bool   is_mapped() const { return copy_.empty(); }
 
   private:
+    size_t               size_ = 0; // before data_, which sets it
     void *               data_ = nullptr;
-    size_t               size_ = 0;
     std::vector<uint8_t> copy_;
 };
 

@@ -1,6 +1,7 @@
 #include "drafters/llama_context/dflash_file.h"
 
 #include "error.h"
+#include "system.h"
 #include "weight_types.h"
 
 #include <algorithm>
@@ -54,7 +55,7 @@ void check_d2t(const gguf_file & file, const ggml_tensor * d2t, int32_t n_vocab)
                    file.path().c_str(), n_vocab, n, ggml_type_name(d2t->type)));
     }
     std::vector<int64_t> ids(n);
-    std::ifstream        in(file.path(), std::ios::binary);
+    std::ifstream        in(path_of(file.path()), std::ios::binary);
     in.seekg(static_cast<std::streamoff>(file.tensor_offset("d2t")));
     in.read(reinterpret_cast<char *>(ids.data()), static_cast<std::streamsize>(n * sizeof(int64_t)));
     if (!in) {

@@ -1,0 +1,326 @@
+#include "rpc_relay.h"
+
+#include "error.h"
+#include "ggml-rpc.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#ifndef _WIN32
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace eagle3 {
+
+static_assert(RPC_PROTO_MAJOR_VERSION == 7, "compare the table of answers with ggml-rpc.cpp");
+
+namespace {
+
+constexpr size_t n_chunk = 1 << 18;
+
+// what a server answers to a command
+struct answer {
+    uint64_t size;
+    uint64_t value; // of its first bytes, where the server is lost
+};
+
+// Requests are a command (1 byte), a size (8 bytes) and so many bytes; answers are a size and so many bytes (enum
+// rpc_cmd of ggml-rpc.cpp). Nothing where there is no answer.
+std::optional<answer> answer_to(uint8_t command, const std::vector<char> & body) {
+    uint64_t last = 0; // of a question for a tensor, its size
+    if (body.size() >= sizeof(last)) {
+        memcpy(&last, body.data() + body.size() - sizeof(last), sizeof(last));
+    }
+    switch (command) {
+        case 0: // a buffer: none can be had
+            return answer{ 16, 0 };
+        case 1: // an alignment, which ggml keeps and divides by
+            return answer{ 8, 256 };
+        case 2: // the largest size of a buffer, which ggml keeps
+            return answer{ 8, UINT64_MAX };
+        case 3: // where a buffer begins, which must not be null
+            return answer{ 8, 4096 };
+        case 7: // is the tensor of that hash there?
+        case 9: // was it copied?
+            return answer{ 1, 0 };
+        case 8: // a tensor
+            return answer{ last, 0 };
+        case 11: // memory, free and all
+            return answer{ 16, 0 };
+        case 13: // what a tensor takes
+            return answer{ 8, 0 };
+        case 14: // who are you?
+            return answer{ 28, 0 };
+        case 15: // how many devices?
+            return answer{ 4, 0 };
+        default: return std::nullopt;
+    }
+}
+
+bool receive(int fd, char * data, size_t n) {
+    while (n > 0) {
+        const ssize_t done = recv(fd, data, n, 0);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done <= 0) {
+            return false;
+        }
+        data += done;
+        n -= static_cast<size_t>(done);
+    }
+    return true;
+}
+
+bool send_all(int fd, const char * data, size_t n) {
+    while (n > 0) {
+#ifdef MSG_NOSIGNAL
+        const ssize_t done = send(fd, data, n, MSG_NOSIGNAL);
+#else
+        const ssize_t done = send(fd, data, n, 0); // SO_NOSIGPIPE
+#endif
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done <= 0) {
+            return false;
+        }
+        data += done;
+        n -= static_cast<size_t>(done);
+    }
+    return true;
+}
+
+void prepare(int fd) {
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+#ifdef SO_NOSIGPIPE
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
+#endif
+}
+
+} // namespace
+
+struct rpc_relay::connection {
+    int client = -1; // the other end of ggml-rpc's socket
+    int server = -1;
+
+    std::atomic<bool> is_lost{ false };
+
+    std::mutex              mutex;
+    std::condition_variable changed;
+    std::optional<answer>   expected;          // ggml-rpc waits for one answer at a time
+    bool                    is_closed = false; // by ggml-rpc
+    int                     n_threads = 0;
+
+    // whether ggml-rpc has its end open; with the lock
+    bool is_held() const {
+        pollfd p{ client, 0, 0 };
+        return !is_closed && poll(&p, 1, 0) == 0;
+    }
+
+    // what the two threads do at their ends
+    void end_thread() {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (--n_threads == 0) {
+            close(client);
+            close(server);
+        }
+        changed.notify_all();
+    }
+
+    void lose() {
+        is_lost = true;
+        shutdown(server, SHUT_RDWR); // both threads notice
+    }
+
+    // ggml-rpc's requests to the server, until ggml-rpc closes its socket
+    void pass_requests() {
+        std::vector<char> buffer(n_chunk);
+        std::vector<char> message;
+        char              head[9];
+        while (receive(client, head, sizeof(head))) {
+            uint64_t size;
+            memcpy(&size, head + 1, sizeof(size));
+            message.assign(head, head + sizeof(head));
+            if (size <= n_chunk) { // all that are answered are short
+                message.resize(sizeof(head) + size);
+                if (!receive(client, message.data() + sizeof(head), size)) {
+                    break;
+                }
+                if (const auto answer = answer_to(static_cast<uint8_t>(head[0]), message)) {
+                    const std::lock_guard<std::mutex> lock(mutex);
+                    expected = answer;
+                    changed.notify_all();
+                }
+                size = 0;
+            }
+            pass_on(message.data(), message.size());
+            for (; size > 0; size -= std::min<uint64_t>(size, n_chunk)) {
+                const size_t n = std::min<uint64_t>(size, n_chunk);
+                if (!receive(client, buffer.data(), n)) {
+                    break;
+                }
+                pass_on(buffer.data(), n);
+            }
+        }
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            is_closed = true;
+            changed.notify_all();
+        }
+        shutdown(server, SHUT_RDWR);
+    }
+
+    void pass_on(const char * data, size_t n) {
+        if (!is_lost && !send_all(server, data, n)) {
+            lose();
+        }
+    }
+
+    // the next answer that ggml-rpc waits for; nothing when it has closed its socket
+    std::optional<answer> next_expected() {
+        std::unique_lock<std::mutex> lock(mutex);
+        changed.wait(lock, [&] { return expected || is_closed; });
+        return std::exchange(expected, std::nullopt);
+    }
+
+    // the server's answers to ggml-rpc, or those in its place
+    void pass_answers() {
+        std::vector<char> buffer(n_chunk);
+        while (true) {
+            // read before there is a question: this is how the end of the server is noticed
+            uint64_t   size     = 0;
+            const bool has_head = !is_lost && receive(server, reinterpret_cast<char *>(&size), sizeof(size));
+            if (!has_head) {
+                note_end();
+            }
+            const auto answer = next_expected();
+            if (!answer) {
+                return;
+            }
+            if (has_head && size != answer->size) {
+                lose();
+            }
+            if (!pass_answer(*answer, buffer)) {
+                return;
+            }
+        }
+    }
+
+    bool pass_answer(const answer & a, std::vector<char> & buffer) {
+        size_t n_head = sizeof(a.size);
+        memcpy(buffer.data(), &a.size, n_head);
+        uint64_t done = 0;
+        do {
+            char *       data = buffer.data() + n_head;
+            const size_t n    = std::min<uint64_t>(a.size - done, buffer.size() - n_head);
+            if (is_lost || !receive(server, data, n)) {
+                note_end();
+                memset(data, 0, n);
+                if (done == 0) {
+                    memcpy(data, &a.value, std::min(n, sizeof(a.value)));
+                }
+            }
+            if (!send_all(client, buffer.data(), n_head + n)) {
+                return false;
+            }
+            done += n;
+            n_head = 0;
+        } while (done < a.size);
+        return true;
+    }
+
+    // the server's end cannot be read any more: it is lost, unless ggml-rpc has closed the connection
+    void note_end() {
+        const std::lock_guard<std::mutex> lock(mutex);
+        is_lost = is_lost || !is_closed;
+    }
+};
+
+rpc_relay::rpc_relay(int fd) : connection_(std::make_shared<connection>()) {
+    connection & c = *connection_;
+    int          pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) {
+        throw error(format("no pair of sockets for a ggml-rpc server: %s", strerror(errno)));
+    }
+    c.client = pair[1];
+    c.server = dup(fd);
+    if (c.server < 0 || dup2(pair[0], fd) < 0) {
+        const std::string reason = strerror(errno);
+        close(c.client);
+        close(c.server);
+        close(pair[0]);
+        throw error(format("no socket for a ggml-rpc server: %s", reason.c_str()));
+    }
+    close(pair[0]);
+    for (const int socket : { fd, c.client, c.server }) {
+        prepare(socket);
+    }
+    c.n_threads = 2;
+    for (const auto pass : { &connection::pass_requests, &connection::pass_answers }) {
+        std::thread([pass, kept = connection_] {
+            (*kept.*pass)();
+            kept->end_thread();
+        }).detach();
+    }
+}
+
+rpc_relay::~rpc_relay() {
+    std::unique_lock<std::mutex> lock(connection_->mutex);
+    connection_->changed.wait(lock, [&] { return connection_->n_threads == 0 || connection_->is_held(); });
+}
+
+bool rpc_relay::is_lost() const {
+    connection &                      c = *connection_;
+    const std::lock_guard<std::mutex> lock(c.mutex);
+#ifdef POLLRDHUP
+    pollfd p{ c.server, POLLRDHUP, 0 };
+#else
+    pollfd p{ c.server, 0, 0 };
+#endif
+    c.is_lost = c.is_lost || (c.is_held() && poll(&p, 1, 0) > 0);
+    return c.is_lost;
+}
+
+bool rpc_relay::is_held() const {
+    const std::lock_guard<std::mutex> lock(connection_->mutex);
+    return connection_->is_held();
+}
+
+} // namespace eagle3
+
+#else
+
+namespace eagle3 {
+
+struct rpc_relay::connection {};
+
+rpc_relay::rpc_relay(int) {
+    throw error("ggml-rpc servers cannot be used on Windows");
+}
+
+rpc_relay::~rpc_relay() = default;
+
+bool rpc_relay::is_lost() const {
+    return false;
+}
+
+bool rpc_relay::is_held() const {
+    return false;
+}
+
+} // namespace eagle3
+
+#endif

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+
+namespace eagle3 {
+
+// Stands between ggml-rpc and its server. ggml-rpc ends the process, from a thread of its own, when a server is lost or
+// answers with what it did not expect. From then on this answers in the server's place: memory cannot be had, and what
+// is read is zeros. Who computed on the server asks is_lost() before it uses what came.
+class rpc_relay {
+  public:
+    // fd: ggml-rpc's connected socket, on which nothing is being said. It becomes one end of a pair of sockets, whose
+    // other end is read here.
+    explicit rpc_relay(int fd);
+    // It goes on as long as ggml-rpc has its socket open; if that is closed, this waits until the server's is too.
+    ~rpc_relay();
+
+    rpc_relay(const rpc_relay &)             = delete;
+    rpc_relay & operator=(const rpc_relay &) = delete;
+
+    bool is_lost() const;
+
+    // whether ggml-rpc has its socket open
+    bool is_held() const;
+
+  private:
+    struct connection;
+    std::shared_ptr<connection> connection_;
+};
+
+} // namespace eagle3

@@ -1,0 +1,21 @@
+// What every operating system has functions of its own for. mapped_file has its maps.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+namespace eagle3 {
+
+// A path as Python gives it, in UTF-8: Windows would take a plain string for one in its code page.
+std::filesystem::path path_of(const std::string & utf8);
+
+// Runs run(arg) on a thread with a stack of that size, of which only what is touched becomes memory, and waits for its
+// end. False if no thread can be started.
+bool run_on_stack(size_t n_bytes, void (*run)(void * arg), void * arg);
+
+// A function of a library of ggml's that this process has loaded, by the library's name without prefix and suffix;
+// nullptr if there is none.
+void * find_loaded(const std::string & library, const char * symbol);
+
+} // namespace eagle3

@@ -1,0 +1,55 @@
+"""A file that one process at a time has, whatever the system calls that."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOCKED_BYTE = (1 << 31) - 2
+"""Windows locks bytes, which need not be there: one, far behind those that readers want."""
+
+
+@contextmanager
+def locked(fd: int) -> Iterator[None]:
+    """Wait until no other process holds a file, which is open for writing, and hold it.
+
+    Raises:
+        OSError: the system's.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        while True:
+            try:
+                _lock_byte(fd, msvcrt.LK_LOCK)
+                break
+            except OSError as e:  # it gives up after ten attempts, one a second
+                if e.errno != errno.EDEADLK:
+                    raise
+        try:
+            yield
+        finally:
+            _lock_byte(fd, msvcrt.LK_UNLCK)
+    else:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _lock_byte(fd: int, mode: int) -> None:
+    """Windows locks from where the file is read next, which stays as it was."""
+    import msvcrt
+
+    position = os.lseek(fd, 0, os.SEEK_CUR)
+    os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(fd, mode, 1)  # type: ignore[attr-defined]
+    finally:
+        os.lseek(fd, position, os.SEEK_SET)
