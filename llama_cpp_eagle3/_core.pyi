@@ -4,7 +4,7 @@ Made by tools/stubs.py from csrc/bindings: change the docstrings there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -607,6 +607,17 @@ class CpuKernels:
     def why_not(self) -> str:
         """Why there are none; empty if there are some."""
 
+class LimitedProduct:
+    """While it is open, graphs that this thread computes get a part of a matrix's product."""
+
+    def __init__(self, matrix: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """matrix: address of a ggml tensor. ranges: (first, last) of the channels that are computed; others become
+        -inf.
+        """
+
+    def close(self) -> None:
+        """Of several that are open, the one that was made last."""
+
 class LoadGuard:
     """While its block runs, an assertion of llama.cpp that fails on this thread fails the call instead of the
     process.
@@ -708,6 +719,11 @@ class Drafter:
     def leave_out(self, tokens: Sequence[int]) -> None:
         """These tokens of the target are others in the drafter's own vocabulary: they are not drafted."""
 
+    def limit_vocab(self, n_first: int) -> bool:
+        """Draft this many of the most frequent tokens alone, and those of the texts, if that saves time: the CPU
+        computes no logits of others; 0: all. False: it drafts all of its tokens.
+        """
+
     def n_past(self, seq_id: int = 0) -> int:
         """Return the number of positions whose rows were appended."""
 
@@ -777,6 +793,10 @@ class Drafter:
 
     @property
     def device(self) -> str: ...
+    @property
+    def draft_vocab(self) -> int:
+        """Tokens that it always drafts, beside those of the texts; 0: all."""
+
     @property
     def is_parallel(self) -> bool:
         """P-EAGLE: one graph drafts all tokens, and expand() costs nothing."""
@@ -1106,13 +1126,17 @@ class NgramDrafter:
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.
 
-    Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a
-    drift that all n share, a correction per n, and what the depth of the context adds to a pass and to each row.
+    Between measured n the larger neighbour counts, above them it grows in proportion; of a mixture of experts
+    both follow the experts that n rows read. `observe` refines it: a drift that all n share, a correction per n,
+    and what the depth of the context adds to a pass and to each row.
     """
 
-    def __init__(self, measured: Mapping[int, float]) -> None:
-        """measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times that are not >
-        0.
+    def __init__(
+        self, measured: Mapping[int, float], growth: tuple[float, float] = ..., experts: tuple[int, int] = ...
+    ) -> None:
+        """measured: rows -> microseconds, at least one. growth: as the attribute, of an earlier one. experts: of a
+        mixture all, and those that a row uses. ValueError for rows outside 1..128, times that are not > 0, growth
+        below 0 or more experts in use than there are.
         """
 
     def at(self, n: int) -> float:
@@ -1140,27 +1164,6 @@ class CostCurve:
     def measured(self) -> dict[int, float]:
         """What it was made from."""
 
-class DrawKind:
-    """How a text's tokens are sampled, as far as the drafter can compute it.
-
-    Members:
-
-      GREEDY : the most probable one
-
-      KNOWN : sampled with noise that the drafter computes too
-
-      UNKNOWN : drawn with noise that it does not know
-    """
-
-    GREEDY: ClassVar[DrawKind]
-    KNOWN: ClassVar[DrawKind]
-    UNKNOWN: ClassVar[DrawKind]
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
 class DraftShape:
     """A draft of a fixed shape: a tree as in EAGLE-2, of which a chain is the one with top_k 1.
 
@@ -1177,9 +1180,9 @@ class DraftRequest:
     """A sequence of a step that is drafted for.
 
     id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, ngram_n_max:
-    tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. draw: how
-    its tokens are chosen; None: as before. drafters: which may be asked, as bits. shape: what to draft; None:
-    what pays best. n_past: tokens before id_last, on which the price of passes depends.
+    tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. drafters:
+    which may be asked, as bits. shape: what to draft; None: what pays best. n_past: tokens before id_last, on
+    which the price of passes depends.
     """
 
     def __init__(
@@ -1189,7 +1192,6 @@ class DraftRequest:
         n_room: int,
         n_max: int = 2147483647,
         ngram_n_max: int = 2147483647,
-        draw: DrawKind | None = None,
         drafters: int = -1,
         shape: DraftShape | None = None,
         n_past: int = 0,
@@ -1270,8 +1272,10 @@ class Policy:
         the n-gram drafter's; `levels` that were drafted after first graphs; `draft_tokens`, {drafted tokens
         verified: steps}; `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate;
         `unread`, of each drafter's prompt that it has not read, in the last step: microseconds that reading
-        takes, that its drafts would have saved in this text, and that reading may cost; `is_open`, whether a gate
-        for one sequence is.
+        takes, that its drafts would have saved in this text, and that reading may cost; `saved_us`, what each
+        drafter's drafts have saved so far (negative: cost), beyond what the others would have; `ngram_saved_us`,
+        what n-grams did in steps that asked no drafter; `is_open`, whether each is asked in each step of one
+        sequence at the moment.
         """
 
     @property
