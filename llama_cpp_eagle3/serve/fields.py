@@ -55,7 +55,7 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
-class StreamOptions(_Request, frozen=True):
+class StreamOptions(_Request):
     """OpenAI's `stream_options`."""
 
     include_usage: bool = False
@@ -72,10 +72,7 @@ class Speculative(_Request):
 
 
 class _Completion(_Request):
-    """The options of everything that generates, without those of samplers.
-
-    Defaults are hashable, or pydantic would copy them for each request.
-    """
+    """The options of everything that generates, without those of samplers."""
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -84,7 +81,7 @@ class _Completion(_Request):
     cache_prompt: bool = True
     return_tokens: bool = False
     return_progress: bool = False
-    response_fields: list[str] = Field(())
+    response_fields: list[str] = []
     id_slot: CountOrAll = -1
     echo: bool = False
     suffix: str | None = None
@@ -95,17 +92,17 @@ class _Completion(_Request):
     n_discard: Count = 0
     n_indent: Count = 0
     t_max_predict_ms: Annotated[int, Field(ge=-1)] = -1
-    stop: Words = Field(())
+    stop: Words = []
 
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] = -1
-    dry_sequence_breakers: Annotated[list[str], Field(min_length=1)] = Field(("\n", ":", '"', "*"))
+    dry_sequence_breakers: Annotated[list[str], Field(min_length=1)] = ["\n", ":", '"', "*"]
     n_probs: Count = 0
     post_sampling_probs: bool = False
-    samplers: Samplers = Field(SAMPLERS)
-    logit_bias: list[Any] | dict[str, Any] = Field(())
+    samplers: Samplers = list(SAMPLERS)
+    logit_bias: list[Any] | dict[str, Any] = []
     grammar: str = ""
     grammar_lazy: bool = False
-    lora: list[Any] = Field(())
+    lora: list[Any] = []
 
     ignore_eos: bool  # of samplers too; here for type checkers
 
