@@ -25,7 +25,7 @@ def main() -> None:
     sys.path[:] = request["sys_path"]
     # accelerators need not wake up for this, and its exit status is all that is needed
     os.environ.update({"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1"})
-    _forbid_core_files()
+    _limit(request["cpu_seconds"])
     package = types.ModuleType("llama_cpp")  # without what its __init__ imports
     package.__path__ = [request["llama_cpp"]]
     sys.modules["llama_cpp"] = package
@@ -60,12 +60,14 @@ def main() -> None:
     os._exit(0)  # nothing here is worth freeing
 
 
-def _forbid_core_files() -> None:
+def _limit(cpu_seconds: int) -> None:
+    """Write no core file, and end by SIGXCPU after so many seconds of the processor."""
     try:
         import resource
     except ImportError:  # Windows
         return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for limit, n in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, cpu_seconds)):
+        resource.setrlimit(limit, (n, resource.getrlimit(limit)[1]))
 
 
 def _overrides(lib: Any, values: dict[str, Any]) -> Any:

@@ -24,12 +24,14 @@ from ._trial_child import REFUSED
 from .cache_dir import cache_dir
 from .whole_file import write_whole
 
-TIMEOUT = 120.0
-"""Seconds after which a trial counts as hung; one of a large vocabulary takes half a second."""
+CPU_SECONDS = 60
+"""Of the processor, after which a trial counts as hung; one of a large vocabulary takes half a second."""
+TIMEOUT = 20.0 * CPU_SECONDS
+"""Seconds by the clock after which it does too: on a busy machine they say little of a file."""
 
 _CHILD = Path(__file__).with_name("_trial_child.py")
 _N_KEPT = 4096
-_SIGKILL = getattr(signal, "SIGKILL", 9)  # Windows has none
+_SIGKILL, _SIGXCPU = (getattr(signal, name, n) for name, n in (("SIGKILL", 9), ("SIGXCPU", 24)))  # Windows has none
 _log = logging.getLogger(__name__)
 
 
@@ -83,7 +85,11 @@ class Refusal(str):
 
 def _run(request: dict[str, Any]) -> str | None:
     """Run the child; returns None if it succeeded, else how it ended; "" if it could not be run."""
-    request |= {"sys_path": [str(entry) for entry in sys.path], "llama_cpp": str(Path(llama_cpp.__file__).parent)}
+    request |= {
+        "sys_path": [str(entry) for entry in sys.path],
+        "llama_cpp": str(Path(llama_cpp.__file__).parent),
+        "cpu_seconds": CPU_SECONDS,
+    }
     try:
         result = subprocess.run(
             [sys.executable, "-I", "-S", str(_CHILD)],
@@ -108,6 +114,8 @@ def _run(request: dict[str, Any]) -> str | None:
     if status == -_SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
         _log.debug("the trial of %s ended with %d", request["path"], status)
         return ""
+    if status == -_SIGXCPU:
+        return f"no answer within {CPU_SECONDS} seconds of the processor"
     try:
         end = signal.Signals(-status).name
     except ValueError:

@@ -75,12 +75,21 @@ def test_vocab_only(tmp_path: Path, trials: list[str | None]) -> None:
     assert trials == [None]
 
 
-def test_a_trial_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("hang", "message"),
+    [
+        ("time.sleep(60)", "no answer within 0 seconds in"),
+        ("_trial_child._limit(1)\nwhile True: pass", "no answer within 60 seconds of the processor in"),
+    ],
+)
+def test_a_trial_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: str, message: str) -> None:
     child = tmp_path / "child.py"
-    child.write_text("import time\ntime.sleep(60)\n")
+    folder = str(trial._CHILD.parent)
+    child.write_text(f"import sys, time\nsys.path.append({folder!r})\nimport _trial_child\n{hang}\n")
     monkeypatch.setattr(trial, "_CHILD", child)
-    monkeypatch.setattr(trial, "TIMEOUT", 0.4)
-    with pytest.raises(ModelFileError, match="no answer within 0 seconds"):
+    if "sleep" in hang:
+        monkeypatch.setattr(trial, "TIMEOUT", 0.4)
+    with pytest.raises(ModelFileError, match=message):
         load(write_random_arch(tmp_path, "llama"))
 
 
