@@ -87,11 +87,13 @@ _MEANINGS = {
     "ggml_can_mul_mat(a, b)": "a matrix has another shape than what it is multiplied with",
     "ggml_can_repeat(b, a)": "a vector has another length than what it is added to or multiplied with",
     "ggml_nelements(a) == ne": "a number of heads, or the size of one, does not fit the matrices",
+    "K cache type": "see type_k",
+    "V cache type": "see type_v",
 }
 
 
 def _explain(reason: str) -> str:
-    """A reason, and in other words if it is an assertion that we know."""
+    """A reason, and in other words if it is one that we know."""
     return next((f"{reason} ({meaning})" for code, meaning in _MEANINGS.items() if code in reason), reason)
 
 
@@ -138,7 +140,7 @@ def file_errors(path: str) -> Iterator[None]:
                 raise ModelFileError(
                     f"'{path}': llama.cpp cannot load it: {_explain(guard.reason)}. {_advice(path)}"
                 ) from e
-            raise ValueError(f"{e}: {guard.reason}") from e
+            raise ValueError(f"{e}: {_explain(guard.reason)}") from e
 
 
 def guard_tokenizer(model: Any) -> None:

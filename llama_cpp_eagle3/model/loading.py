@@ -10,7 +10,16 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
+from .._core import (
+    CpuKernels,
+    Drafter,
+    FeatureTap,
+    NgramDrafter,
+    NgramStore,
+    Target,
+    local_accelerators,
+    model_matrices,
+)
 from ..config.llama import LLAMA_DEFAULTS
 from ..draft.corpus import read_corpus
 from ..draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
@@ -76,7 +85,11 @@ class Loading:
         if rpc_servers:
             self.servers = RpcServers(rpc_servers)
         device = draft.given["draft_device"]
-        self.draft_device = None if device is None else find_device(device, self.servers, "draft_device")
+        try:
+            self.draft_device = None if device is None else find_device(device, self.servers, "draft_device")
+        except ValueError:
+            self.close()  # or a server would have a client that nobody knows
+            raise
         self._progress = progress
         self._on_progress: Any = None
         self._kept: list[Any] = []
@@ -147,7 +160,8 @@ class Loading:
         """Set what Llama has no argument for in a llama_model_params."""
         self._kept = self.model.preset(params, self.servers)
         params.load_mtp = self.draft.uses_own_block
-        self._is_on_cpu = params.n_gpu_layers == 0 or not lib.llama_supports_gpu_offload()
+        # not llama_supports_gpu_offload, which is true of every llama.cpp with ggml-rpc
+        self._is_on_cpu = params.n_gpu_layers == 0 or not (local_accelerators() or self.servers)
         if self._progress is not None:
             progress = self._progress
 

@@ -385,6 +385,7 @@ def test_without_ggml_rpc(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_unknown_draft_device(tiny_target: Any, tiny_head: Any, rpc_server: RpcServer) -> None:
     with pytest.raises(ValueError, match=r"draft_device: there is no device 'RPC99', there are CPU, .*RPC"):
         load(tiny_target, tiny_head, rpc_servers=rpc_server.endpoint, draft_device="RPC99")
+    assert rpc.ask(rpc_server.endpoint) > 0  # it has no client any more
     with pytest.raises(ValueError, match=r"there is no device 'CUDA99', there are CPU$"):
         load(tiny_target, tiny_head, draft_device="CUDA99")
 
