@@ -41,18 +41,26 @@ def test_reasoning_budget_of_the_server(pair: Any) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "has_flash"),
-    [([], True), (["-np", "2", "-kvu"], True), (["-fa", "off"], False), (["-np", "1"], False), (["-np", "2"], False)],
+    [
+        ([], True),
+        (["-np", "2", "-kvu"], True),
+        (["-fa", "off"], False),
+        (["-np", "1"], False),
+        (["-np", "2"], False),
+        (["-np", "1", "--cpu-kernels", "on"], True),
+        (["-np", "2", "--cpu-kernels", "on"], True),
+    ],
 )
-def test_flash_attention_where_slots_share(tiny_target: Any, flags: list[str], has_flash: bool) -> None:
-    """Without it a row reads the cells of all slots."""
+def test_flash_attention_by_default(tiny_target: Any, flags: list[str], has_flash: bool) -> None:
+    """Where our kernels compute it, and where slots share cells: without it a row reads the cells of all of them."""
     parser = Parser()
     serve.add_arguments(parser)
     model = ["-m", path_of(tiny_target), "-c", "256", "-t", "1", "-dev", "none", "--spec-type", "none"]
-    args = parser.parse_args([*model, *flags])
+    args = parser.parse_args([*model, "--cpu-kernels", "off", *flags])
     server = load_server(args, serve_options(args, ""))
     try:
         found = server.llm.context_params.flash_attn_type
         assert (found == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED) == has_flash
-        assert server.engine.target.is_pooled == (flags in ([], ["-np", "2", "-kvu"], ["-fa", "off"], ["-np", "1"]))
+        assert server.engine.target.is_pooled == (flags[:2] != ["-np", "2"] or "-kvu" in flags)
     finally:
         server.stop()
