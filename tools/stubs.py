@@ -20,7 +20,7 @@ Made by tools/stubs.py from csrc/bindings: change the docstrings there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
