@@ -46,7 +46,7 @@ class Filled:
 
 
 def removed_lines() -> list[tuple[str, int, str]]:
-    """File, number of the line, and its rest behind the cursor."""
+    """File, number of the line, and its rest after the cursor."""
     found = []
     for line in (FOLDER / "fim.jsonl").read_text(encoding="utf-8").splitlines():
         place = json.loads(line)

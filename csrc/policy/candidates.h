@@ -14,14 +14,14 @@ namespace eagle3 {
 class candidates {
   public:
     struct node {
-        int32_t          parent; // index, -1 = behind the sequence's last token
+        int32_t          parent; // index, -1 = after the sequence's last token
         llama_token      token;
         int32_t          depth; // 1, 2, ...
         llama_seq_id     seq_id;
         float            p_source   = 0.0f;                   // what the head says of it, 0 = nothing
         float            p_ngram    = 0.0f;                   // and the n-gram drafter
         int32_t          in_source  = -1;                     // which of the head's nodes it is, -1 = none
-        acceptance::rank rank       = acceptance::rank::best; // among what the head suggests behind its parent
+        acceptance::rank rank       = acceptance::rank::best; // among what the head suggests after its parent
         float            q          = 0.0f;                   // how likely it is accepted once its parent is
         float            cum        = 0.0f;                   // how likely the path up to it is
         int32_t          n_children = -1;                     // that are chosen, -1 = it is not chosen itself
@@ -33,7 +33,7 @@ class candidates {
     // a step begins
     void clear();
 
-    // of a sequence of this step: tokens that fit, and that the head may draft behind each other
+    // of a sequence of this step: tokens that fit, and that the head may draft after each other
     void add_sequence(llama_seq_id seq_id, int32_t n_room, int32_t n_levels);
 
     // what the n-gram drafter suggests for it

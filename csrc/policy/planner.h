@@ -23,7 +23,7 @@ struct planner_stats {
     int64_t              n_probes  = 0; // of these: although it had not been worth it lately
     int64_t              n_trials  = 0; // of these: although the costs say that nothing can pay
     int64_t              n_ngram   = 0; // steps in which something was verified that the n-gram drafter suggested
-    int64_t              n_levels  = 0; // drafted behind the first
+    int64_t              n_levels  = 0; // drafted after the first
     std::vector<int64_t> n_asked;       // [source]: steps in which it was asked
     std::vector<int64_t> n_chosen;      // [i]: steps in which i drafted tokens were verified
     std::vector<unread>  unread_prompt; // [source]: of the last step that left it out
@@ -60,7 +60,7 @@ class planner {
     // and the drafts. One draft for each; valid until the next call. Throws std::invalid_argument.
     const std::vector<draft_tree> & propose(const std::vector<draft_request> & requests, int32_t n_rows_extra);
 
-    // The step is over: these tokens were sampled in this sequence, the last of them without a draft behind it.
+    // The step is over: these tokens were sampled in this sequence, the last of them without a draft after it.
     void judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens);
 
     // Its pass had n_rows rows; t_other_us: all that is neither drafting nor the pass.

@@ -37,7 +37,7 @@ struct planner_params {
     int32_t n_max        = 16; // longest path
     int32_t n_nodes_max  = 16; // drafted tokens of one step, all sequences together
     int32_t n_leaves_max = 1;  // of all trees of a step, but for the first one of each sequence after the first
-    int32_t top_k        = 1;  // candidates behind each node; 1: chains only
+    int32_t top_k        = 1;  // candidates after each node; 1: chains only
     int32_t n_seq_max    = 1;
     bool    uniform      = false; // chains of several sequences have one length: other batches would be cut to pieces
     // of a chain of which more are rejected than this, the next pass evaluates all accepted tokens again; none: never

@@ -151,7 +151,7 @@ void source::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     took.expected_us += level_us(n);
 }
 
-// the p of its best tokens behind the sequences' last ones
+// the p of its best tokens after the sequences' last ones
 void source::observe_p() {
     llama_seq_id seen = -1;
     for (const draft_node & n : drafter->nodes()) {

@@ -47,7 +47,7 @@ class gate {
 
 // One that the planner may ask, which must be there whenever it drafts. begin: its first graph over n rows that wait,
 // with one level. step: a level of n nodes; of one that drafts all levels at once (P-EAGLE) its first graph over one
-// row that waits and n nodes behind it.
+// row that waits and n nodes after it.
 struct priced_drafter {
     draft_session *             drafter = nullptr;
     std::shared_ptr<cost_curve> begin, step;
@@ -87,7 +87,7 @@ class source {
     float best_ahead(std::vector<tail> tails, std::vector<float> gains, int32_t depth, int32_t n_ahead, bool goes_on,
                      const std::function<float(int32_t)> & cost, int32_t & n_best) const;
 
-    // how likely its best token behind a sequence's last one is accepted
+    // how likely its best token after a sequence's last one is accepted
     float q_first(llama_seq_id seq_id) const { return accepted.at(p_mean(), 1, seq_id, acceptance::rank::best); }
 
     // Could it save time if it were always right?
@@ -155,7 +155,7 @@ class source {
     const float       share_level_;      // of a level's time that one more in the first graph takes
     std::vector<gate> gates_;            // [number of sequences]
     float             logit_    = 0.85f; // of the mean p of its best tokens
-    float             n_seen_   = 4.0f;  // looks at p; that many stand behind the first value
+    float             n_seen_   = 4.0f;  // looks at p; that many stand for the first value
     float             row_us_   = 0.0f;  // that reading a row takes, of many; 0: nothing was seen yet
     float             probe_us_ = 0.0f;  // that probes may cost
 };

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LOCKED_BYTE = (1 << 31) - 2
-"""Windows locks bytes, which need not be there: one, far behind those that readers want."""
+"""Windows locks bytes, which need not be there: one, far after those that readers want."""
 
 
 @contextmanager

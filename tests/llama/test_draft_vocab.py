@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=SOURCES)
 def pair(request: pytest.FixtureRequest, folder: Path) -> list[Any]:
-    """A target, and what drafts for it."""
+    """A target, and its drafter."""
     if request.param == "simple":
         return list(write_small_pair(folder))
     if request.param == "assistant":

@@ -29,7 +29,7 @@ def model(pytestconfig: pytest.Config) -> Real:
 
 @pytest.fixture(scope="module")
 def conversation(model: Real) -> list[list[int]]:
-    """Prompts of which each begins with the one before, or parts from it far behind or inside the last window."""
+    """Prompts of which each begins with the one before, or parts from it long before the last window or inside it."""
     text = (TASKS / "fim_stats.py.txt").read_text(encoding="utf-8")
     other = (TASKS / "fim_tree.cpp.txt").read_text(encoding="utf-8")
     with closing(model.load()) as llm:

@@ -19,7 +19,7 @@ from tiny import write_head, write_target
 
 @pytest.fixture(scope="module", params=["eagle3", "mtp", "simple", "dflash"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str | None]:
-    """A target's file, and that of what drafts for it if it is not its own block."""
+    """A target's file, and that of its drafter if that is not its own block."""
     folder: Path = tmp_path_factory.mktemp("shift")
     if request.param == "mtp":
         return str(mtp.write_able(folder, "mimo2-mtp")), None

@@ -1,4 +1,4 @@
-"""Models that people use, what drafts for them, and prompts for them."""
+"""Models that people use, their drafters, and prompts for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"n_ctx": N_CTX, "verbose": False}
 
 @dataclass(frozen=True)
 class Real:
-    """A model of models/files.json, and what drafts for it."""
+    """A model of models/files.json, and its drafters."""
 
     name: str
     draft: str | None = None
