@@ -263,6 +263,17 @@ def test_guesses_are_not_kept(tiny_target: Any, tiny_head: Any, monkeypatch: pyt
     assert (kept["whole"], kept["target"], kept["drafts"]) == (False, {"1": 1e9}, [{"begin": {}, "step": {}}])
 
 
+def test_a_file_that_goes_before_the_model_is_closed(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    target.write_bytes(Path(path_of(tiny_target)).read_bytes())
+    llm = load(str(target), tiny_head, draft="auto", draft_n_max=None)
+    save(llm.loaded.costs_key(), Costs({1: 1000.0, 4: 1200.0}, (DraftCosts({1: 100.0}, {1: 100.0}),)))
+    llm.calibrate()
+    assert llm.policy.is_measured
+    target.unlink()
+    llm.close()
+
+
 def test_what_depth_adds_is_kept(tiny_target: Any, tiny_head: Any) -> None:
     """Passes of a long text show it, and the next process begins with it."""
     known = Costs({1: 1000.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))

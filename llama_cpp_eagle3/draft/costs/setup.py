@@ -137,7 +137,10 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
     is_faster = any(
         now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()
     )
-    of = key()
+    try:
+        of = key()
+    except OSError:  # a model's file is gone, and with it what its costs would be kept for
+        return
     kept = load_costs(of)
     growths = tuple(curve.growth for curve in policy.costs)
     none = ((0.0, 0.0),) * len(growths)
