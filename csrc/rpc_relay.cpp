@@ -68,9 +68,11 @@ std::optional<answer> answer_to(uint8_t command, const std::vector<char> & body)
     }
 }
 
-bool receive(int fd, char * data, size_t n) {
+// All of n bytes by calls that move some of them: recv or send
+template <typename T, typename F>
+bool move_all(T * data, size_t n, F && move) {
     while (n > 0) {
-        const ssize_t done = recv(fd, data, n, 0);
+        const ssize_t done = move(data, n);
         if (done < 0 && errno == EINTR) {
             continue;
         }
@@ -83,23 +85,17 @@ bool receive(int fd, char * data, size_t n) {
     return true;
 }
 
+bool receive(int fd, char * data, size_t n) {
+    return move_all(data, n, [fd](char * to, size_t n_left) { return recv(fd, to, n_left, 0); });
+}
+
 bool send_all(int fd, const char * data, size_t n) {
-    while (n > 0) {
 #ifdef MSG_NOSIGNAL
-        const ssize_t done = send(fd, data, n, MSG_NOSIGNAL);
+    constexpr int flags = MSG_NOSIGNAL;
 #else
-        const ssize_t done = send(fd, data, n, 0); // SO_NOSIGPIPE
+    constexpr int flags = 0; // SO_NOSIGPIPE
 #endif
-        if (done < 0 && errno == EINTR) {
-            continue;
-        }
-        if (done <= 0) {
-            return false;
-        }
-        data += done;
-        n -= static_cast<size_t>(done);
-    }
-    return true;
+    return move_all(data, n, [fd](const char * from, size_t n_left) { return send(fd, from, n_left, flags); });
 }
 
 void prepare(int fd) {
