@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -297,6 +298,28 @@ def test_what_depth_adds_is_kept(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
         llm.calibrate()
         assert llm.policy.costs[0].growth == pytest.approx(learned)
+
+
+def test_costs_of_another_policy_are_not_kept(tiny_target: Any, tiny_head: Any) -> None:
+    """Depth is learned from whatever costs a policy has; only those that were measured here are for the next process."""
+    known = Costs({1: 1000.0, 4: 1200.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))
+    with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+        key = llm.loaded.costs_key()
+        save(key, known)
+        other = replace(known, target={1: 1e5, 8: 1e5})
+        llm.engine.drafting.policy = make_policy(llm.engine, other)
+        curve = llm.policy.costs[0]
+        curve.set_depth(5000)
+        for _ in range(30):
+            curve.observe(1, 2e5)
+        assert sum(curve.growth) > 1000.0
+    assert load_costs(key) == known
+    costs_path(key).unlink()
+    with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+        llm.engine.drafting.policy = make_policy(llm.engine, other)
+        llm.policy.costs[0].set_depth(5000)
+        llm.policy.costs[0].observe(1, 2e5)
+    assert load_costs(key) is None
 
 
 @pytest.mark.parametrize(

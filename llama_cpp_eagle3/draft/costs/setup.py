@@ -132,28 +132,29 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
     policy = engine.drafting.policy
     if not policy.is_measured or sys.is_finalizing():  # at the very end files cannot be opened any more
         return
-    curves = [curve.corrected for curve in policy.costs]
-    stored = [curve.measured for curve in policy.costs]
-    is_faster = any(
-        now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()
-    )
     try:
         of = key()
     except OSError:  # a model's file is gone, and with it what its costs would be kept for
         return
     kept = load_costs(of)
+    stored = [curve.measured for curve in policy.costs]
+    if kept is None or kept.curves != stored:  # what is missing there is guessed here, or the policy has other costs
+        return
+    curves = [curve.corrected for curve in policy.costs]
+    is_faster = any(
+        now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()
+    )
     growths = tuple(curve.growth for curve in policy.costs)
     none = ((0.0, 0.0),) * len(growths)
-    before = none if kept is None else kept.growths or none
     is_grown = any(
         abs(sum(now) - sum(then)) > _GROWN * min(curve.values())
-        for now, then, curve in zip(growths, before, stored, strict=True)
+        for now, then, curve in zip(growths, kept.growths or none, stored, strict=True)
     )
     if is_faster or is_grown:
         costs = Costs.of_curves(curves if is_faster else stored, None if head is None else head.type).bounded()
         if not costs.doubt:
-            contention = 0.0 if kept is None else kept.contention
-            save_costs(of, replace(costs, contention=contention, growths=() if growths == none else growths))
+            growths = () if growths == none else growths
+            save_costs(of, replace(costs, contention=kept.contention, growths=growths))
 
 
 def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str]) -> str:
