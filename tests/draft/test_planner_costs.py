@@ -301,7 +301,7 @@ def test_what_depth_adds_is_kept(tiny_target: Any, tiny_head: Any) -> None:
 
 
 def test_costs_of_another_policy_are_not_kept(tiny_target: Any, tiny_head: Any) -> None:
-    """Depth is learned from whatever costs a policy has; only those that were measured here are for the next process."""
+    """Depth is learned from whatever costs a policy has; only those that were measured are for the next process."""
     known = Costs({1: 1000.0, 4: 1200.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
         key = llm.loaded.costs_key()
