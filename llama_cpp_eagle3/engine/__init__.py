@@ -10,7 +10,7 @@ from .engine import Engine
 from .fim import FimTokens
 from .media import Media, check_media, media_tokens
 from .memory import Memory
-from .prefix_cache import PrefixStats, Slot
+from .prefix_cache import PrefixStats
 from .prefix_disk import FolderEntry, PrefixFolder
 from .prefix_nodes import StoredFile, n_common
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
@@ -27,7 +27,7 @@ from .sequence import (
     StoredPrefix,
     TokenLogprob,
 )
-from .slots import Slots
+from .slots import Slot, Slots
 from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .._core import SavedState
 from .memory import N_MIN_COPIED, Memory
@@ -20,41 +21,15 @@ from .prefix_tree import PrefixTree
 from .sequence import Sequence
 from .sequence import State as SequenceState
 
+if TYPE_CHECKING:
+    from .slots import Slot
+
 _EVALUATE_NS = 1e6
 """Of a token, until prompts were evaluated."""
 _N_SHARE = 8
 """A text is copied from its slot while the engine is idle once an eighth of it is new: so a conversation of many turns
 is written a few times, and what is lost when the process is killed is little of it."""
 _log = logging.getLogger("llama_cpp_eagle3")
-
-
-@dataclass(slots=True)
-class Slot:
-    """A sequence id of target and draft."""
-
-    seq_id: int
-    prefix: Prefix
-    """What it holds, in the tree: of a running sequence, what it will hold of its prompt."""
-    user: Sequence | None = None
-    cached: list[int] = field(default_factory=list)
-    """Tokens of the cached prefix, while no sequence uses the slot."""
-    is_dirty: bool = False
-    """No sequence uses it, and what target and draft hold there is to be cleared."""
-
-    @property
-    def is_free(self) -> bool:
-        """Whether another sequence may have it."""
-        return self.user is None or self.user.state is SequenceState.PAUSED
-
-    @property
-    def tokens(self) -> SequenceOf[int]:
-        """What target and draft hold there."""
-        return self.cached if self.user is None else self.user.tokens[: self.user.n_past]
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether what it holds can be used by other sequences."""
-        return not self.is_dirty if self.user is None else not self.user.is_dirty
 
 
 @dataclass(frozen=True, slots=True)
