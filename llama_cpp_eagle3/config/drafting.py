@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 from .._core import NgramStore
@@ -22,6 +23,8 @@ N_VOCAB_MAX = 1 << 24
 
 _DRAFTERS = "; ".join(f"{', '.join(kind.spec_types)}: a {kind.title}" for kind in KINDS)
 _USUAL = ", ".join(f"{kind.spec_types[0]},ngram-simple with a {kind.title}" for kind in KINDS)
+
+_draft_flag, _model_flag = partial(flag, title=DRAFTS), partial(flag, title=MODELS)
 
 
 def _spec_types(text: str) -> tuple[str, ...]:
@@ -55,17 +58,14 @@ class DraftingOptions(LlamaOptions, total=False):
             '`"mtp"` beside a file\'s: both draft ([two at once](drafters.md#two-at-once)), fixed settings are the '
             'first one\'s. `None`: all available, without `"mtp"` if a file is given; without a drafter `("ngram",)` '
             'if `draft="auto"` is given, else none',
-            flag=flag(
-                "--spec-type",
-                "TYPE,...",
+            flag=_draft_flag(
+                "--spec-type TYPE,... LLAMA_ARG_SPEC_TYPE",
                 f"the drafters; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed "
                 "settings are the first one's); ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
                 f"text; ngram-mod: in all texts of the process; none: nothing (default: {_USUAL}, else none)",
                 _spec_types,
-                title=DRAFTS,
                 dest="spec_type",
                 lacks="ngram-cache; the kinds of ngram search alike",
-                env="LLAMA_ARG_SPEC_TYPE",
                 differs=f"{_USUAL}, llama.cpp none: what there is is used",
             ),
         ),
@@ -75,13 +75,10 @@ class DraftingOptions(LlamaOptions, total=False):
         Option(
             "longest chain to draft per step, of a head at most 129, of others 33. Of several drafters it is the first "
             "one's. `None`: 3, in auto 8, of a block drafter 16",
-            flag=flag(
-                "--spec-draft-n-max",
-                "N",
+            flag=_draft_flag(
+                "--spec-draft-n-max N LLAMA_ARG_SPEC_DRAFT_N_MAX",
                 "tokens to draft (default: what pays best on this machine)",
                 int,
-                title=DRAFTS,
-                env="LLAMA_ARG_SPEC_DRAFT_N_MAX",
                 differs="what was measured to pay best on this machine, llama.cpp 3",
             ),
         ),
@@ -102,11 +99,9 @@ class DraftingOptions(LlamaOptions, total=False):
             "a text file, or a folder of them such as a project's sources, in which the n-gram drafter searches too "
             "([n-grams](drafters.md)). It is tokenized while loading; what is no text, or exceeds 256 MiB of memory, "
             "is left out and told",
-            flag=flag(
-                "--draft-corpus",
-                "PATH",
+            flag=_draft_flag(
+                "--draft-corpus PATH",
                 "search for n-grams in this text file, or in the text files of this folder, too: a project's sources",
-                title=DRAFTS,
                 is_ours=True,
             ),
         ),
@@ -116,13 +111,8 @@ class DraftingOptions(LlamaOptions, total=False):
         Option(
             "drop shorter drafts",
             default=0,
-            flag=flag(
-                "--spec-draft-n-min",
-                "N",
-                "drop shorter drafts (default: 0)",
-                int,
-                title=DRAFTS,
-                env="LLAMA_ARG_SPEC_DRAFT_N_MIN",
+            flag=_draft_flag(
+                "--spec-draft-n-min N LLAMA_ARG_SPEC_DRAFT_N_MIN", "drop shorter drafts (default: 0)", int
             ),
         ),
     ]
@@ -131,13 +121,10 @@ class DraftingOptions(LlamaOptions, total=False):
         Option(
             "end a chain before a token less likely than this, 0 to 1",
             default=0.0,
-            flag=flag(
-                "--spec-draft-p-min --draft-p-min",
-                "P",
+            flag=_draft_flag(
+                "--spec-draft-p-min --draft-p-min P LLAMA_ARG_SPEC_DRAFT_P_MIN",
                 "end the draft before a token less likely than this (default: 0.0)",
                 float,
-                title=DRAFTS,
-                env="LLAMA_ARG_SPEC_DRAFT_P_MIN",
             ),
         ),
     ]
@@ -145,21 +132,21 @@ class DraftingOptions(LlamaOptions, total=False):
         int | None,
         Option(
             "levels of a tree: SGLang's steps. `None`: 4",
-            flag=flag("--tree-depth", "N", "draft trees of that many levels", int, title=DRAFTS, is_ours=True),
+            flag=_draft_flag("--tree-depth N", "draft trees of that many levels", int, is_ours=True),
         ),
     ]
     draft_tree_topk: Annotated[
         int | None,
         Option(
             "children of each of the best nodes of a level. `None`: 3",
-            flag=flag("--tree-topk", "N", "with that many successors after each node", int, title=DRAFTS, is_ours=True),
+            flag=_draft_flag("--tree-topk N", "with that many successors after each node", int, is_ours=True),
         ),
     ]
     draft_tree_tokens: Annotated[
         int | None,
         Option(
             "nodes of a tree that are verified: SGLang's draft tokens - 1. `None`: 8",
-            flag=flag("--tree-tokens", "N", "and verify that many nodes", int, title=DRAFTS, is_ours=True),
+            flag=_draft_flag("--tree-tokens N", "and verify that many nodes", int, is_ours=True),
         ),
     ]
     draft_n_gpu_layers: Annotated[
@@ -168,13 +155,10 @@ class DraftingOptions(LlamaOptions, total=False):
             "0: the drafter runs on the CPU; > 0: on this machine's first accelerator; -1: where the target's lm_head "
             "is, or on this machine's first accelerator if that is on an rpc server",
             default=-1,
-            flag=flag(
-                "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl",
-                "N",
+            flag=_model_flag(
+                "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl N LLAMA_ARG_N_GPU_LAYERS_DRAFT",
                 "0: head on the CPU, auto: where the target's output is",
                 flags.layers,
-                title=MODELS,
-                env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
             ),
         ),
     ]
@@ -182,12 +166,10 @@ class DraftingOptions(LlamaOptions, total=False):
         str | None,
         Option(
             "where the head runs instead: a ggml device (`CPU`, `CUDA0`, ...), or one of `rpc_servers`",
-            flag=flag(
-                "-devd --device-draft --spec-draft-device",
-                "DEV",
+            flag=_model_flag(
+                "-devd --device-draft --spec-draft-device DEV",
                 "run the head on this ggml device, or on this one of the rpc servers; none = CPU",
                 lambda text: "CPU" if text == "none" else text,
-                title=MODELS,
             ),
         ),
     ]
@@ -197,13 +179,11 @@ class DraftingOptions(LlamaOptions, total=False):
             'ggml type to which the head\'s wider matrices are converted while loading (`"q4_0"`, '
             '`llama_cpp.GGML_TYPE_Q4_0`; `"f32"` converts none): it drafts faster, and slightly fewer tokens are '
             "accepted. `None`: as in the file; in auto Q4_0 where that was measured to pay",
-            flag=flag(
-                "--spec-draft-type",
-                "TYPE",
+            flag=_model_flag(
+                "--spec-draft-type TYPE",
                 "convert the head's wider matrices to this while loading, f32: none (default: to q4_0, if that was "
                 "measured to pay)",
                 flags.one_of(WEIGHT_TYPES),
-                title=MODELS,
                 is_ours=True,
             ),
         ),
@@ -212,13 +192,10 @@ class DraftingOptions(LlamaOptions, total=False):
         int | str | None,
         Option(
             "ggml type of the drafter's K cache. `None`: F16",
-            flag=flag(
-                "-ctkd --cache-type-k-draft --spec-draft-type-k",
-                "TYPE",
+            flag=_model_flag(
+                "-ctkd --cache-type-k-draft --spec-draft-type-k TYPE LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K",
                 "type of the head's K cache (default: f16)",
                 flags.one_of(CACHE_TYPES),
-                title=MODELS,
-                env="LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K",
             ),
         ),
     ]
@@ -226,13 +203,10 @@ class DraftingOptions(LlamaOptions, total=False):
         int | str | None,
         Option(
             "ggml type of the drafter's V cache. `None`: F16",
-            flag=flag(
-                "-ctvd --cache-type-v-draft --spec-draft-type-v",
-                "TYPE",
+            flag=_model_flag(
+                "-ctvd --cache-type-v-draft --spec-draft-type-v TYPE LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
                 "type of the head's V cache (default: f16)",
                 flags.one_of(CACHE_TYPES),
-                title=MODELS,
-                env="LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
             ),
         ),
     ]
@@ -244,14 +218,12 @@ class DraftingOptions(LlamaOptions, total=False):
             "are-drafted)). `None`: 32768 of a vocabulary of 65536 or more, where our CPU kernels compute its logits; "
             "0: all",
             check=at_least_zero(N_VOCAB_MAX),
-            flag=flag(
-                "--draft-vocab",
-                "N",
+            flag=_draft_flag(
+                "--draft-vocab N",
                 "tokens that a small model, a block for multi-token prediction or an assistant always drafts, beside "
                 "those of the texts; 0: all (default: 32768 of a large vocabulary, where our CPU kernels compute its "
                 "logits)",
                 int,
-                title=DRAFTS,
                 is_ours=True,
             ),
         ),
@@ -268,12 +240,8 @@ class DraftingOptions(LlamaOptions, total=False):
         Option(
             "CPU threads of the drafter. `None`: `n_threads`",
             check=n_threads,
-            flag=flag(
-                "-td --threads-draft --spec-draft-threads",
-                "N",
-                "CPU threads of the head (default: as -t)",
-                int,
-                title=MODELS,
+            flag=_model_flag(
+                "-td --threads-draft --spec-draft-threads N", "CPU threads of the head (default: as -t)", int
             ),
         ),
     ]
@@ -283,13 +251,11 @@ class DraftingOptions(LlamaOptions, total=False):
             "tokens of a sequence that a small model reads, which limits its memory; it drafts nothing after them. "
             "`None`: `n_ctx`",
             check=at_least_one(N_CTX_MAX),
-            flag=flag(
-                "-cd --ctx-size-draft",
-                "N",
+            flag=_model_flag(
+                "-cd --ctx-size-draft N",
                 "tokens of a slot that a small model reads, which limits its memory; it drafts nothing after them "
                 "(default: all)",
                 int,
-                title=MODELS,
                 is_ours=True,
             ),
         ),

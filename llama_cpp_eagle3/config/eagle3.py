@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -19,6 +20,7 @@ SERVER = "server"
 """Title of the help."""
 KERNEL_MODES = ("auto", "on", "off")
 MODEL_PARAMS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
+_server_flag, _device_flag, _model_flag = (partial(flag, title=title) for title in (SERVER, DEVICES, MODELS))
 
 
 def _host_bytes(text: str) -> int:
@@ -45,14 +47,8 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         Option(
             "slots: sequences that run together",
             default=1,
-            flag=flag(
-                "-np --parallel",
-                "N",
-                "slots (default: 4 that share -c)",
-                int,
-                title=SERVER,
-                default=-1,
-                env="LLAMA_ARG_N_PARALLEL",
+            flag=_server_flag(
+                "-np --parallel N LLAMA_ARG_N_PARALLEL", "slots (default: 4 that share -c)", int, default=-1
             ),
         ),
     ]
@@ -62,33 +58,22 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             "`True`: sequences share `n_ctx`, can draft trees, share prefixes without a copy, and are preempted when "
             "it is full. `False`: each has `n_ctx / n_parallel`, and passes over many are faster, since none reads the "
             'others\' cells. `None`: `False`, or `True` with `draft="tree"`',
-            flag=flag(
-                "-kvu --kv-unified",
-                no="-no-kvu --no-kv-unified",
-                help="slots share -c",
-                title=SERVER,
-                env="LLAMA_ARG_KV_UNIFIED",
-            ),
+            flag=_server_flag("-kvu --kv-unified LLAMA_ARG_KV_UNIFIED | -no-kvu --no-kv-unified", "slots share -c"),
         ),
     ]
     prefill_budget: Annotated[
         int | None,
-        Option(
-            "prompt tokens in a step in which other sequences decode. `None`: as many as double the step's time",
-        ),
+        Option("prompt tokens in a step in which other sequences decode. `None`: as many as double the step's time"),
     ]
     prefix_cache_bytes: Annotated[
         int | None,
         Option(
             "host memory for prefixes that are evicted from their slots, and for saved states of recurrent layers and "
             "sliding windows. `None`: 8 GiB, or a quarter of the free memory if that is less",
-            flag=flag(
-                "-cram --cache-ram",
-                "MiB",
+            flag=_server_flag(
+                "-cram --cache-ram MiB LLAMA_ARG_CACHE_RAM",
                 "for prompts (default: 8192, or a quarter of the free memory)",
                 _host_bytes,
-                title=SERVER,
-                env="LLAMA_ARG_CACHE_RAM",
                 differs="8192 or a quarter of the free memory, llama.cpp 8192; states count too",
             ),
         ),
@@ -99,13 +84,8 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             "a folder for prefixes and states, which outlive the process there and are read by one with the same files "
             "and settings ([disk](serving.md#conversations-that-outlive-the-process)). It is for its owner alone, as "
             "the texts of conversations are in it. `None`: nothing is kept",
-            flag=flag(
-                "--cache-disk",
-                "DIR",
-                "keep prompts there, for the next start too (default: no)",
-                Path,
-                title=SERVER,
-                is_ours=True,
+            flag=_server_flag(
+                "--cache-disk DIR", "keep prompts there, for the next start too (default: no)", Path, is_ours=True
             ),
         ),
     ]
@@ -113,12 +93,10 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         int | None,
         Option(
             "of all files in that folder. `None`: 8 GiB, or a quarter of the free room if that is less",
-            flag=flag(
-                "--cache-disk-size",
-                "MiB",
+            flag=_server_flag(
+                "--cache-disk-size MiB",
                 "of that folder (default: 8192, or a quarter of the free room)",
                 flags.mebibytes,
-                title=SERVER,
                 is_ours=True,
             ),
         ),
@@ -129,13 +107,10 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             "saved states of one text at most, of recurrent layers and sliding windows ([prefix "
             "cache](serving.md#what-does-a-conversation-cost)); 0: none",
             default=32,
-            flag=flag(
-                "-ctxcp --ctx-checkpoints --swa-checkpoints",
-                "N",
+            flag=_server_flag(
+                "-ctxcp --ctx-checkpoints --swa-checkpoints N LLAMA_ARG_CTX_CHECKPOINTS",
                 "saved states of a text (default: 32)",
                 int,
-                title=SERVER,
-                env="LLAMA_ARG_CTX_CHECKPOINTS",
             ),
         ),
     ]
@@ -144,13 +119,10 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         Option(
             "tokens between two of them, but for those where a system prompt, the last message and the answer begin",
             default=256,
-            flag=flag(
-                "-cms --checkpoint-min-step",
-                "N",
+            flag=_server_flag(
+                "-cms --checkpoint-min-step N LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
                 "tokens between two of them (default: 256)",
                 int,
-                title=SERVER,
-                env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
                 differs="256, llama.cpp 8192",
             ),
         ),
@@ -161,12 +133,8 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             "ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as "
             '`["HOST:PORT", ...]` or `"HOST:PORT,HOST:PORT"` ([rpc](rpc.md)). `n_gpu_layers` is -1 then, if it is not '
             "given",
-            flag=flag(
-                "--rpc",
-                "SERVERS",
-                "ggml-rpc servers for the target, HOST:PORT,HOST:PORT,...",
-                title=DEVICES,
-                env="LLAMA_ARG_RPC",
+            flag=_device_flag(
+                "--rpc SERVERS LLAMA_ARG_RPC", "ggml-rpc servers for the target, HOST:PORT,HOST:PORT,..."
             ),
         ),
     ]
@@ -175,13 +143,8 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         Option(
             "ggml devices for the target's layers, by name and in this order, instead of all accelerators; "
             '`"none"`: the CPU',
-            flag=flag(
-                "-dev --device",
-                "DEV,...",
-                "devices for the target, none = CPU",
-                flags.items,
-                title=DEVICES,
-                env="LLAMA_ARG_DEVICE",
+            flag=_device_flag(
+                "-dev --device DEV,... LLAMA_ARG_DEVICE", "devices for the target, none = CPU", flags.items
             ),
         ),
     ]
@@ -191,13 +154,10 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             "pairs of a regular expression and a buffer type for the tensors that match, such as "
             r'`(r"\.ffn_(up|down|gate)_exps", "CPU")`',
             default=(),
-            flag=flag(
-                "-ot --override-tensor",
-                "PATTERN=BUFFER,...",
+            flag=_device_flag(
+                "-ot --override-tensor PATTERN=BUFFER,... LLAMA_ARG_OVERRIDE_TENSOR",
                 "put tensors whose name matches into a device's buffers",
                 flags.overrides,
-                title=DEVICES,
-                env="LLAMA_ARG_OVERRIDE_TENSOR",
             ),
         ),
     ]
@@ -206,7 +166,7 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         Option(
             "LoRA adapters in GGUF, or `(adapter, scale)` pairs, that are applied together",
             default=(),
-            flag=flag("--lora", "FNAME,...", "LoRA adapters for the target", flags.items, title=MODELS),
+            flag=_model_flag("--lora FNAME,...", "LoRA adapters for the target", flags.items),
         ),
     ]
     model_params: Annotated[
@@ -226,14 +186,11 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             "`loaded.cpu_kernels_used` shows the choice. Other models of the process are not affected",
             default="auto",
             check=one_of(KERNEL_MODES),
-            flag=flag(
-                "--cpu-kernels",
-                "MODE",
+            flag=_device_flag(
+                "--cpu-kernels MODE LLAMA_ARG_CPU_KERNELS",
                 "our kernels on a CPU: auto (where they were measured to be faster, once per machine), on, off "
                 "(default: auto)",
                 flags.one_of(KERNEL_MODES),
-                title=DEVICES,
-                env="LLAMA_ARG_CPU_KERNELS",
                 is_ours=True,
             ),
         ),
@@ -256,9 +213,7 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         Option(
             "a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in messages "
             '([multimodal](multimodal.md)); `chat_format` is `"auto"`, if it is not given',
-            flag=flag(
-                "--mmproj -mm", "FILE", "multimodal projector, a GGUF file: images or sounds", env="LLAMA_ARG_MMPROJ"
-            ),
+            flag=flag("--mmproj -mm FILE LLAMA_ARG_MMPROJ", "multimodal projector, a GGUF file: images or sounds"),
         ),
     ]
     media_placeholder: Annotated[
@@ -294,13 +249,10 @@ class ConstructorOptions(Eagle3LlamaOptions, total=False):
         Option(
             "the drafter, a GGUF file ([which drafter](drafters.md)); without one this is a plain Llama on the same "
             "engine",
-            flag=flag(
-                "-md --model-draft --spec-draft-model",
-                "FNAME",
+            flag=_model_flag(
+                "-md --model-draft --spec-draft-model FNAME LLAMA_ARG_SPEC_DRAFT_MODEL",
                 "EAGLE-3 head, block drafter (dflash), Gemma 4 assistant, a small model of the same vocabulary, or a "
                 "block for multi-token prediction: a GGUF file (default: none)",
-                title=MODELS,
-                env="LLAMA_ARG_SPEC_DRAFT_MODEL",
             ),
         ),
     ]

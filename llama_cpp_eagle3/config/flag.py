@@ -11,6 +11,8 @@ from typing import Any
 TRUTHY = ("on", "enabled", "true", "1")
 FALSY = ("off", "disabled", "false", "0")
 _AUTO = ("auto", "-1")
+_VARIABLES = ("LLAMA_", "MTMD_")
+"""What names of llama.cpp's environment variables begin with."""
 
 NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads, a block in the model's own file, small models and n-grams here"
 NO_FIT = "options are not reduced to fit the memory: use -ngl and -c"
@@ -66,9 +68,14 @@ class Flag:
         return self.dest or next(n for n in self.names if n.startswith("--")).lstrip("-").replace("-", "_")
 
 
-def flag(names: str, metavar: str = "", help: str = "", read: Reader = str, *, no: str = "", **more: Any) -> Flag:
-    """A flag; names and no: with spaces between them."""
-    return Flag(tuple(names.split()), metavar, help, read, no=tuple(no.split()), **more)
+def flag(spec: str, help: str = "", read: Reader = str, **more: Any) -> Flag:
+    """A flag. spec: its names, its value and its variable; after a bar the names that switch it off."""
+    own, _, off = spec.partition(" | ")
+    words = own.split()
+    names = tuple(word for word in words if word.startswith("-"))
+    variables = [word for word in words if word.startswith(_VARIABLES)]
+    value = [word for word in words if word not in (*names, *variables)]
+    return Flag(names, "".join(value), help, read, env="".join(variables), no=tuple(off.split()), **more)
 
 
 def on_off(text: str) -> bool:

@@ -52,74 +52,57 @@ class LlamaOptions(TypedDict, total=False):
     n_gpu_layers: Annotated[
         int,
         _devices(
-            "-ngl --gpu-layers --n-gpu-layers",
-            "N",
+            "-ngl --gpu-layers --n-gpu-layers N LLAMA_ARG_N_GPU_LAYERS",
             "layers on accelerators: a number, auto or all (default: all)",
             layers,
             default=-1,
-            env="LLAMA_ARG_N_GPU_LAYERS",
             differs="auto is all: options are not reduced to fit the memory",
         ),
     ]
     split_mode: Annotated[
         int,
         _devices(
-            "-sm --split-mode",
-            "{none,layer,row}",
+            "-sm --split-mode {none,layer,row} LLAMA_ARG_SPLIT_MODE",
             "how several GPUs share the target (default: layer)",
             place_in(SPLIT_MODES),
             default=SPLIT_MODES.index("layer"),
             lacks="tensor, which is untried with a head",
-            env="LLAMA_ARG_SPLIT_MODE",
         ),
     ]
-    main_gpu: Annotated[
-        int, _devices("-mg --main-gpu", "INDEX", "(default: 0)", int, default=0, env="LLAMA_ARG_MAIN_GPU")
-    ]
+    main_gpu: Annotated[int, _devices("-mg --main-gpu INDEX LLAMA_ARG_MAIN_GPU", "(default: 0)", int, default=0)]
     tensor_split: Annotated[
-        list[float] | None,
-        _devices("-ts --tensor-split", "N0,N1,...", "each GPU's share", numbers, env="LLAMA_ARG_TENSOR_SPLIT"),
+        list[float] | None, _devices("-ts --tensor-split N0,N1,... LLAMA_ARG_TENSOR_SPLIT", "each GPU's share", numbers)
     ]
     vocab_only: bool
     use_mmap: bool
     use_mlock: bool
     kv_overrides: Annotated[
         dict[str, bool | int | float | str] | None,
-        _models("--override-kv", "KEY=TYPE:VALUE,...", "override the header: int, float, bool, str", key_values),
+        _models("--override-kv KEY=TYPE:VALUE,...", "override the header: int, float, bool, str", key_values),
     ]
     seed: Annotated[int, Option(check=_seed)]
     n_ctx: Annotated[
         int,
         _context(
-            "-c --ctx-size",
-            "N",
+            "-c --ctx-size N LLAMA_ARG_CTX_SIZE",
             "context size (default: the model's, at most 4096; 0 = the model's)",
             int,
-            env="LLAMA_ARG_CTX_SIZE",
             differs="at most 4096, llama.cpp the model's: options are not reduced to fit the memory",
         ),
     ]
     n_batch: Annotated[
-        int,
-        _context(
-            "-b --batch-size", "N", "logical batch size (default: 2048)", int, default=2048, env="LLAMA_ARG_BATCH"
-        ),
+        int, _context("-b --batch-size N LLAMA_ARG_BATCH", "logical batch size (default: 2048)", int, default=2048)
     ]
     n_ubatch: Annotated[
-        int,
-        _context(
-            "-ub --ubatch-size", "N", "physical batch size (default: 512)", int, default=512, env="LLAMA_ARG_UBATCH"
-        ),
+        int, _context("-ub --ubatch-size N LLAMA_ARG_UBATCH", "physical batch size (default: 512)", int, default=512)
     ]
     n_threads: Annotated[
         int | None,
         _devices(
-            "-t --threads",
-            "N",
+            "-t --threads N LLAMA_ARG_THREADS",
             f"CPU threads (default: {default_threads()}, this machine's cores)",
             _threads,
             default=default_threads(),
-            env="LLAMA_ARG_THREADS",
             doc="CPU threads. `None`: the physical cores that the process may use",
             check=n_threads,
         ),
@@ -127,8 +110,7 @@ class LlamaOptions(TypedDict, total=False):
     n_threads_batch: Annotated[
         int | None,
         _devices(
-            "-tb --threads-batch",
-            "N",
+            "-tb --threads-batch N",
             "CPU threads for batches (default: as -t)",
             _threads,
             doc="CPU threads for passes of several tokens. `None`: `n_threads`",
@@ -138,76 +120,55 @@ class LlamaOptions(TypedDict, total=False):
     rope_scaling_type: Annotated[
         int | None,
         _context(
-            "--rope-scaling",
-            "{none,linear,yarn}",
+            "--rope-scaling {none,linear,yarn} LLAMA_ARG_ROPE_SCALING_TYPE",
             "(default: the model's)",
             place_in(ROPE_SCALING),
             default=-1,
-            env="LLAMA_ARG_ROPE_SCALING_TYPE",
         ),
     ]
     pooling_type: int
     attention_type: int
     rope_freq_base: Annotated[
-        float,
-        _context("--rope-freq-base", "N", "(default: the model's)", float, default=0.0, env="LLAMA_ARG_ROPE_FREQ_BASE"),
+        float, _context("--rope-freq-base N LLAMA_ARG_ROPE_FREQ_BASE", "(default: the model's)", float, default=0.0)
     ]
     rope_freq_scale: Annotated[
         float,
-        _context(
-            "--rope-freq-scale", "N", "expand the context by 1/N", float, default=0.0, env="LLAMA_ARG_ROPE_FREQ_SCALE"
-        ),
+        _context("--rope-freq-scale N LLAMA_ARG_ROPE_FREQ_SCALE", "expand the context by 1/N", float, default=0.0),
     ]
     yarn_ext_factor: Annotated[
-        float,
-        _context(
-            "--yarn-ext-factor", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_EXT_FACTOR"
-        ),
+        float, _context("--yarn-ext-factor N LLAMA_ARG_YARN_EXT_FACTOR", "(default: the model's)", float, default=-1.0)
     ]
     yarn_attn_factor: Annotated[
         float,
-        _context(
-            "--yarn-attn-factor", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_ATTN_FACTOR"
-        ),
+        _context("--yarn-attn-factor N LLAMA_ARG_YARN_ATTN_FACTOR", "(default: the model's)", float, default=-1.0),
     ]
     yarn_beta_fast: Annotated[
-        float,
-        _context(
-            "--yarn-beta-fast", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_BETA_FAST"
-        ),
+        float, _context("--yarn-beta-fast N LLAMA_ARG_YARN_BETA_FAST", "(default: the model's)", float, default=-1.0)
     ]
     yarn_beta_slow: Annotated[
-        float,
-        _context(
-            "--yarn-beta-slow", "N", "(default: the model's)", float, default=-1.0, env="LLAMA_ARG_YARN_BETA_SLOW"
-        ),
+        float, _context("--yarn-beta-slow N LLAMA_ARG_YARN_BETA_SLOW", "(default: the model's)", float, default=-1.0)
     ]
     yarn_orig_ctx: Annotated[
-        int,
-        _context("--yarn-orig-ctx", "N", "(default: 0, the model's)", int, default=0, env="LLAMA_ARG_YARN_ORIG_CTX"),
+        int, _context("--yarn-orig-ctx N LLAMA_ARG_YARN_ORIG_CTX", "(default: 0, the model's)", int, default=0)
     ]
     logits_all: bool
     embedding: bool
     offload_kqv: Annotated[
         bool,
         _context(
-            "-kvo --kv-offload",
-            no="-nkvo --no-kv-offload",
-            help="keep the cache where the layers are (default: on)",
+            "-kvo --kv-offload LLAMA_ARG_KV_OFFLOAD | -nkvo --no-kv-offload",
+            "keep the cache where the layers are (default: on)",
             default=True,
-            env="LLAMA_ARG_KV_OFFLOAD",
         ),
     ]
     flash_attn: Annotated[
         bool | None,
         _context(
-            "-fa --flash-attn",
-            "on|off|auto",
+            "-fa --flash-attn on|off|auto LLAMA_ARG_FLASH_ATTN",
             "flash attention (default: auto)",
             on_off_auto,
             default="auto",
             bare="on",
-            env="LLAMA_ARG_FLASH_ATTN",
             differs="auto is on where our CPU kernels compute the attention, where there may be an accelerator, where "
             "slots share their cells, or the V cache is quantized; llama.cpp tries its graph",
             doc="flash attention. `None`: on where our CPU kernels compute the attention, unless K or V are F32 "
@@ -218,20 +179,15 @@ class LlamaOptions(TypedDict, total=False):
     op_offload: Annotated[
         bool | None,
         _devices(
-            "--op-offload",
-            no="--no-op-offload",
-            help="do operations on host tensors on the device (default: on)",
-            default=True,
+            "--op-offload | --no-op-offload", "do operations on host tensors on the device (default: on)", default=True
         ),
     ]
     swa_full: Annotated[
         bool | None,
         _context(
-            "--swa-full",
-            no="--no-swa-full",
-            help="keep all of a sliding window's cache; without it there are no trees",
+            "--swa-full LLAMA_ARG_SWA_FULL | --no-swa-full",
+            "keep all of a sliding window's cache; without it there are no trees",
             default=True,
-            env="LLAMA_ARG_SWA_FULL",
             differs="on, llama.cpp off: prefixes can be reused, and trees drafted. `--no-swa-full` is ours",
         ),
     ]
@@ -240,9 +196,7 @@ class LlamaOptions(TypedDict, total=False):
     lora_base: str | None
     lora_scale: float
     lora_path: str | os.PathLike[str] | None
-    numa: Annotated[
-        bool | int, _devices("--numa", "TYPE", ", ".join(NUMA), place_in(NUMA, 1), default=0, env="LLAMA_ARG_NUMA")
-    ]
+    numa: Annotated[bool | int, _devices("--numa TYPE LLAMA_ARG_NUMA", ", ".join(NUMA), place_in(NUMA, 1), default=0)]
     chat_format: str | None
     chat_handler: LlamaChatCompletionHandler | None
     draft_model: LlamaDraftModel | None
@@ -250,27 +204,23 @@ class LlamaOptions(TypedDict, total=False):
     type_k: Annotated[
         int | str | None,
         _context(
-            "-ctk --cache-type-k",
-            "TYPE",
+            "-ctk --cache-type-k TYPE LLAMA_ARG_CACHE_TYPE_K",
             f"type of the target's K cache: {', '.join(CACHE_TYPES)} (default: f16)",
             one_of(CACHE_TYPES),
-            env="LLAMA_ARG_CACHE_TYPE_K",
             doc="ggml type of the target's K cache, also by name. `None`: F16",
         ),
     ]
     type_v: Annotated[
         int | str | None,
         _context(
-            "-ctv --cache-type-v",
-            "TYPE",
+            "-ctv --cache-type-v TYPE LLAMA_ARG_CACHE_TYPE_V",
             "type of the target's V cache (default: f16)",
             one_of(CACHE_TYPES),
-            env="LLAMA_ARG_CACHE_TYPE_V",
             doc="ggml type of its V cache; only flash attention reads a quantized one. `None`: F16",
         ),
     ]
     spm_infill: bool
-    verbose: Annotated[bool, _log("-v --verbose --log-verbose", help="show llama.cpp's own messages")]
+    verbose: Annotated[bool, _log("-v --verbose --log-verbose", "show llama.cpp's own messages")]
 
 
 LLAMA_DEFAULTS: Mapping[str, Any] = {

@@ -18,10 +18,10 @@ class Option:
 
     doc: str = ""
     """What it does, in Markdown as in docs/; empty: llama_cpp documents it."""
+    flag: Flag | None = None
     default: Any = None
     check: Check | None = None
     """What a value must be, whatever the other options are."""
-    flag: Flag | None = None
 
 
 def options_of(keys: type) -> dict[str, Option]:

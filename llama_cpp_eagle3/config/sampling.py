@@ -31,62 +31,52 @@ _SHARE = (0.0, 1.0)
 SAMPLING_OPTIONS: Mapping[str, SamplingOption] = {
     "rng": SamplingOption(
         flag(
-            "--rng",
-            "NAME",
+            "--rng NAME",
             "noise of sampling: gumbel (default), which drafts use too, or llama: llama.cpp's generator and its texts",
             one_of(RNGS),
             is_ours=True,
         )
     ),
-    "ignore_eos": SamplingOption(flag("--ignore-eos", help="never end the text before -n tokens")),
+    "ignore_eos": SamplingOption(flag("--ignore-eos", "never end the text before -n tokens")),
     "temperature": SamplingOption(
-        flag("--temp --temperature", "T", "(default: 0.8, 0 = greedy)", float, env="LLAMA_ARG_TEMPERATURE"),
-        clamp=(0.0, 1e9),
+        flag("--temp --temperature T LLAMA_ARG_TEMPERATURE", "(default: 0.8, 0 = greedy)", float), clamp=(0.0, 1e9)
     ),
-    "top_k": SamplingOption(
-        flag("--top-k", "N", "(default: 40, 0 = off)", int, env="LLAMA_ARG_TOP_K"), clamp=(0, _INT_MAX)
-    ),
-    "top_p": SamplingOption(
-        flag("--top-p", "P", "(default: 0.95, 1 = off)", float, env="LLAMA_ARG_TOP_P"), clamp=_SHARE
-    ),
-    "min_p": SamplingOption(
-        flag("--min-p", "P", "(default: 0.05, 0 = off)", float, env="LLAMA_ARG_MIN_P"), clamp=_SHARE
-    ),
-    "top_n_sigma": SamplingOption(flag("--top-nsigma --top-n-sigma", "X", "(default: -1, off)", float)),
-    "xtc_probability": SamplingOption(flag("--xtc-probability", "P", "(default: 0, off)", float), clamp=_SHARE),
-    "xtc_threshold": SamplingOption(flag("--xtc-threshold", "P", "(default: 0.1)", float), clamp=_SHARE),
-    "typical_p": SamplingOption(flag("--typical --typical-p", "P", "(default: 1, off)", float)),
+    "top_k": SamplingOption(flag("--top-k N LLAMA_ARG_TOP_K", "(default: 40, 0 = off)", int), clamp=(0, _INT_MAX)),
+    "top_p": SamplingOption(flag("--top-p P LLAMA_ARG_TOP_P", "(default: 0.95, 1 = off)", float), clamp=_SHARE),
+    "min_p": SamplingOption(flag("--min-p P LLAMA_ARG_MIN_P", "(default: 0.05, 0 = off)", float), clamp=_SHARE),
+    "top_n_sigma": SamplingOption(flag("--top-nsigma --top-n-sigma X", "(default: -1, off)", float)),
+    "xtc_probability": SamplingOption(flag("--xtc-probability P", "(default: 0, off)", float), clamp=_SHARE),
+    "xtc_threshold": SamplingOption(flag("--xtc-threshold P", "(default: 0.1)", float), clamp=_SHARE),
+    "typical_p": SamplingOption(flag("--typical --typical-p P", "(default: 1, off)", float)),
     "repeat_last_n": SamplingOption(
-        flag("--repeat-last-n", "N", "tokens that penalties look back at (default: 64, 0 = off)", int), limits=_COUNT
+        flag("--repeat-last-n N", "tokens that penalties look back at (default: 64, 0 = off)", int), limits=_COUNT
     ),
     "repeat_penalty": SamplingOption(
-        flag("--repeat-penalty", "X", "(default: 1, off)", float, env="LLAMA_ARG_REPEAT_PENALTY"), limits={"gt": 0.0}
+        flag("--repeat-penalty X LLAMA_ARG_REPEAT_PENALTY", "(default: 1, off)", float), limits={"gt": 0.0}
     ),
     "presence_penalty": SamplingOption(
-        flag("--presence-penalty", "X", "(default: 0, off)", float, env="LLAMA_ARG_PRESENCE_PENALTY")
+        flag("--presence-penalty X LLAMA_ARG_PRESENCE_PENALTY", "(default: 0, off)", float)
     ),
     "frequency_penalty": SamplingOption(
-        flag("--frequency-penalty", "X", "(default: 0, off)", float, env="LLAMA_ARG_FREQUENCY_PENALTY")
+        flag("--frequency-penalty X LLAMA_ARG_FREQUENCY_PENALTY", "(default: 0, off)", float)
     ),
-    "dry_multiplier": SamplingOption(flag("--dry-multiplier", "X", "(default: 0, off)", float)),
-    "dry_base": SamplingOption(flag("--dry-base", "X", "(default: 1.75)", float)),
-    "dry_allowed_length": SamplingOption(flag("--dry-allowed-length", "N", "(default: 2)", int), limits=_COUNT),
-    "dry_penalty_last_n": SamplingOption(
-        flag("--dry-penalty-last-n", "N", "(default: 64, 0 = off)", int), limits=_COUNT
-    ),
+    "dry_multiplier": SamplingOption(flag("--dry-multiplier X", "(default: 0, off)", float)),
+    "dry_base": SamplingOption(flag("--dry-base X", "(default: 1.75)", float)),
+    "dry_allowed_length": SamplingOption(flag("--dry-allowed-length N", "(default: 2)", int), limits=_COUNT),
+    "dry_penalty_last_n": SamplingOption(flag("--dry-penalty-last-n N", "(default: 64, 0 = off)", int), limits=_COUNT),
     "adaptive_target": SamplingOption(
-        flag("--adaptive-target", "P", "with the sampler adaptive_p (default: -1, off)", float), clamp=(-1e9, 1.0)
+        flag("--adaptive-target P", "with the sampler adaptive_p (default: -1, off)", float), clamp=(-1e9, 1.0)
     ),
     "adaptive_decay": SamplingOption(
-        flag("--adaptive-decay", "X", "(default: 0.9)", float), limits={"ge": 0.0, "le": 0.99}
+        flag("--adaptive-decay X", "(default: 0.9)", float), limits={"ge": 0.0, "le": 0.99}
     ),
-    "dynatemp_range": SamplingOption(flag("--dynatemp-range", "X", "(default: 0, off)", float)),
-    "dynatemp_exponent": SamplingOption(flag("--dynatemp-exp", "X", "(default: 1)", float)),
+    "dynatemp_range": SamplingOption(flag("--dynatemp-range X", "(default: 0, off)", float)),
+    "dynatemp_exponent": SamplingOption(flag("--dynatemp-exp X", "(default: 1)", float)),
     "mirostat": SamplingOption(
-        flag("--mirostat", "N", "1 or 2 (default: 0, off)", int), clamp=(0, 2), name="mirostat_mode"
+        flag("--mirostat N", "1 or 2 (default: 0, off)", int), clamp=(0, 2), name="mirostat_mode"
     ),
-    "mirostat_eta": SamplingOption(flag("--mirostat-lr", "X", "eta (default: 0.1)", float)),
-    "mirostat_tau": SamplingOption(flag("--mirostat-ent", "X", "tau (default: 5)", float)),
+    "mirostat_eta": SamplingOption(flag("--mirostat-lr X", "eta (default: 0.1)", float)),
+    "mirostat_tau": SamplingOption(flag("--mirostat-ent X", "tau (default: 5)", float)),
     "min_keep": SamplingOption(limits=_COUNT),
 }
 """By their names in requests. What has another form there (seed, samplers, grammar, ...) is not among them."""

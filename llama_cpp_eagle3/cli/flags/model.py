@@ -16,88 +16,58 @@ LAZY_MODES = ("auto", "on", "off")
 
 FILES = (
     flag(
-        "-m --model",
-        "FNAME",
+        "-m --model FNAME LLAMA_ARG_MODEL",
         "target: a GGUF file, or a name as qwen2.5-coder-1.5b (default: a small one)",
-        env="LLAMA_ARG_MODEL",
     ),
     *flags_of(OPTIONS, MODELS),
-    flag("--lora-scaled", "FNAME:SCALE,...", "LoRA adapters with a scale", scaled, default=(), dest="lora_scaled"),
-    flag("--check-tensors", help="look for invalid values in the weights"),
+    flag("--lora-scaled FNAME:SCALE,...", "LoRA adapters with a scale", scaled, default=()),
+    flag("--check-tensors", "look for invalid values in the weights"),
 )
 
 CONTEXT = (
     *flags_of(OPTIONS, CONTEXT_TITLE),
-    flag("--keep", "0", "0 alone: a context is never shifted", only("0", "a context is never shifted"), default="0"),
-    flag("--rope-scale", "N", "expand the context by this factor", float, env="LLAMA_ARG_ROPE_SCALE"),
+    flag("--keep 0", "0 alone: a context is never shifted", only("0", "a context is never shifted"), default="0"),
+    flag("--rope-scale N LLAMA_ARG_ROPE_SCALE", "expand the context by this factor", float),
 )
 
 MACHINE = (
     *flags_of(OPTIONS, DEVICES),
-    flag("--list-devices", help="print the devices and exit"),
-    flag("-cmoe --cpu-moe", help="keep all experts on the CPU", env="LLAMA_ARG_CPU_MOE"),
+    flag("--list-devices", "print the devices and exit"),
+    flag("-cmoe --cpu-moe LLAMA_ARG_CPU_MOE", "keep all experts on the CPU"),
     flag(
-        "-ncmoe --n-cpu-moe",
-        "N",
-        "keep the experts of the first N layers on the CPU",
-        int,
-        default=0,
-        env="LLAMA_ARG_N_CPU_MOE",
+        "-ncmoe --n-cpu-moe N LLAMA_ARG_N_CPU_MOE", "keep the experts of the first N layers on the CPU", int, default=0
     ),
     flag(
-        "-ncffn --n-cpu-ffn",
-        "N",
+        "-ncffn --n-cpu-ffn N LLAMA_ARG_N_CPU_FFN",
         "keep the dense FFN weights of the first N layers on the CPU",
         int,
         default=0,
-        env="LLAMA_ARG_N_CPU_FFN",
     ),
+    flag("-fit --fit off LLAMA_ARG_FIT", f"off alone: {NO_FIT}", only("off", NO_FIT), default="off", differs=NO_FIT),
     flag(
-        "-fit --fit",
-        "off",
-        f"off alone: {NO_FIT}",
-        only("off", NO_FIT),
-        default="off",
-        env="LLAMA_ARG_FIT",
-        differs=NO_FIT,
-    ),
-    flag(
-        "--repack",
-        no="-nr --no-repack",
-        help="lay weights out anew where that is faster (default: on)",
+        "--repack LLAMA_ARG_REPACK | -nr --no-repack",
+        "lay weights out anew where that is faster (default: on)",
         default=True,
-        env="LLAMA_ARG_REPACK",
     ),
-    flag("--no-host", help="bypass the host buffers", env="LLAMA_ARG_NO_HOST"),
+    flag("--no-host LLAMA_ARG_NO_HOST", "bypass the host buffers"),
     flag(
-        "-lm --load-mode",
-        "MODE",
+        "-lm --load-mode MODE LLAMA_ARG_LOAD_MODE",
         f"{', '.join(LOAD_MODES)} (default: auto)",
         one_of(LOAD_MODES),
         default="auto",
-        env="LLAMA_ARG_LOAD_MODE",
     ),
     flag(
-        "-lzm --lazy-mode",
-        "MODE",
+        "-lzm --lazy-mode MODE LLAMA_ARG_LAZY_MODE",
         "read rows of some large tensors on demand: auto, on, off (default: auto)",
         one_of(LAZY_MODES),
         default="auto",
-        env="LLAMA_ARG_LAZY_MODE",
     ),
-    flag("--no-mmap", help="read the target instead of mapping it", is_ours=True),
-    flag("--mlock", help="keep the target in RAM", is_ours=True),
+    flag("--no-mmap", "read the target instead of mapping it", is_ours=True),
+    flag("--mlock", "keep the target in RAM", is_ours=True),
 )
 
 LOG = (
     *flags_of(OPTIONS, LOG_TITLE),
-    flag("--log-file", "FNAME", "write the log to a file too", Path, env="LLAMA_ARG_LOG_FILE"),
-    flag(
-        "--log-colors",
-        "off",
-        f"off alone: {TEXT_LOG}",
-        only("off", TEXT_LOG),
-        default="off",
-        env="LLAMA_ARG_LOG_COLORS",
-    ),
+    flag("--log-file FNAME LLAMA_ARG_LOG_FILE", "write the log to a file too", Path),
+    flag("--log-colors off LLAMA_ARG_LOG_COLORS", f"off alone: {TEXT_LOG}", only("off", TEXT_LOG), default="off"),
 )

@@ -6,8 +6,7 @@ from ...config.eagle3 import MMPROJ
 from ...config.flag import flag, on_off_auto, only
 
 COLOR = flag(
-    "-co --color",
-    "on|off|auto",
+    "-co --color on|off|auto",
     "colour the accepted draft tokens (default: auto, on a terminal, unless NO_COLOR is set or TERM=dumb)",
     on_off_auto,
     default="auto",
@@ -15,38 +14,32 @@ COLOR = flag(
 )
 
 PROMPT = (
-    flag("-p --prompt", "TEXT", "(default with the bundled pair: some Python)"),
-    flag("-f --file", "FNAME", "read the prompt from a file, - is stdin"),
+    flag("-p --prompt TEXT", "(default with the bundled pair: some Python)"),
+    flag("-f --file FNAME", "read the prompt from a file, - is stdin"),
     MMPROJ,
     flag(
-        "--image --audio",
-        "FILE",
+        "--image --audio FILE",
         "an image or a sound, inserted at <__media__> in the prompt, or before it; may be repeated",
         dest="media",
         repeats=True,
         is_ours=True,
     ),
-    flag("-bf --binary-file", "FNAME", "the same, with the newline at its end"),
-    flag("-e --escape", no="--no-escape", help="process \\n, \\t, \\\\ in -p (default: on)", default=True),
+    flag("-bf --binary-file FNAME", "the same, with the newline at its end"),
+    flag("-e --escape | --no-escape", "process \\n, \\t, \\\\ in -p (default: on)", default=True),
     flag(
-        "-n --predict --n-predict",
-        "N",
+        "-n --predict --n-predict N LLAMA_ARG_N_PREDICT",
         "tokens (default: 128, -1 = to the end)",
         int,
         default=128,
-        env="LLAMA_ARG_N_PREDICT",
-        dest="predict",
         differs="128, llama.cpp to the end of the context",
     ),
     flag(
-        "-np --parallel",
-        "1",
+        "-np --parallel 1 LLAMA_ARG_N_PARALLEL",
         "only 1: for several prompts use `batch` or `serve`",
         only("1", "there is one prompt; use `batch` or `serve` for several"),
         default="1",
-        env="LLAMA_ARG_N_PARALLEL",
     ),
     COLOR,
-    flag("--json", "FNAME", "write the figures to a file too, - is stdout instead of text", is_ours=True),
-    flag("--baseline", help="run without the head too, and print the ratio", is_ours=True),
+    flag("--json FNAME", "write the figures to a file too, - is stdout instead of text", is_ours=True),
+    flag("--baseline", "run without the head too, and print the ratio", is_ours=True),
 )

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...config.flag import NO_FIT, NO_OTHER_DRAFTS, TEXT_LOG, Flag
+from ...config.flag import NO_FIT, NO_OTHER_DRAFTS, TEXT_LOG, Flag, flag
 from ...serve.absent import ADAPTERS, FILES, PROPERTIES, PROXY, RERANKING, ROUTER, SLEEP, TOOLS, VIDEO
 
 
 def _refuse(by_reason: Mapping[str, str]) -> tuple[Flag, ...]:
-    """Flags by their reasons. Each is its names, its value and its variable; commas are between flags. After a bar are
-    the names that are accepted, as they ask for what is so anyway."""
-    return tuple(_refused(why, text) for why, flags in by_reason.items() for text in flags.split(","))
-
-
-def _refused(why: str, text: str) -> Flag:
-    refused, _, accepted = text.partition("|")
-    names = tuple(word for word in refused.split() if word.startswith("-"))
-    variable = [word for word in refused.split() if "_" in word]
-    value = [word for word in refused.split() if word not in (*names, *variable)]
-    return Flag(names, "".join(value), why_not=why, env="".join(variable), no=tuple(accepted.split()))
+    """Flags by their reasons, as `flag` reads them, with commas between. After a bar are the names that are accepted,
+    as they ask for what is so anyway."""
+    return tuple(flag(text, why_not=why) for why, flags in by_reason.items() for text in flags.split(","))
 
 
 REFUSED = _refuse(

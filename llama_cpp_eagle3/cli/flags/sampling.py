@@ -32,33 +32,24 @@ def _breaker(text: str) -> str:
 
 
 SAMPLING = (
-    flag("--samplers", "NAMES", "in their order, separated by ;", _samplers),
+    flag("--samplers NAMES", "in their order, separated by ;", _samplers),
     flag(
-        "--sampler-seq --sampling-seq",
-        "LETTERS",
-        "the same by letters (default: edskypmxt)",
-        samplers_of,
-        dest="samplers",
+        "--sampler-seq --sampling-seq LETTERS", "the same by letters (default: edskypmxt)", samplers_of, dest="samplers"
     ),
-    flag("-s --seed", "N", "(default: -1, random)", int),
+    flag("-s --seed N", "(default: -1, random)", int),
     *(replace(option.flag, dest=name) for name, option in SAMPLING_OPTIONS.items() if option.flag is not None),
     flag(
-        "--dry-sequence-breaker",
-        "TEXT",
+        "--dry-sequence-breaker TEXT",
         "instead of the default ones; may be repeated, none = none",
         _breaker,
         dest="dry_sequence_breakers",
         repeats=True,
     ),
-    flag("-l --logit-bias", "TOKEN_ID(+/-)BIAS", "may be repeated", logit_bias, repeats=True),
-    flag("--grammar", "GBNF", "what the text must be"),
-    flag("--grammar-file", "FNAME", "the same from a file", text_of, dest="grammar"),
-    flag("-j --json-schema", "SCHEMA", "the text is JSON of this schema", _schema),
+    flag("-l --logit-bias TOKEN_ID(+/-)BIAS", "may be repeated", logit_bias, repeats=True),
+    flag("--grammar GBNF", "what the text must be"),
+    flag("--grammar-file FNAME", "the same from a file", text_of, dest="grammar"),
+    flag("-j --json-schema SCHEMA", "the text is JSON of this schema", _schema),
     flag(
-        "-jf --json-schema-file",
-        "FNAME",
-        "the same from a file",
-        lambda text: _schema(text_of(text)),
-        dest="json_schema",
+        "-jf --json-schema-file FNAME", "the same from a file", lambda text: _schema(text_of(text)), dest="json_schema"
     ),
 )
