@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # llama_cpp has no name for the bf16 one
-CACHE_TYPES = {
-    "f32": 0,
-    "f16": 1,
-    "bf16": 30,
-    "q8_0": 8,
-    "q4_0": 2,
-    "q4_1": 3,
-    "iq4_nl": 20,
-    "q5_0": 6,
-    "q5_1": 7,
-}
+CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
 """What a K/V cache can be kept in: llama.cpp's attention reads no others."""
 
 FLOAT_TYPES = (CACHE_TYPES["f32"], CACHE_TYPES["f16"], CACHE_TYPES["bf16"])

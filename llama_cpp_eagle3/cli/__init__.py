@@ -84,10 +84,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
     try:
         with heads(f"`{command}`"):
             module = importlib.import_module(module_name)
-        parser = Parser(
-            f"{_PROG} {command}",
-            description=(module.__doc__ or help_text).strip(),
-        )
+        parser = Parser(f"{_PROG} {command}", description=(module.__doc__ or help_text).strip())
         module.add_arguments(parser)
         parser.shorten_usage()
         args = parser.parse_args(argv)

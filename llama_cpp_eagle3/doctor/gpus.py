@@ -18,12 +18,7 @@ from .vulkan import VulkanDevices, vulkan_devices
 
 _MAKERS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
 _DISPLAY, _ACCELERATOR = 0x03, 0x12  # classes of PCI
-_USABLE = {
-    "NVIDIA": ("CUDA", "Vulkan"),
-    "AMD": ("Vulkan", "HIP"),
-    "Intel": ("Vulkan", "SYCL"),
-    "Apple": ("Metal",),
-}
+_USABLE = {"NVIDIA": ("CUDA", "Vulkan"), "AMD": ("Vulkan", "HIP"), "Intel": ("Vulkan", "SYCL"), "Apple": ("Metal",)}
 """Maker -> backends of llama.cpp that can use its GPUs; the first one runs on the most of them."""
 _FLAGS = {
     "CUDA": "-DGGML_CUDA=on",

@@ -16,17 +16,7 @@ from .prefix_nodes import StoredFile, n_common
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
-from .sequence import (
-    FinishReason,
-    Output,
-    Result,
-    ScheduledSequence,
-    Sequence,
-    State,
-    Step,
-    StoredPrefix,
-    TokenLogprob,
-)
+from .sequence import FinishReason, Output, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
 from .slots import Slot, Slots
 from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab

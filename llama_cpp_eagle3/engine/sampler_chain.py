@@ -13,14 +13,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from .._core import (
-    GrammarLookahead,
-    GumbelNoise,
-    Target,
-    grammar_is_waiting,
-    grammar_sampler,
-    sampler_accept,
-)
+from .._core import GrammarLookahead, GumbelNoise, Target, grammar_is_waiting, grammar_sampler, sampler_accept
 from ..errors import Eagle3Error
 from .sampling import Sampling
 from .vocab import Vocab

@@ -254,11 +254,7 @@ class BatchRun:
 
 
 def run_batch(
-    guard: Guard,
-    context: Context,
-    make: Callable[[], SequenceOf[Request]],
-    draft: DraftSettings,
-    progress: bool | None,
+    guard: Guard, context: Context, make: Callable[[], SequenceOf[Request]], draft: DraftSettings, progress: bool | None
 ) -> BatchStream:
     """Make requests when the first token is asked for, and run them.
 

@@ -129,11 +129,7 @@ class ChatCompletion:
         text = "".join(texts)
         choice = OpenAIChoice(self.params, head).whole(text, _reason(sequence)) | self._logprobs(sequence, 0)
         n_prompt, n_generated = sequence.n_prompt, len(sequence.generated)
-        usage = {
-            "prompt_tokens": n_prompt,
-            "completion_tokens": n_generated,
-            "total_tokens": n_prompt + n_generated,
-        }
+        usage = {"prompt_tokens": n_prompt, "completion_tokens": n_generated, "total_tokens": n_prompt + n_generated}
         return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
     def stream(self) -> Iterator[Json]:

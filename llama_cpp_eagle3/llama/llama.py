@@ -12,13 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from llama_cpp import (
-    LlamaGrammar,
-    LlamaState,
-    LlamaTokenizer,
-    LogitsProcessorList,
-    StoppingCriteriaList,
-)
+from llama_cpp import LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .._core import Guard
 from ..config.eagle3 import DEFAULTS

@@ -47,13 +47,7 @@ _log = logging.getLogger("llama_cpp_eagle3")
 class LoadedModel:
     """The engine on a target and its head. It does not own the target's model and context."""
 
-    def __init__(
-        self,
-        llama: LoadedLlama,
-        loading: Loading,
-        given: ConstructorOptions,
-        log: Callable[[str], None],
-    ):
+    def __init__(self, llama: LoadedLlama, loading: Loading, given: ConstructorOptions, log: Callable[[str], None]):
         """Load the head, and make the engine.
 
         Args:

@@ -48,11 +48,7 @@ class DraftOptions:
 
     @classmethod
     def of(
-        cls,
-        arguments: ConstructorOptions,
-        *,
-        has_block: bool = False,
-        draft_kind: DrafterKind = Eagle3Head,
+        cls, arguments: ConstructorOptions, *, has_block: bool = False, draft_kind: DrafterKind = Eagle3Head
     ) -> DraftOptions:
         """The constructor's arguments, with the defaults of those that are None.
 

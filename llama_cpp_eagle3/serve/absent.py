@@ -27,10 +27,7 @@ ROUTER = Absent(
     "one server has one model, whose costs it has measured: a router in front of several (LiteLLM, llama-swap) chooses",
     ("POST /models", "DELETE /models", "POST /models/load", "POST /models/unload", "GET /models/sse"),
 )
-SLEEP = Absent(
-    "sleep",
-    "the model stays loaded, with its prefix cache: end the process to free the memory",
-)
+SLEEP = Absent("sleep", "the model stays loaded, with its prefix cache: end the process to free the memory")
 STREAMS = Absent(
     "streams that are resumed",
     "a request whose client leaves is cancelled at once, which frees its slot: nothing of its answer is kept",

@@ -28,11 +28,7 @@ def _clamp(low: float, high: float) -> AfterValidator:
 Count = Annotated[int, Field(ge=0, le=_INT_MAX)]
 CountOrAll = Annotated[int, Field(ge=-1, le=_INT_MAX)]
 
-ALIASES = {
-    "n_predict": ("max_completion_tokens", "max_tokens"),
-    "n": ("n_cmpl",),
-    "n_probs": ("logprobs",),
-}
+ALIASES = {"n_predict": ("max_completion_tokens", "max_tokens"), "n": ("n_cmpl",), "n_probs": ("logprobs",)}
 """Field -> other names for it; the first that is there counts."""
 MESSAGE_ALONE = ("n", *ALIASES["n"])
 """What APIs do not have whose answers are one message."""

@@ -80,13 +80,7 @@ class ResponsesReply(NamedEvents):
     def error(self, e: ApiError) -> bytes:
         """OpenAI's event of an error in a stream that has begun."""
         return self.encode(
-            {
-                "type": "error",
-                "code": e.kind,
-                "message": e.message,
-                "param": None,
-                "sequence_number": self._n_events,
-            }
+            {"type": "error", "code": e.kind, "message": e.message, "param": None, "sequence_number": self._n_events}
         )
 
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
