@@ -37,6 +37,19 @@ def heads(what: str) -> Iterator[None]:
         raise Eagle3Error(f"{what} needs the package {HEADS}: {install_command(of_heads=True)}") from e
 
 
+@contextmanager
+def extra(name: str, of_heads: bool = False) -> Iterator[None]:
+    """Around imports: a module that is missing belongs to this extra (of the package that makes heads).
+
+    Raises:
+        Eagle3Error: what is missing, and how to install it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        raise Eagle3Error(f"{e.name} is missing: {install_command(name, of_heads=of_heads)}") from e
+
+
 def install_command(*extras: str, of_heads: bool = False) -> str:
     """The command that installs extras of this copy, from where it came itself: a clone, an archive, an index.
 

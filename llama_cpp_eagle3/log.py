@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from llama_cpp._logger import set_verbose
 
@@ -27,6 +28,23 @@ def log_info(verbose: bool, text: str) -> None:
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
     _log.log(logging.INFO if verbose else logging.DEBUG, text)
+
+
+def log_to(path: Path) -> None:
+    """Write the log to a file too, after what the file has.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    handler = logging.FileHandler(path.expanduser(), encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    if not _log.hasHandlers():
+        _log.addHandler(logging.StreamHandler())
+    _log.setLevel(min(_log.level or logging.INFO, logging.INFO))
+    _log.addHandler(handler)
+    server = logging.getLogger("llama_cpp_eagle3.serve")
+    if not server.propagate:
+        server.addHandler(handler)
 
 
 @contextmanager

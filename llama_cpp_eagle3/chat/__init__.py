@@ -9,23 +9,8 @@ from .schema import Loosened, json_schema_to_grammar, log_loosened, schema_gramm
 from .templates import ChatParams, ChatTemplates
 
 __all__ = [
-    "CONSTRAINTS",
-    "ChatParams",
-    "ChatTemplates",
-    "LeftOut",
-    "Loosened",
-    "Message",
-    "apply_request",
-    "arguments_text",
-    "constraint_of",
-    "json_schema_to_grammar",
-    "log_loosened",
-    "message_boundaries",
-    "read_conversation",
-    "read_messages",
-    "schema_grammar",
-    "text_of",
-    "thought_ends",
-    "without_billing_line",
+    "CONSTRAINTS", "ChatParams", "ChatTemplates", "LeftOut", "Loosened", "Message", "apply_request",
+    "arguments_text", "constraint_of", "json_schema_to_grammar", "log_loosened", "message_boundaries",
+    "read_conversation", "read_messages", "schema_grammar", "text_of", "thought_ends", "without_billing_line",
     "without_constraints",
-]
+]  # fmt: skip

@@ -13,11 +13,7 @@ from urllib.parse import unquote_to_bytes
 _log = logging.getLogger(__name__)
 
 _TEXTS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "reasoning_text": "text",
-    "summary_text": "text",
+    **dict.fromkeys(("text", "input_text", "output_text", "reasoning_text", "summary_text"), "text"),
     "refusal": "refusal",
 }
 """Type -> the field with the text."""
@@ -62,9 +58,7 @@ def text_part(text: str) -> Part:
 def parts_of(block: Any, left_out: list[str]) -> list[Part]:
     """Parts of type "text" and "image_url", and those with sounds and videos as they are.
 
-    Args:
-        block: of a message's content.
-        left_out: gets the type of a block that has neither text nor file.
+    left_out: gets the type of a block that has neither text nor file.
 
     Raises:
         ValueError: it is no block, or a required field has a wrong type.

@@ -101,11 +101,8 @@ def _format(name: str, value: Any) -> Constraint | None:
         if value not in ("", "json"):
             raise ValueError(f"'{name}': expected json or a JSON schema, found {value!r}")
         return Constraint(name, json_schema={"type": "object"}) if value else None
-    return _response_format(name, value) if isinstance(value, dict) and _is_form(value) else _json(name, value)
-
-
-def _is_form(value: Mapping[str, Any]) -> bool:
-    return value.get("type") in ("text", "json_object", "json_schema")
+    is_form = isinstance(value, dict) and value.get("type") in ("text", "json_object", "json_schema")
+    return _response_format(name, value) if is_form else _json(name, value)
 
 
 def _response_format(name: str, value: Any) -> Constraint | None:

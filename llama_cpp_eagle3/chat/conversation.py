@@ -22,6 +22,7 @@ from .fitting import apply_fitting
 from .history import read_messages
 from .schema import SchemaError
 from .schema.gbnf import Rules, through
+from .schema.tools import name_of
 from .templates import ChatParams, ChatTemplates
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -77,11 +78,7 @@ class Conversation:
     def request(self, tokenize: Tokenize, vocab: Vocab, budget: int = -1, message: str = "") -> ChatRequest:
         """The request for an answer, whose sampling is constrained as llama-server's.
 
-        Args:
-            tokenize: the model's.
-            vocab: the same.
-            budget: tokens that the reasoning may have; -1: no limit.
-            message: written before its end when the budget is spent.
+        budget: tokens that the reasoning may have; -1: no limit. message: written before its end when they are spent.
 
         Raises:
             ValueError: it cannot be generated; or a trigger is not among the preserved tokens.
@@ -300,15 +297,10 @@ def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
         raise ValueError(f"tool_choice: expected auto, none, required or a tool, found {type(choice).__name__}")
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
-    named = [tool for tool in tools or () if isinstance(tool, dict) and _tool_name(tool) == name]
+    named = [tool for tool in tools or () if isinstance(tool, dict) and name_of(tool) == name]
     if not named:
         raise ValueError(f"tool_choice: expected one of the tools' names, found {name!r}")
     return named, "required"
-
-
-def _tool_name(tool: Mapping[str, Any]) -> Any:
-    function = tool.get("function")
-    return function.get("name") if isinstance(function, dict) else None
 
 
 @cache  # once
@@ -352,10 +344,7 @@ def message_boundaries(params: ChatParams, tokens: Sequence[int], tokenize: Call
     not the role's name. The first message that has a delimiter follows the system prompt and the tools, which have none
     in most templates.
 
-    Args:
-        params: the conversation.
-        tokens: of its prompt; those of images are negative.
-        tokenize: tokens of a text, special ones parsed, nothing put before or after it.
+    tokens: of the prompt; those of images are negative. tokenize: without tokens before and after a text.
     """
     tokens = list(tokens)
     found: set[int] = set()
@@ -389,11 +378,6 @@ def _begin_of(tokens: list[int], end: list[int]) -> int | None:
 
 
 def thought_ends(params: ChatParams, tokenize: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
-    """What may end the answer's thought: after it, clients send an answer otherwise than it was written.
-
-    Args:
-        params: the conversation.
-        tokenize: tokens of a text, special ones parsed, nothing put before or after it.
-    """
+    """What may end the answer's thought: after it, clients send an answer otherwise than it was written."""
     tags = dict.fromkeys(tag.strip() for tag in params.thinking_end_tags)
     return tuple(tuple(tokenize(tag)) for tag in tags if tag)

@@ -99,10 +99,7 @@ def apply_fitting(
 
     Instructions that it would leave out without a word, as some templates do with later ones, get another form too.
 
-    Args:
-        apply: `ChatTemplates.apply`.
-        habits: of the same templates.
-        messages, tools, options: its arguments.
+    apply, habits: of the same `ChatTemplates`. messages, tools, options: arguments of `apply`.
 
     Raises:
         ValueError: no form is taken; the error is that of the conversation as it came.
@@ -343,10 +340,6 @@ def shown_tools(tools: Sequence[Tool], can_show: Callable[[Tool], bool]) -> tupl
 
     Some templates fail at a schema that is none, or at one that their authors did not foresee. The prompt has a plain
     schema then, for that tool alone; the answer is held to the tool's own.
-
-    Args:
-        tools: of the request.
-        can_show: whether the template takes a tool.
     """
     shown, changed = [], []
     for tool in tools:

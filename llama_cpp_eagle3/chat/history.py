@@ -25,9 +25,7 @@ def read_messages(messages: Any, left_out: LeftOut | None = None) -> Any:
     A block that has text in another form becomes text; one that has none is left out. Messages that hold blocks of
     tools' calls and results (Anthropic's) become several. What is no list of objects stays as it is, for who checks it.
 
-    Args:
-        messages: in OpenAI's or Anthropic's form, or with blocks of both.
-        left_out: is told the types of blocks that are left out.
+    left_out: is told the types of blocks that are left out.
 
     Raises:
         ValueError: a required field has a wrong type, or nothing is left of the conversation.

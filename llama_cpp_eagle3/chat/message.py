@@ -98,12 +98,8 @@ def logprob_of(
 ) -> dict[str, Any]:
     """OpenAI's object of one token and its alternatives.
 
-    Args:
-        vocab: the model's.
-        found: the token with its log-probability.
-        n_top: how many alternatives; None: all.
-        post: probabilities after the samplers, as llama-server names them.
-        special: special tokens have their text.
+    n_top: how many alternatives; None: all. post: these are probabilities after the samplers, which llama-server names
+    otherwise. special: special tokens have their text.
     """
 
     def one(token: int, logprob: float) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .. import _chat
 from .._chat import Parser
+from ..engine import n_common
 from .fitting import Habits, shown_tools
 from .limits import check_messages, check_tools, to_json
 from .schema import Loosened, SchemaGrammar, log_loosened
@@ -18,18 +19,19 @@ _TEXTS = ("aaq0", "bbq1", "ccq2", "ddq3", "eeq4")
 """That no template has, the same in no other place."""
 
 
+TriggerType = Literal["token", "word", "pattern", "pattern_full"]
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarTrigger:
     """A trigger of a lazy grammar."""
 
-    type: Literal["token", "word", "pattern", "pattern_full"]
+    type: TriggerType
     """A pattern is a regular expression that is searched in the text, one that is full matches all of it."""
     value: str
 
 
-_TRIGGER_TYPES: tuple[Literal["token", "word", "pattern", "pattern_full"], ...] = (
-    *("token", "word", "pattern", "pattern_full"),
-)
+_TRIGGER_TYPES: tuple[TriggerType, ...] = get_args(TriggerType)
 
 _PLAIN: dict[str, Any] = {
     "tools": None,
@@ -154,11 +156,6 @@ class ChatTemplates:
 
         return _find_beginnings(render)
 
-    @cached_property
-    def _delimiters(self) -> tuple[tuple[str, str], ...]:
-        """What messages begin with, where llama.cpp does not say it."""
-        return tuple((role, text.strip()) for role, text in self._beginnings.items() if text.strip())
-
     def _with_plainer_tools(self, request: dict[str, Any], error: ValueError) -> tuple[dict[str, Any], list[Any]]:
         """What llama.cpp makes of a request that it refused, and the tools that are not shown with their own schemas.
 
@@ -245,6 +242,9 @@ class ChatTemplates:
         if params["grammar"]:
             whole = complete(params["grammar"], params["schemas"], tools or (), changed)
             log_loosened(whole.loosened)
+        begin = params["generation_prompt"]
+        # what messages begin with, where llama.cpp does not say it
+        delimiters = ((role, text.strip()) for role, text in self._beginnings.items() if text.strip())
         triggers = tuple(GrammarTrigger(_TRIGGER_TYPES[kind], value) for kind, value in params["grammar_triggers"])
         return ChatParams(
             prompt=params["prompt"],
@@ -255,11 +255,11 @@ class ChatTemplates:
             grammar_triggers=triggers,
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),
-            generation_prompt=params["generation_prompt"],
-            answer_begin=_common_begin(params["generation_prompt"], self._beginnings.get("assistant", "")),
+            generation_prompt=begin,
+            answer_begin=begin[: n_common(begin, self._beginnings.get("assistant", ""))],
             thinking_start_tag=params["thinking_start_tag"],
             thinking_end_tags=tuple(params["thinking_end_tags"]),
-            message_delimiters=tuple(params["message_delimiters"]) or self._delimiters,
+            message_delimiters=tuple(params["message_delimiters"]) or tuple(delimiters),
             format=params["format"],
             parser=params["parser"],
             is_continuation=bool(continue_final_message),
@@ -269,10 +269,7 @@ class ChatTemplates:
 def _find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str, str]:
     """[role]: all that stands before the text of its messages, of users and assistants.
 
-    Empty where a template shows messages otherwise.
-
-    Args:
-        render: a conversation, without the beginning of an answer. It raises ValueError for what it refuses.
+    Empty where a template shows messages otherwise. render: raises ValueError for a conversation that it refuses.
     """
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(_TEXTS)]
@@ -292,13 +289,6 @@ def _find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str,
     return {"user": _common_end(before[0::2]), "assistant": assistant}
 
 
-def _common_begin(a: str, b: str) -> str:
-    """What two texts both begin with."""
-    return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
-
-
 def _common_end(texts: list[str]) -> str:
-    first, n = texts[0], 0
-    while n < len(first) and all(text.endswith(first[len(first) - n - 1 :]) for text in texts):
-        n += 1
-    return first[len(first) - n :]
+    first, last = min(backwards := [text[::-1] for text in texts]), max(backwards)
+    return first[: n_common(first, last)][::-1]

@@ -12,10 +12,10 @@ from typing import Any
 
 from .._core import local_accelerators
 from ..errors import Eagle3Error
+from ..extras import extra
 from ..serve.batch_answers import answer_all
 from ..serve.batch_file import BatchRequest
-from .batch_server import batch_server
-from .extra import extra
+from .load_server import batch_server
 
 _BATCHES_PER_SLOT = 8  # requests that a worker gets at once, by its slots
 

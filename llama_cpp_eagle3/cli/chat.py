@@ -18,6 +18,7 @@ from ..errors import Eagle3Error
 from ..llama import Eagle3Llama
 from .conversation import Conversation, Piece
 from .flags import CONVERSATION, LOAD, LOG, REFUSED, REFUSED_BY_CHAT, SAMPLING, TEMPLATE
+from .flags.chat import template_of
 from .model import calibrate, list_devices, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
@@ -85,7 +86,7 @@ class _Chat:
         if self._is_terminal and not args.simple_io:
             with contextlib.suppress(ImportError):  # Windows
                 import readline  # noqa: F401  # it is enough that it is there
-        templates = _templates(args, llm)
+        templates = named_templates(llm.model_address, template_of(args))
         self._is_chat = templates.is_explicit
         if not self._is_chat:
             print(
@@ -207,15 +208,6 @@ class _Chat:
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def _templates(args: argparse.Namespace, llm: Eagle3Llama) -> ChatTemplates:
-    if args.chat_template and args.chat_template_file is not None:
-        raise ValueError("--chat-template and --chat-template-file exclude each other")
-    source = args.chat_template
-    if args.chat_template_file is not None:
-        source = args.chat_template_file.expanduser().read_text(encoding="utf-8")
-    return named_templates(llm.model_address, source)
 
 
 def _system(args: argparse.Namespace) -> str:

@@ -7,8 +7,10 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from ..config.serve import ServeOptions
+from ..serve.log_lines import configure
 from ..serve.server import Server
-from .model import load_model
+from .model import load_model, resolve_pair
+from .server_options import serve_options
 from .sources import drafts_by_block, head_of, lacks_head, source_options
 
 _N_SLOTS = 4
@@ -46,3 +48,10 @@ def why_no_draft(args: argparse.Namespace) -> str:
     if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
         return "no head was given: -md takes one, or a small model, and --spec-type ngram-simple needs none"
     return ""
+
+
+def batch_server(args: argparse.Namespace) -> Server:
+    """The pair that the flags name, or the bundled one, to be started."""
+    configure(args.log_format, args.verbose)
+    resolve_pair(args, chats=True)
+    return load_server(args, serve_options(args, why_no_draft(args)))

@@ -13,7 +13,7 @@ from ..files.whole_file import output_path
 from ..serve.batch_answers import Keep, answer_all
 from ..serve.batch_file import BatchRequest, Total, count_result, read_done, read_requests
 from ..serve.jsons import dumps
-from .batch_server import batch_server
+from .load_server import batch_server
 from .model import progress_bar
 
 

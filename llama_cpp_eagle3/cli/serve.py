@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .extra import extra
+from ..extras import extra
 from .model import list_devices, resolve_pair
 from .parser import Parser
 from .server_options import add_server_flags, serve_options

@@ -10,6 +10,7 @@ from ..config.serve import ServeOptions, is_loopback
 from ..files.whole_file import output_path
 from ..serve.embedder import POOLING
 from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, changed
+from .flags.chat import template_of
 from .parser import Parser
 from .sampling_flags import given as sampling_given
 
@@ -90,7 +91,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         timeout_seconds=args.timeout,
         ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e6,
         why_no_draft=why_no_draft,
-        chat_template=_template(args),
+        chat_template=template_of(args),
         jinja=args.jinja,
         chat_template_kwargs=args.chat_template_kwargs or {},
         enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
@@ -106,11 +107,3 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         n_record_max=args.record_max_size << 20,
         media_http="private" if args.media_http_private else args.media_http,
     )
-
-
-def _template(args: argparse.Namespace) -> str:
-    if args.chat_template_file is None:
-        return str(args.chat_template)
-    if args.chat_template:
-        raise ValueError("--chat-template and --chat-template-file exclude each other")
-    return str(args.chat_template_file.read_text(encoding="utf-8"))

@@ -29,10 +29,6 @@ def _host_bytes(text: str) -> int:
     return n_bytes if n_bytes >= 0 else sys.maxsize
 
 
-def _rng(name: str, value: Any) -> None:
-    check_rng(value)
-
-
 def _model_params(name: str, value: Any) -> None:
     for field in value or ():
         if field not in MODEL_PARAMS:
@@ -202,7 +198,7 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             'that more drafts are accepted; `"llama"`: llama.cpp\'s, for its texts for a seed. The probabilities are '
             "the same",
             default="gumbel",
-            check=_rng,
+            check=lambda name, value: check_rng(value),
         ),
     ]
     progress: Annotated[

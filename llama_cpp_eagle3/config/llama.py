@@ -32,10 +32,6 @@ def _threads(text: str) -> int:
     return n if n > 0 else default_threads()
 
 
-def _seed(name: str, value: Any) -> None:
-    check_seed(value)
-
-
 def _in(title: str) -> Callable[..., Option]:
     def option(*args: Any, doc: str = "", check: Check | None = None, **more: Any) -> Option:
         return Option(doc, check=check, flag=flag(*args, title=title, **more))
@@ -80,7 +76,7 @@ class LlamaOptions(TypedDict, total=False):
         dict[str, bool | int | float | str] | None,
         _models("--override-kv KEY=TYPE:VALUE,...", "override the header: int, float, bool, str", key_values),
     ]
-    seed: Annotated[int, Option(check=_seed)]
+    seed: Annotated[int, Option(check=lambda name, value: check_seed(value))]
     n_ctx: Annotated[
         int,
         _context(

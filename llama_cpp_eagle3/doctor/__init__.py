@@ -6,12 +6,5 @@ from .machine import devices, software
 from .pair import Prospect, check_files, check_loaded, prospects
 
 __all__ = [
-    "Finding",
-    "Prospect",
-    "check_conversation",
-    "check_files",
-    "check_loaded",
-    "devices",
-    "prospects",
-    "software",
-]
+    "Finding", "Prospect", "check_conversation", "check_files", "check_loaded", "devices", "prospects", "software",
+]  # fmt: skip

@@ -119,20 +119,20 @@ def judge_gpus(
     environment: Mapping[str, str] = os.environ,
     vulkan: VulkanDevices | None = None,
 ) -> list[Finding]:
-    """Compare what llama.cpp sees with what the system shows.
+    """Compare the accelerators that llama.cpp sees with the GPUs that the system shows.
 
-    Args:
-        accelerators: those that llama.cpp sees.
-        gpus: those that the system shows.
-        backends: for GPUs, that llama.cpp was compiled with.
-        environment: it may hide devices.
-        vulkan: Vulkan's own list; it is read if there is a use for it.
+    backends: those for GPUs that llama.cpp was compiled with. environment: it may hide devices. vulkan: Vulkan's own
+    list; None: it is read if there is a use for it.
     """
     shown = [str(gpu) for gpu in gpus]
     if accelerators:
         found = [Finding("ok", f"{', '.join(accelerators)}: -ngl -1 (the default), in Python n_gpu_layers=-1")]
-        unused = [gpu for gpu in gpus if not backends & set(_USABLE[gpu.maker])]
-        return found + [Finding("note", f"{gpu}: not used, {_ways(gpu.maker)}") for gpu in unused]
+        for gpu in gpus:
+            if not backends & set(_USABLE[gpu.maker]):
+                ways = " or ".join(_USABLE[gpu.maker])
+                text = f"{gpu}: not used, llama.cpp can use it by {ways} (docs/install.md)"
+                found.append(Finding("note", text))
+        return found
     if not backends:
         if not gpus:
             return [Finding("ok", "no GPU: all runs on the CPU")]
@@ -153,10 +153,6 @@ def judge_gpus(
     usable = [name for name in _USABLE[right[0].maker] if name in backends]
     advice = "; ".join(_CHECKS[name] for name in usable)
     return [Finding("warning", text, advice), *_without_driver(right), *_describe(usable, environment, vulkan)]
-
-
-def _ways(maker: str) -> str:
-    return f"llama.cpp can use it by {' or '.join(_USABLE[maker])} (docs/install.md)"
 
 
 def _rebuild(maker: str) -> str:

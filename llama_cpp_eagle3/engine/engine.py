@@ -89,7 +89,7 @@ class Engine:
             after_pass: called after each pass of the target; if it raises, nothing of the pass is used.
             log: called with lines for the user.
         """
-        self.vocab = vocab
+        self.target, self.vocab = target, vocab
         self.n_ctx, self.n_batch = target.n_ctx, n_batch
         """Positions of a sequence, and rows of a batch."""
         self.memory = Memory(target, drafters, tap, log, n_swa, swa_full)
@@ -111,13 +111,6 @@ class Engine:
         with self._guard:
             self.stepper.recover()
             yield
-
-    # what it is made of
-
-    @property
-    def target(self) -> Target:
-        """The context."""
-        return self.memory.target
 
     @property
     def drafters(self) -> Drafters:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from typing import Any
 
 from .._core import SavedState
 from .sequence import Saved
@@ -178,8 +179,8 @@ def n_common_bytes(a: bytes, b: bytes) -> int:
     return n_same
 
 
-def n_common(a: SequenceOf[int], b: SequenceOf[int]) -> int:
-    """Length of the common prefix."""
+def n_common(a: SequenceOf[Any], b: SequenceOf[Any]) -> int:
+    """Length of the common prefix, of tokens or of texts."""
     n = min(len(a), len(b))
     if list(a[:n]) == list(b[:n]):
         return n

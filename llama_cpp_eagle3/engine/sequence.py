@@ -95,22 +95,10 @@ class Sequence:
     """
 
     __slots__ = (
-        *("chain", "detokenizer", "draft", "is_cancelled", "is_dirty", "is_paced", "logits_all", "max_tokens", "media"),
-        *(
-            "cached_in",
-            "n_cached",
-            "n_cut",
-            "n_past",
-            "n_prompt",
-            "n_turn",
-            "request",
-            "result",
-            "rows",
-            "saved",
-            "saves",
-        ),
-        *("scheduled", "seq_id", "state", "tokens", "wants_logits"),
-    )
+        "cached_in", "chain", "detokenizer", "draft", "is_cancelled", "is_dirty", "is_paced", "logits_all",
+        "max_tokens", "media", "n_cached", "n_cut", "n_past", "n_prompt", "n_turn", "request", "result", "rows",
+        "saved", "saves", "scheduled", "seq_id", "state", "tokens", "wants_logits",
+    )  # fmt: skip
 
     def __init__(
         self,

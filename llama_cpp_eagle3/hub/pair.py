@@ -124,7 +124,7 @@ def _fetch_head(
         log(f"head: {repository.repo_id}, {name}")
         return str(repository.fetch(snapshot, [name], repository.access.local_dir)[0])
     ggufs = [f for f in repository.files if f.lower().endswith(".gguf")]
-    checkpoint = repository.find(lambda snapshot: _checkpoint(snapshot.files))
+    checkpoint = repository.find(lambda snapshot: find_files(snapshot.files) if CONFIG in snapshot.files else None)
     if quant or checkpoint is None:
         wanted = quant or " or ".join(HEAD_QUANTS)
         kinds = f"GGUF files {list_files(ggufs)}" if ggufs else list_files(repository.files)
@@ -153,11 +153,6 @@ def _choose(
         raise HubError(f"give either a file ('{file}') or a type (':{quant}')")
     name = match_one(repository.repo_id, repository.files, file)
     return repository.find(lambda snapshot: name if name in snapshot.files else None)
-
-
-def _checkpoint(files: tuple[str, ...]) -> CheckpointFiles | None:
-    """The files of a checkpoint; None if this is none."""
-    return find_files(files) if CONFIG in files else None
 
 
 def _converted(repository: Repository, commit: str, target_path: str) -> list[Path]:

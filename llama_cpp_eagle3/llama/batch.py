@@ -164,12 +164,7 @@ class BatchRun:
     """Requests that an engine is run for until all have ended."""
 
     def __init__(self, context: Context, requests: SequenceOf[Request], draft: DraftSettings):
-        """Add all of them.
-
-        Args:
-            context: of the model, which gets the figures.
-            requests: to be run.
-            draft: how they draft.
+        """Add all of them; the model's context gets the figures.
 
         Raises:
             ValueError: a sampler cannot be built, or the settings cannot work; nothing was added then.
@@ -199,10 +194,7 @@ class BatchRun:
     def stream(self, guard: Guard, bar: Any, total_ns: int = 0) -> BatchStream:
         """Advance all until they are done; they end when it is left.
 
-        Args:
-            guard: held while the engine works.
-            bar: a progress bar; `update` is called with the number of sequences that ended.
-            total_ns: that was spent on them before.
+        guard: held while the engine works. total_ns: time that was spent on them before.
         """
         try:
             while n_left := self._count_left():
@@ -256,15 +248,7 @@ class BatchRun:
 def run_batch(
     guard: Guard, context: Context, make: Callable[[], SequenceOf[Request]], draft: DraftSettings, progress: bool | None
 ) -> BatchStream:
-    """Make requests when the first token is asked for, and run them.
-
-    Args:
-        guard: of the model, held while the engine works.
-        context: of the model, which gets the figures.
-        make: makes the requests.
-        draft: how they draft.
-        progress: show a tqdm bar; None = on a terminal.
-    """
+    """Make requests when the first token is asked for, and run them. progress: a tqdm bar; None = on a terminal."""
     with guard:
         start = perf_counter_ns()
         requests = make()

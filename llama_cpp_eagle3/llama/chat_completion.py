@@ -51,13 +51,7 @@ def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
 def read_chat(
     arguments: Json, templates: ChatTemplates, projector: Projector | None, allow_http: AllowHttp
 ) -> Conversation:
-    """Read the messages and the files that they name, and render them.
-
-    Args:
-        arguments: as `chat_arguments` gives them.
-        templates: the model's.
-        projector: encodes the files; None: messages may not name any.
-        allow_http: see `Eagle3Llama`, media_http.
+    """Read the messages and the files that they name, and render them. arguments: as `chat_arguments` gives them.
 
     Raises:
         MediaError: a file cannot be read.
@@ -81,14 +75,7 @@ def read_chat(
 def request_of(
     conversation: Conversation, arguments: Json, engine: Engine, tokenize: Tokenize, defaults: SamplingDefaults
 ) -> Request:
-    """The engine's request.
-
-    Args:
-        conversation: what `read_chat` returned.
-        arguments: the same.
-        engine: that will answer.
-        tokenize: the model's.
-        defaults: sampling options that the arguments leave out.
+    """The engine's request of what `read_chat` returned.
 
     Raises:
         ValueError, ContextFullError: it cannot be generated.

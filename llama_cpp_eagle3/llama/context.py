@@ -179,11 +179,8 @@ class Context:
     ) -> Generator[int, Any, None]:
         """Yield the tokens that follow a prompt. The consumer may send tokens to be put after the last one.
 
-        Args:
-            guard: held while the engine works, not between two tokens.
-            begin: makes the generation, when the first token is asked for; the time it takes is not counted.
-            prompt: tokens.
-            reset: the prompt is all; else it stands after what is there.
+        guard: held while the engine works, not between two tokens. begin: makes the generation, when the first token is
+        asked for; the time it takes is not counted. reset: the prompt is all; else it stands after what is there.
         """
         generation: Generation | None = None
         sent: Any = None

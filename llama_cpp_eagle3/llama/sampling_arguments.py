@@ -90,10 +90,7 @@ class SamplingDefaults:
     repeat_last_n: int
 
     def sampling(self, arguments: Mapping[str, Any]) -> Sampling:
-        """The engine's sampling.
-
-        Args:
-            arguments: `SamplingArguments`, and any other arguments of a method, which are ignored.
+        """The engine's sampling of `SamplingArguments`; other arguments of a method are ignored.
 
         Raises:
             ValueError: a value cannot work.

@@ -9,14 +9,6 @@ from .placeholders import find_placeholder
 from .projector import Projector, Prompt, open_projector
 
 __all__ = [
-    "TIMEOUT_S",
-    "MediaError",
-    "Projector",
-    "Prompt",
-    "find_placeholder",
-    "hook_handler",
-    "load_base64_or_url",
-    "open_projector",
-    "read_media",
-    "take_media",
-]
+    "TIMEOUT_S", "MediaError", "Projector", "Prompt", "find_placeholder", "hook_handler", "load_base64_or_url",
+    "open_projector", "read_media", "take_media",
+]  # fmt: skip

@@ -70,13 +70,10 @@ def check_family(path: str, types: Iterable[str], model: int) -> None:
 
     Types that take any text model (`mlp`, `pixtral`, `internvl`, `idefics3`, `ultravox` and the like) pass beside every
     architecture that is converted for text alone too, types that the table does not know beside all but those.
-    A projector of another model of the same type, architecture and width is not noticed: no entry
-    of the files tells them apart.
+    A projector of another model of the same type, architecture and width is not noticed: no entry of the files tells
+    them apart.
 
-    Args:
-        path: file of the projector.
-        types: its types, by clip.*.projector_type; empty ones are passed over.
-        model: address of the llama_model.
+    types: of the projector, by clip.*.projector_type; empty ones are passed over. model: address of the llama_model.
 
     Raises:
         ModelFileError: it is made for another one.

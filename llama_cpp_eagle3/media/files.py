@@ -109,7 +109,8 @@ def _read_file(path: str) -> bytes:
     try:
         status = os.stat(path)  # before it is opened: a FIFO would wait for who writes
         if not stat.S_ISREG(status.st_mode):
-            raise MediaError(f"'{path}': expected a regular file, found a {_kind(status.st_mode)}")
+            kind = "folder" if stat.S_ISDIR(status.st_mode) else "FIFO" if stat.S_ISFIFO(status.st_mode) else "device"
+            raise MediaError(f"'{path}': expected a regular file, found a {kind}")
         with open(path, "rb") as f:
             data = f.read(N_BYTES_MAX + 1)
     except OSError as e:
@@ -119,7 +120,3 @@ def _read_file(path: str) -> bytes:
     if len(data) > N_BYTES_MAX:
         raise too_large(f"'{path}'")
     return data
-
-
-def _kind(mode: int) -> str:
-    return "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or socket"

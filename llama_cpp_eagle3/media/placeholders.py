@@ -41,13 +41,7 @@ _SOUNDS = ("<|audio_pad|>", "<audio_soft_token>", "<|audio|>", "<|AUDIO|>", "[AU
 
 
 def find_placeholder(projector: str, is_audio: bool, tokenize: Callable[[str], list[int]]) -> tuple[int, str]:
-    """The token, and the reason for it.
-
-    Args:
-        projector: type, as the mmproj file calls it.
-        is_audio: whether it is for sounds.
-        tokenize: tokens of a text, special ones parsed.
-    """
+    """The token, and the reason for it. projector: its type, as the mmproj file calls it."""
     kind = "sounds" if is_audio else "images"
     for text in _BY_PROJECTOR.get(projector, ()):
         tokens = tokenize(text)

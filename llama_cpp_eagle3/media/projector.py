@@ -310,16 +310,10 @@ def make_media(
     n_embd_inp: int,
     run: Callable[[Callable[[Any], Rows]], Rows],
 ) -> Media:
-    """A chunk of libmtmd's as the engine takes it; it is copied.
+    """A chunk of libmtmd's, of an image or a sound, as the engine takes it; it is copied.
 
-    Args:
-        ctx: the mtmd_context.
-        chunk: of an image or a sound.
-        first: where it begins in the prompt, in tokens.
-        placeholder: what a head sees in place of each row.
-        key: identifies it.
-        n_embd_inp: values of a row.
-        run: calls a function with the mtmd_context while no other thread encodes.
+    first: where it begins in the prompt, in tokens. placeholder: the token that a head sees in place of each row.
+    key: identifies it. run: calls a function with the mtmd_context while no other thread encodes.
     """
     n_rows = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
     own = mtmd.mtmd_input_chunk_copy(chunk)

@@ -33,12 +33,9 @@ def show_arguments(function: F) -> F:
 
 
 def check_names(function: str, given: Iterable[str], *more: str) -> None:
-    """Raise TypeError for an unknown keyword, and name the nearest one; Llama itself would swallow it.
+    """Raise TypeError for a keyword that `Eagle3Llama` has not, and name the nearest one; Llama would swallow it.
 
-    Args:
-        function: who was called.
-        given: keywords that are looked up among those of `Eagle3Llama`.
-        more: further ones that the function takes.
+    more: further ones that the function takes.
     """
     known = [*OPTIONS, *more]
     for name in given:
@@ -57,9 +54,7 @@ def own_arguments(given: ConstructorOptions) -> ConstructorOptions:
 def read_arguments(path: str, given: ConstructorOptions) -> tuple[DraftOptions, dict[str, Any]]:
     """Check the constructor's arguments, and set defaults: the drafter's options, and all arguments of `Llama`.
 
-    Args:
-        path: the target's file.
-        given: all arguments: our own, with their defaults, and those of `Llama` that were given.
+    given: our own arguments, with their defaults, and those of `Llama` that were given.
 
     Raises:
         TypeError: an unknown argument.

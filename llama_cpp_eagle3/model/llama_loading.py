@@ -45,14 +45,9 @@ class LoadedLlama:
 def load_llama(
     path: str, arguments: Mapping[str, Any], loading: Loading, stack: ExitStack, log: Callable[[str], None]
 ) -> LoadedLlama:
-    """Load a target's model and make its context.
+    """Load a target's model with all arguments of `llama_cpp.Llama`, and make its context.
 
-    Args:
-        path: the target's file.
-        arguments: all of `llama_cpp.Llama`.
-        loading: what drafting needs of the parameters.
-        stack: frees the model, which frees its contexts.
-        log: called with lines for the user.
+    loading: what drafting needs of the parameters. stack: frees the model, which frees its contexts.
 
     Raises:
         ValueError: an argument cannot work, or llama.cpp does not load the model or makes no context; see

@@ -22,7 +22,7 @@ from ..errors import IncompatibleDraftError, ModelFileError
 from ..files.fingerprint import fingerprint
 from ..files.model_file import file_errors
 from ..files.prefix_file import Maker
-from ..files.prefix_folder import PrefixFolder, open_folder
+from ..files.prefix_folder import open_folder
 from ..log import without_details
 from .llama_loading import LoadedLlama
 from .loading import Loading
@@ -48,13 +48,7 @@ class LoadedModel:
     """The engine on a target and its head. It does not own the target's model and context."""
 
     def __init__(self, llama: LoadedLlama, loading: Loading, given: ConstructorOptions, log: Callable[[str], None]):
-        """Load the head, and make the engine.
-
-        Args:
-            llama: the target.
-            loading: what it was loaded with.
-            given: the arguments of `Eagle3Llama`.
-            log: called with lines for the user.
+        """Load the head, and make the engine. loading: what the target was loaded with.
 
         Raises:
             ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
@@ -74,6 +68,8 @@ class LoadedModel:
         self.maker = self._maker(llama)
         """Who can use what target and draft hold of a text, once it is in a file."""
         vocab = Vocab(self._model)
+        servers, folder = loading.servers, given["prefix_cache_dir"]
+        watch: dict[str, Any] = {} if servers is None else {"before_step": servers.check, "after_pass": servers.check}
         ngram = loading.make_ngram_drafter(given["draft_ngram_store"], given["draft_corpus"], vocab, log)
         self.engine = Engine(
             target,
@@ -83,14 +79,13 @@ class LoadedModel:
             tap=loading.tap,
             draft_model=llama.options["draft_model"],
             ngram=ngram,
-            before_step=loading.check_servers,
-            after_pass=loading.check_servers,
+            **watch,
             log=log,
             prefill_budget=given["prefill_budget"],
             prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
             ctx_checkpoints=given["ctx_checkpoints"],
             checkpoint_min_step=given["checkpoint_min_step"],
-            prefix_folder=self._open_folder(given),
+            prefix_folder=None if folder is None else open_folder(folder, given["prefix_cache_disk_bytes"], self.maker),
             n_swa=int(lib.llama_model_n_swa(self._model)),
             swa_full=bool(self._context_params.swa_full),
         )
@@ -101,7 +96,7 @@ class LoadedModel:
                 self.n_state_bytes = _measure_state(target, llama.model.token_bos())
             loading.check_servers()
             self._tell()
-            self._tell_files(given["prefix_cache_dir"])
+            self._tell_files(folder)
         except BaseException:
             self.close()
             raise
@@ -123,10 +118,6 @@ class LoadedModel:
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
         }
         return Maker(fingerprint(loading.model_path), settings, loading.pair_id[1])
-
-    def _open_folder(self, given: ConstructorOptions) -> PrefixFolder | None:
-        folder = given["prefix_cache_dir"]
-        return None if folder is None else open_folder(folder, given["prefix_cache_disk_bytes"], self.maker)
 
     def _load_head(self, target: Target, draft_required: bool) -> Head | None:
         """Load the drafter; None if it cannot be loaded and is not required."""
@@ -211,7 +202,11 @@ class LoadedModel:
     @property
     def where(self) -> str:
         """One line on what runs where."""
-        n_layer, servers, chosen = int(lib.llama_model_n_layer(self._model)), self._loading.servers, self._devices
+        n_layer, servers, chosen = (
+            int(lib.llama_model_n_layer(self._model)),
+            self._loading.servers,
+            self._loading.model.devices,
+        )
         devices = [device.name for device in local_accelerators()]
         if chosen is not None:
             devices = [name for name in chosen if name not in ("none", "CPU")]
@@ -234,10 +229,6 @@ class LoadedModel:
         has_flash = self._context_params.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
         by = ", by our kernels" if self._loading.attends else ""
         return f"{'flash attention' if has_flash else 'no flash attention'}{by}"
-
-    @property
-    def _devices(self) -> tuple[str, ...] | None:
-        return self._loading.model.devices
 
     @property
     def _draft_device(self) -> str | None:

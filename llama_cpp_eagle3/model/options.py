@@ -71,7 +71,8 @@ class DraftOptions:
         kinds = tuple(kind for name in chosen for kind in {of_file, MtpBlock} if kind and kind.source == name)
         if of_file is not None and of_file not in kinds:
             kinds = (of_file,)
-        mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
+        has_chain = n_max is not None or bool(n_min or p_min)
+        mode: DraftMode = draft or ("tree" if has_tree else "chain" if has_chain else "auto")
         settings = DraftSettings(
             mode=mode,
             sources=chosen,
@@ -141,13 +142,6 @@ class DraftOptions:
     def n_leaves(self) -> int:
         """Sequences that verifying a draft can take: one for each leaf of a tree."""
         return {"chain": 1, "tree": self.settings.tree_tokens, "auto": _N_LEAVES_AUTO}[self.settings.mode]
-
-
-def _mode(mode: DraftMode | None, chain: bool, tree: bool) -> DraftMode:
-    """The mode: the argument, else the one that the other arguments are for, else "auto"."""
-    if mode is not None:
-        return mode
-    return "tree" if tree else "chain" if chain else "auto"
 
 
 def _n_max(kinds: Sequence[DrafterKind], mode: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp.llama_cpp as lib
 
 from .. import cpu_build
-from .._core import Device, local_accelerators, local_devices
+from .._core import local_accelerators, local_devices
 from ..errors import ModelFileError
 from ..files.fingerprint import fingerprint
 from .rpc import RpcServers, find_device
@@ -75,7 +75,8 @@ class ModelOptions:
             kept.append(servers.model_devices())
             params.devices = ctypes.cast(kept[-1], ctypes.c_void_p)
         if self.override_tensor:
-            types = _buffer_types([*local_devices(), *(servers.devices if servers is not None else ())])
+            devices = [*local_devices(), *(servers.devices if servers is not None else ())]
+            types = dict(device.buffer_type for device in devices if device.buffer_type is not None)
             found = (_Override * (len(self.override_tensor) + 1))()
             for entry, (pattern, buffer) in zip(found, self.override_tensor, strict=False):
                 if buffer not in types:
@@ -125,7 +126,3 @@ class ModelOptions:
         key: dict[str, Any] = {"devices": self.devices, "override_tensor": self.override_tensor}
         key["lora"] = [(fingerprint(path), scale) for path, scale in self.lora]
         return {name: value for name, value in key.items() if value} | params
-
-
-def _buffer_types(devices: Sequence[Device]) -> dict[str, int]:
-    return dict(device.buffer_type for device in devices if device.buffer_type is not None)

@@ -31,9 +31,7 @@ _NO_ROOM = "No space left"
 def model_path(file: ModelFile, log: Callable[[str], None] = lambda text: None) -> Path:
     """Path of a model; it is fetched if it is not in our cache folder, which takes a network.
 
-    Args:
-        file: which.
-        log: called with a line before something is fetched, and for each part.
+    log: called with a line before something is fetched, and for each part.
 
     Raises:
         HubError: it is not there and cannot be fetched, the disk has no room, or what came is another file.

@@ -62,7 +62,7 @@ def conversation(server: Server, body: dict[str, Any]) -> Conversation:
         found = read_conversation(
             body,
             server.templates,
-            projector=server.llm.projector,
+            projector=server.projector,
             load=load,
             left_out=server.left_out,
             chat_template_kwargs=options.chat_template_kwargs,

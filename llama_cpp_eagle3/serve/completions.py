@@ -17,6 +17,8 @@ from .reply import DONE, FINGERPRINT, Reply, progress_of, settings_of
 from .server import Server
 from .tokenizer import n_prompts
 
+_ABSENT = object()
+
 
 class LlamaReply(Reply):
     """llama-server's form: one event per token, and one for the end."""
@@ -83,7 +85,8 @@ def llama_end(server: Server, answer: Answer, rest: str | None = None) -> Any:
         post = completion.post_sampling_probs
         data["completion_probabilities"] = [logprob_of(vocab, logprob, post=post) for _, logprob in answer.probs]
     fields = completion.response_fields
-    return {name: _nested(data, name) for name in fields if _has_nested(data, name)} if fields else data
+    found = {name: _nested(data, name) for name in fields}
+    return {name: value for name, value in found.items() if value is not _ABSENT} if fields else data
 
 
 class OpenAIReply(Reply):
@@ -133,7 +136,7 @@ class OpenAIReply(Reply):
         n_sent = self._n_sent.get(answer.index, 0)
         echoes = answer.completion.echo and answer.index not in self._n_sent
         if echoes:
-            text = self._prompt_text(answer) + text
+            text = "".join(self._prompt_texts(answer)) + text
         self._n_sent[answer.index] = n_sent + len(text)
         logprobs = self._logprobs(answer, probs, echoes, n_sent)
         return {"index": answer.index, "text": text, "logprobs": logprobs, "finish_reason": reason}
@@ -154,16 +157,10 @@ class OpenAIReply(Reply):
             data["__verbose"] = llama_end(self.server, first)
         return data
 
-    def _prompt_text(self, answer: Answer) -> str:
-        return "".join(self._prompt_texts(answer))
-
     def _prompt_texts(self, answer: Answer) -> list[str]:
         """What each token of the prompt adds to its text: characters, once they are whole."""
         vocab, decoder = self.server.tokenizer.vocab, codecs.getincrementaldecoder("utf-8")(errors="replace")
         return [*(decoder.decode(vocab.piece(token)) for token in answer.prompt), decoder.decode(b"", True)]
-
-    def _piece(self, token: int) -> str:
-        return self.server.tokenizer.vocab.piece(token).decode("utf-8", errors="replace")
 
     def _logprobs(
         self, answer: Answer, probs: list[tuple[str, TokenLogprob]], echoes: bool, n_before: int = 0
@@ -175,19 +172,17 @@ class OpenAIReply(Reply):
         if not probs and not echoes:
             return None
         vocab, post = self.server.tokenizer.vocab, answer.completion.post_sampling_probs
-        content = [logprob_of(vocab, logprob, self._n_top, post=post) for _, logprob in probs]
+        items = content = [logprob_of(vocab, logprob, self._n_top, post=post) for _, logprob in probs]
         key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")
-        items: list[dict[str, Any]] = content
         starts = list(accumulate((len(text) for text, _ in probs), initial=n_before))[: len(probs)]
         if echoes:
             *prompt_starts, n_prompt = accumulate(map(len, self._prompt_texts(answer)), initial=0)
             starts = [n_prompt + start for start in starts]
         if echoes and answer.prompt_logprobs is not None:
-            pieces = [self._piece(token) for token in answer.prompt]
-            # what comes first follows nothing
+            first = vocab.piece(answer.prompt[0]).decode("utf-8", errors="replace")  # it follows nothing
             prompt = [logprob_of(vocab, logprob, self._n_top, post=post) for logprob in answer.prompt_logprobs]
-            items = [{"token": pieces[0], key: None, top: None}, *prompt, *content]
-            starts = prompt_starts[: len(pieces)] + starts
+            items = [{"token": first, key: None, top: None}, *prompt, *content]
+            starts = prompt_starts[: answer.n_prompt] + starts
         if not items:
             return None
         return {
@@ -201,17 +196,9 @@ class OpenAIReply(Reply):
         }
 
 
-def _has_nested(data: Any, path: str) -> bool:
-    for name in path.split("/"):
-        if not isinstance(data, dict) or name not in data:
-            return False
-        data = data[name]
-    return True
-
-
 def _nested(data: Any, path: str) -> Any:
     for name in path.split("/"):
-        data = data[name]
+        data = data.get(name, _ABSENT) if isinstance(data, dict) else _ABSENT
     return data
 
 

@@ -22,14 +22,9 @@ class Embedder:
     """A context of a loaded model that gives hidden states instead of logits. For one thread."""
 
     def __init__(self, model: int, path: str, pooling: int | None, n_ubatch: int, n_threads: int):
-        """Make the context.
+        """Make a context of a loaded llama_model, whose address and file are given.
 
-        Args:
-            model: address of the loaded llama_model.
-            path: of its file.
-            pooling: see `POOLING`; None = the model's.
-            n_ubatch: tokens of a text at most: it is evaluated in one go.
-            n_threads: of the CPU.
+        pooling: see `POOLING`; None = the model's. n_ubatch: tokens of a text at most: it is evaluated in one go.
 
         Raises:
             ModelFileError: the model cannot do this.

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..engine import Engine, Output, Sequence
 from .answer import Answer, Came
+from .metrics import Metrics
 
 _N_FAILURES_MAX = 3
 _STOP_SECONDS = 60.0  # a pass may take long, but a device that hangs never comes back
@@ -29,29 +30,16 @@ class _Call:
     future: Future[Any]
 
 
-class Observer(Protocol):
-    """Counts what the engine does."""
-
-    def on_step(self, engine: Engine) -> None:
-        """Count a step."""
-
-    def on_tokens(self, answer: Answer, n: int, now: float, before: float) -> None:
-        """Count n tokens of one step; the last ones before were sampled at `before`, 0.0 if there were none."""
-
-    def on_end(self, answer: Answer, reason: str) -> None:
-        """Count a sequence that has ended."""
-
-
 class EngineThread:
     """Steps an engine while it has work."""
 
-    def __init__(self, engine: Engine, observer: Observer):
+    def __init__(self, engine: Engine, metrics: Metrics):
         self.engine = engine
         self.answers: set[Answer] = set()
         """All that have not ended. Two threads change it: iterate over a copy."""
         self.failure = ""
         """Why the model cannot be used any more; empty as long as it can."""
-        self._observer = observer
+        self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self._by_sequence: dict[Sequence, Answer] = {}
         self._inbox: queue.SimpleQueue[Answer | _Call | None] = queue.SimpleQueue()
@@ -144,7 +132,7 @@ class EngineThread:
             return
         self._n_failures = 0
         self._dispatch(outputs, start, perf_counter())
-        self._observer.on_step(self.engine)
+        self._metrics.on_step(self.engine)
 
     def _read_inbox(self) -> None:
         is_idle = not self.engine.has_work
@@ -196,12 +184,12 @@ class EngineThread:
             if output.finish_reason:
                 del self._by_sequence[output.sequence]
                 self.answers.discard(found)
-                self._observer.on_end(found, output.finish_reason)
+                self._metrics.on_end(found, output.finish_reason)
             elif found.is_late:
                 self.engine.cancel(output.sequence)
         for answer, (t_before, n_before) in before.items():
             if answer.n_tokens > n_before:
-                self._observer.on_tokens(answer, answer.n_tokens - n_before, now, t_before)
+                self._metrics.on_tokens(answer, answer.n_tokens - n_before, now, t_before)
         self._send(came)
 
     def _send(self, came: list[Came]) -> None:

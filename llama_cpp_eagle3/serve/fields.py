@@ -17,6 +17,7 @@ from .errors import invalid
 from .tokenizer import Tokenizer
 
 SEED_RANDOM = 0xFFFFFFFF
+"""The seed that stands for another one each time, and the bits of a seed."""
 _INT_MAX = 2**31 - 1
 M = TypeVar("M", bound=BaseModel)
 
@@ -174,7 +175,7 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
         return Sampling(
             samplers=c.samplers,
             dry_sequence_breakers=c.dry_sequence_breakers,
-            seed=c.seed & 0xFFFFFFFF,
+            seed=c.seed & SEED_RANDOM,
             logit_bias=_logit_bias(c.logit_bias, tokenizer) if c.logit_bias else {},
             keeps_probs=c.post_sampling_probs and c.n_probs > 0,
             **options,
@@ -238,7 +239,7 @@ def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSe
         *("stream", "n_probs", "timings_per_token", "post_sampling_probs"),
     )
     settings: dict[str, Any] = {
-        "seed": c.seed & 0xFFFFFFFF,
+        "seed": c.seed & SEED_RANDOM,
         **{name: getattr(c, name) for name in names},
         "max_tokens": c.n_predict,
         "samplers": c.samplers,

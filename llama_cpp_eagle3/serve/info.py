@@ -102,6 +102,7 @@ async def props(request: Request) -> Response:
     vocab = engine.vocab
     defaults = parse(Completion, {}, options.defaults)
     draft = await server.run_on_engine_thread(server.drafting)
+    images, sounds = (False, False) if server.projector is None else map(bool, server.projector.types)
     return Json(
         {
             "default_generation_settings": {
@@ -113,7 +114,7 @@ async def props(request: Request) -> Response:
             "model_path": server.llm.model_path,
             "draft_model_path": server.llm.draft_model_path,
             "speculative": draft,
-            "modalities": _modalities(server),
+            "modalities": {"vision": images, "audio": sounds, "video": False},
             "endpoint_slots": options.slots,
             "endpoint_props": False,
             "endpoint_metrics": options.metrics,
@@ -186,10 +187,3 @@ def detokenize(server: Server, body: dict[str, Any]) -> dict[str, Any]:
         raise invalid("Field 'tokens': expected a list of tokens")
     text = server.tokenizer.detokenize([server.tokenizer.check(token, "tokens") for token in tokens])
     return {"content": text, "prompt": text}
-
-
-def _modalities(server: Server) -> dict[str, bool]:
-    """What messages may hold beside text."""
-    projector = server.llm.projector
-    images, sounds = projector is not None and projector.takes_images, projector is not None and projector.takes_sounds
-    return {"vision": images, "audio": sounds, "video": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..engine import Engine, PrefixStats
@@ -13,25 +13,8 @@ from ..engine.stats import SourceStats
 from .answer import Answer
 
 _SECONDS = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
 )
 _SECONDS_LONG = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
 _RATE = 0.1
@@ -161,29 +144,27 @@ class Metrics:
             "spec_decode_num_accepted_tokens_total": ("Drafted tokens that the target accepted", self._n_accepted),
             "spec_decode_num_drafts_total": ("Steps that had a draft", self._n_drafts),
         }
+        decoded = _rate(bucket.n_steps, bucket.step_seconds)
         gauges: dict[str, tuple[str, float]] = {
             "prompt_tokens_seconds": ("Prompt throughput in tokens/s", _rate(bucket.n_read, bucket.read_seconds)),
-            "predicted_tokens_seconds": (
-                "Generation throughput in tokens/s",
-                _rate(bucket.n_steps, bucket.step_seconds),
-            ),
+            "predicted_tokens_seconds": ("Generation throughput in tokens/s", decoded),
             "requests_processing": ("Number of requests processing", n_running),
             "requests_deferred": ("Number of requests waiting", n_waiting),
             "n_busy_slots_per_decode": ("Sequences per pass", _rate(bucket.n_busy, bucket.n_decode)),
         }
         for kind, items in (("counter", counters), ("gauge", gauges)):
             for name, (text, value) in items.items():
-                full = f"llamacpp:{name}"
-                yield f"# HELP {full} {text}\n# TYPE {full} {kind}\n{full} {_number(value)}\n"
-        for what, attribute in (("draft", "drafted"), ("accepted", "accepted")):
-            name = f"llamacpp:spec_decode_source_num_{what}_tokens_total"
-            yield f"# HELP {name} The same of each source; what both suggested counts for both\n# TYPE {name} counter\n"
-            for source, counts in self._by_source.items():
-                yield f'{name}{{source="{source}"}} {getattr(counts, attribute)}\n'
-        name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
-        yield f"# HELP {name} Accepted tokens per position in the draft\n# TYPE {name} counter\n"
-        for i, n in enumerate(self._per_position):
-            yield f'{name}{{position="{i}"}} {n}\n'
+                yield _metric(f"llamacpp:{name}", kind, {"": value}, text)
+        for what in ("draft", "accepted"):
+            by_source = {
+                f'source="{source}"': counts.drafted if what == "draft" else counts.accepted
+                for source, counts in self._by_source.items()
+            }
+            text = "The same of each source; what both suggested counts for both"
+            yield _metric(f"llamacpp:spec_decode_source_num_{what}_tokens_total", "counter", by_source, text)
+        by_position = {f'position="{i}"': n for i, n in enumerate(self._per_position)}
+        name = "spec_decode_num_accepted_tokens_per_pos_total"
+        yield _metric(f"llamacpp:{name}", "counter", by_position, "Accepted tokens per position in the draft")
         yield from self._vllm_lines(n_running, n_waiting, cache_usage)
 
     def _vllm_lines(self, n_running: int, n_waiting: int, cache_usage: float) -> Iterator[str]:
@@ -199,20 +180,18 @@ class Metrics:
             "prefix_cache_hits": self._n_cached,
         }
         for name, n in counters.items():
-            yield f"# TYPE vllm:{name}_total counter\nvllm:{name}_total{{{labels}}} {n}\n"
-        yield "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter\n"
-        for i, n in enumerate(self._per_position):
-            yield f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{i}"}} {n}\n'
-        yield "# TYPE vllm:request_success_total counter\n"
-        for reason, n in sorted(self._ended.items()):
-            yield f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {n}\n'
+            yield _metric(f"vllm:{name}_total", "counter", {labels: n})
+        by_position = {f'{labels},position="{i}"': n for i, n in enumerate(self._per_position)}
+        yield _metric("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", by_position)
+        by_reason = {f'{labels},finished_reason="{reason}"': n for reason, n in sorted(self._ended.items())}
+        yield _metric("vllm:request_success_total", "counter", by_reason)
         gauges = {
             "num_requests_running": n_running,
             "num_requests_waiting": n_waiting,
             "kv_cache_usage_perc": round(cache_usage, 6),
         }
         for name, value in gauges.items():
-            yield f"# TYPE vllm:{name} gauge\nvllm:{name}{{{labels}}} {_number(value)}\n"
+            yield _metric(f"vllm:{name}", "gauge", {labels: value})
         histograms = {
             "time_to_first_token_seconds": self._first,
             "inter_token_latency_seconds": self._gap,
@@ -242,12 +221,18 @@ def _prefix_lines(stats: PrefixStats) -> Iterator[str]:
         ("disk_evictions_total", "counter", "Files that went for others", stats.n_evicted_files),
     )
     for key, kind, text, value in items:
-        name = f"llamacpp:prefix_cache_{key}"
-        yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
-    name = "llamacpp:prefix_cache_reused_tokens_total"
-    yield f"# HELP {name} Prompt tokens reused, by where they were\n# TYPE {name} counter\n"
-    for tier, n in stats.reused_tokens.items():
-        yield f'{name}{{tier="{tier}"}} {n}\n'
+        yield _metric(f"llamacpp:prefix_cache_{key}", kind, {"": value}, text)
+    by_tier = {f'tier="{tier}"': n for tier, n in stats.reused_tokens.items()}
+    text = "Prompt tokens reused, by where they were"
+    yield _metric("llamacpp:prefix_cache_reused_tokens_total", "counter", by_tier, text)
+
+
+def _metric(name: str, kind: str, values: Mapping[str, float], text: str = "") -> str:
+    """The lines of one metric. values: by their labels."""
+    lines = [f"# HELP {name} {text}"] if text else []
+    lines.append(f"# TYPE {name} {kind}")
+    lines += [f"{name}{f'{{{labels}}}' if labels else ''} {_number(value)}" for labels, value in values.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _rate(n: float, per: float) -> float:

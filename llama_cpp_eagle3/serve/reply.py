@@ -46,8 +46,7 @@ class Reply(ABC):
     async def batches(self, idle_seconds: float = _LONG) -> AsyncGenerator[list[Came], None]:
         """What comes, in batches: all of one step of the engine together. The caller adds it to the answers.
 
-        Args:
-            idle_seconds: silence after which an empty batch comes.
+        idle_seconds: silence after which an empty batch comes.
 
         Raises:
             ApiError: a sequence ended with an error.

@@ -20,10 +20,7 @@ def messages_of(items: Any, instructions: Any, left_out: LeftOut | None = None) 
     Calls of hosted and custom tools become calls of functions, and their outputs results; other items with text become
     messages. Items without text are left out, and their types told. Contents keep their blocks, for `read_messages`.
 
-    Args:
-        items: the request's `input`.
-        instructions: the request's; None = none.
-        left_out: is told the types of items that are left out.
+    items, instructions: of the request. left_out: is told the types of items that are left out.
 
     Raises:
         ApiError: it is no input, an item lacks a required field, or nothing is left of it.
@@ -142,11 +139,12 @@ def _output(output: Any) -> Any:
         output = [output]
     if not isinstance(output, list):
         raise ValueError("expected 'output' to be a string or an array")
-    return [block if isinstance(block, Mapping) and "type" in block else _text(block) for block in output]
-
-
-def _text(block: Any) -> dict[str, Any]:
-    return {"type": "input_text", "text": text_of(block) or arguments_text(block)}
+    return [
+        block
+        if isinstance(block, Mapping) and "type" in block
+        else {"type": "input_text", "text": text_of(block) or arguments_text(block)}
+        for block in output
+    ]
 
 
 def _thought(item: Mapping[str, Any]) -> str:

@@ -26,15 +26,7 @@ def run(
     ssl_key_file: Path | None = None,
     ssl_cert_file: Path | None = None,
 ) -> None:
-    """Serve until a signal comes.
-
-    Args:
-        server: loaded, and not started.
-        sockets: bound, see `bind`.
-        n_connections: at once.
-        ssl_key_file: of TLS.
-        ssl_cert_file: of TLS.
-    """
+    """Serve until a signal comes, with a server that is not started yet, on sockets that `bind` has bound."""
     for opened in sockets:
         opened.listen(2048)
         _log.info("listening on %s", address_of(opened, ssl_cert_file is not None))

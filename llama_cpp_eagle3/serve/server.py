@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..chat import LeftOut, Loosened
 from ..chat.builtin_templates import named_templates
 from ..config.serve import ServeOptions
 from ..draft.costs import brought
-from ..engine import DraftSettings, Request, Sampling, Shift
+from ..engine import DraftSettings, Request, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .answer import Answer
@@ -42,18 +41,23 @@ class Server:
     """A loaded model, its engine thread and executors."""
 
     def __init__(self, llm: Eagle3Llama, options: ServeOptions):
-        self.llm, self.options, self.engine = llm, options, llm.engine
+        self.llm, self.options, self.engine, self.projector = llm, options, llm.engine, llm.projector
         self.metrics = Metrics(options.model_name)
         self.engine_thread = EngineThread(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = named_templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()
-        self.embedder = self._make_embedder() if options.embeddings else None
+        self.embedder: Embedder | None = None
+        if options.embeddings:
+            n_ubatch = llm.context_params.n_ubatch
+            self.embedder = Embedder(llm.model_address, llm.model_path, options.pooling, n_ubatch, llm.n_threads)
         self.queue = Queue(self.engine_thread, self.metrics, options.n_queue_max, options.n_body_max)
         self.executor = Executor(options.prepare_seconds)
         self._file_executor = Executor(_UNLIMITED_SECONDS)
-        self.recorder = self._make_recorder(options.record) if options.record is not None else None
+        self.recorder: Recorder | None = None
+        if options.record is not None:
+            self.recorder = Recorder(options.record, options.n_record_max, self.tokenizer)
 
     def start(self) -> None:
         """Start the engine thread, in the running loop."""
@@ -73,15 +77,6 @@ class Server:
         if self.embedder is not None:
             self.embedder.close()
         self.llm.close()
-
-    def _make_embedder(self) -> Embedder:
-        llm = self.llm
-        return Embedder(
-            llm.model_address, llm.model_path, self.options.pooling, llm.context_params.n_ubatch, llm.n_threads
-        )
-
-    def _make_recorder(self, path: Path) -> Recorder:
-        return Recorder(path, self.options.n_record_max, self.tokenizer)
 
     @property
     def n_slots(self) -> int:
@@ -156,7 +151,7 @@ class Server:
         if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
             raise invalid("Field 'lora': adapters are set when the server starts")
         engine = self.engine
-        asked = sampling_of(c, self.tokenizer, **sampling)
+        asked, seed = sampling_of(c, self.tokenizer, **sampling), c.seed & SEED_RANDOM
         has_media = bool(options.get("media"))
         may_shift = self.options.context_shift and not has_media
         draft = draft_of(c.speculative, engine.draft)
@@ -179,7 +174,7 @@ class Server:
                     sequence = engine.prepare(
                         Request(
                             tokens,
-                            asked if i == 0 else replace(asked, seed=_seed_of_child(asked, i)),
+                            asked if i == 0 or seed == SEED_RANDOM else replace(asked, seed=(seed + i) & SEED_RANDOM),
                             max_tokens=n_tokens,
                             stop=c.stop,
                             draft=draft,
@@ -211,8 +206,3 @@ class Server:
 def random_id() -> str:
     """32 random digits, in hexadecimal."""
     return secrets.token_hex(16)
-
-
-def _seed_of_child(sampling: Sampling, i: int) -> int:
-    seed = SEED_RANDOM if sampling.seed is None else sampling.seed
-    return seed if seed == SEED_RANDOM else (seed + i) & 0xFFFFFFFF

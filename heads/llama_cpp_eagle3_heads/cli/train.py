@@ -10,9 +10,9 @@ import argparse
 import math
 from pathlib import Path
 
-from llama_cpp_eagle3.cli.extra import extra
 from llama_cpp_eagle3.cli.flags import pick
 from llama_cpp_eagle3.cli.parser import Parser
+from llama_cpp_eagle3.extras import extra
 from llama_cpp_eagle3_heads.cli.quantize import TYPES
 
 

@@ -111,9 +111,7 @@ class Converter:
     def rule(self, hint: str, pointer: str) -> str:
         """Write the rule of a schema of the document, and all that it needs; returns its name.
 
-        Args:
-            hint: what its name begins with.
-            pointer: a JSON pointer to the schema. A tool's whole schema is that of an object, whatever it says.
+        pointer: a JSON pointer to the schema. A tool's whole schema is that of an object, whatever it says.
 
         Raises:
             ValueError: it is the answer's own schema, and nothing is left of it.
@@ -154,7 +152,9 @@ class Converter:
 
         None: there is no such value; but if there must be one, it is any.
         """
-        key = tuple(sorted(str(id(s)) if isinstance(s, (dict, list)) else repr(s) for s in map(self._target, schemas)))
+        key = tuple(
+            sorted(str(id(s)) if isinstance(s, (dict, list)) else repr(s) for s in map(self._reader.target, schemas))
+        )
         if key in self._names:
             return self._names[key]
         if len(self.rules) > _RULES_MAX:
@@ -176,9 +176,6 @@ class Converter:
             self.rules.set(name, " | ".join(dict.fromkeys(bodies)))
         self._names[key] = name
         return name
-
-    def _target(self, schema: Any) -> Any:
-        return self._reader.target(schema)
 
     def _alternatives(self, core: Core, hint: str, path: str) -> list[str]:
         """GBNF of the ways to match a core. Objects and arrays are written later."""

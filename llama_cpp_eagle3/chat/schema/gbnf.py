@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from ...engine import n_common
+
 Ranges = Sequence[tuple[int, int]]
 """Code points, from and to, in order and apart."""
 
@@ -35,7 +37,7 @@ _JSON_RULES = {
 
 
 class Rules:
-    """The rules of one grammar."""
+    """The rules of one grammar. A hint is what the names of a part's rules begin with."""
 
     def __init__(self, taken: Collection[str] = ()):
         """taken: names of rules that the grammar has already."""
@@ -88,13 +90,9 @@ class Rules:
         return name == self._json.get("value")
 
     def repeat(self, item: str, least: int, most: int | None, hint: str = "repeat") -> str:
-        """So many of an item, which is one symbol or stands in brackets. Empty if there can be none.
+        """GBNF of least to most of an item (None: any number), which is one symbol or stands in brackets.
 
-        Args:
-            item: GBNF.
-            least: how many at least, COUNT_MAX at most.
-            most: how many at most; None: any number.
-            hint: what names of more rules begin with.
+        It is empty if there can be none. least is COUNT_MAX at most.
         """
         parts = [self._times(item, least, hint)] if least else []
         if most is None:
@@ -168,16 +166,14 @@ def through(rules: Rules, end: str, hint: str) -> str:
 
 
 def _trie(rules: Rules, texts: Sequence[str], hint: str) -> str:
-    n = 0
-    first, last = texts[0], texts[-1]  # sorted: what these two begin with, all begin with
-    while n < min(len(first), len(last)) and first[n] == last[n]:
-        n += 1
-    start = literal(first[:n]) if n else ""
+    begin = texts[0][: n_common(texts[0], texts[-1])]  # of all, since they are sorted
+    start = literal(begin) if begin else ""
     if len(texts) == 1:
         return start or '""'
     groups: dict[str, list[str]] = {}
     for text in texts:
-        groups.setdefault(text[n : n + 1], []).append(text[n:])
+        rest = text[len(begin) :]
+        groups.setdefault(rest[:1], []).append(rest)
     body = " | ".join(_trie(rules, group, hint) for group in groups.values())
     return f"{start} {rules.add(hint, body)}".strip()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -140,8 +140,5 @@ def _differ(a: Schemas, b: Schemas) -> bool:
 def _constants(schemas: Schemas) -> Iterator[Any]:
     for schema in schemas:
         if isinstance(schema, dict):
-            yield from [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))
-
-
-def _as_list(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list) else ()
+            enum = schema.get("enum")
+            yield from [schema["const"]] if "const" in schema else enum if isinstance(enum, list) else ()

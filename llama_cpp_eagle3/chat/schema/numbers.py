@@ -28,14 +28,7 @@ def exact(value: float) -> Fraction:
 
 
 def integers(rules: Rules, low: int | None, high: int | None, multiple: int = 1, hint: str = "integer") -> str:
-    """GBNF of integers.
-
-    Args:
-        rules: gets the rules that it needs.
-        low: the least; None: no bound.
-        high: the greatest; None: no bound.
-        multiple: that they are multiples of.
-        hint: what names of rules begin with.
+    """GBNF of integers from low to high (None: no bound) that are multiples of a number.
 
     Raises:
         NumberError: there is none, or too many multiples.
@@ -126,16 +119,9 @@ def numbers(
     decimals: int | None = None,
     hint: str = "number",
 ) -> str:
-    """GBNF of decimals, without exponents if there are bounds.
+    """GBNF of decimals from low to high (None: no bound), without exponents if there are bounds.
 
-    Args:
-        rules: gets the rules that it needs.
-        low: the least; None: no bound.
-        high: the greatest; None: no bound.
-        above: they are greater than low.
-        below: they are less than high.
-        decimals: digits after the point that they have at most; None: no limit.
-        hint: what names of rules begin with.
+    above, below: low and high themselves are excluded. decimals: digits after the point at most; None: no limit.
 
     Raises:
         NumberError: there is none.

@@ -67,9 +67,7 @@ _ANYTHING = Repeat(ANY, 0, None)
 def parse(pattern: str, whole: bool = False) -> Node:
     """Read a pattern. The result has no edges: it stands for all of a text.
 
-    Args:
-        pattern: a regular expression; without ^ and $ it may match anywhere.
-        whole: it always has to match all of the text.
+    whole: it has to match all of the text; else it may match anywhere, unless it has ^ and $.
 
     Raises:
         PatternError: it is none, or a grammar cannot have it.

@@ -22,15 +22,9 @@ _SHORT = '"\\\b\f\n\r\t'
 def pattern_grammar(
     rules: Rules, node: Node, *, in_json: bool, shortest: int = 0, longest: int | None = None, hint: str = "pattern"
 ) -> str:
-    """GBNF of what a pattern stands for.
+    """GBNF of the texts that a pattern stands for, of `shortest` to `longest` characters (None: any number).
 
-    Args:
-        rules: gets the rules that it needs.
-        node: the pattern, as `parse` gives it.
-        in_json: the text stands in a JSON string, whose quotes are not part of it.
-        shortest: characters that it has at least.
-        longest: characters that it has at most; None: any number.
-        hint: what names of rules begin with.
+    in_json: the text stands in a JSON string, whose quotes are not part of it.
 
     Raises:
         PatternError: a class is empty, or the lengths cannot be kept: no text has them, or there are too many ways.

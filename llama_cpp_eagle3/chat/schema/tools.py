@@ -24,11 +24,8 @@ def complete(
 ) -> SchemaGrammar:
     """Write the rules that a grammar lacks.
 
-    Args:
-        grammar: GBNF.
-        open_schemas: as `_chat.Templates.apply` gives them.
-        tools: the request's; a tool's schema that cannot be kept is loosened there alone.
-        changed: those of them that the chat code has got with other schemas than their own.
+    open_schemas: as `_chat.Templates.apply` gives them. tools: the request's; a schema that cannot be kept is loosened
+    for its tool alone. changed: those of them that the chat code has got with other schemas than their own.
     """
     names = tuple(map(name_of, changed))
     return _complete(grammar, tuple((a, b, c, d) for a, b, c, d in open_schemas), json.dumps(tools), names)

@@ -19,22 +19,9 @@ from .sampling import SAMPLING
 from .server import SERVER
 
 __all__ = [
-    "COMMON",
-    "CONVERSATION",
-    "HUB",
-    "LOAD",
-    "LOG",
-    "PROMPT",
-    "REFUSED",
-    "REFUSED_BY_CHAT",
-    "REFUSED_BY_SERVER",
-    "SAMPLING",
-    "SERVER",
-    "TEMPLATE",
-    "Flag",
-    "changed",
-    "pick",
-]
+    "COMMON", "CONVERSATION", "HUB", "LOAD", "LOG", "PROMPT", "REFUSED", "REFUSED_BY_CHAT", "REFUSED_BY_SERVER",
+    "SAMPLING", "SERVER", "TEMPLATE", "Flag", "changed", "pick",
+]  # fmt: skip
 
 LOAD = {
     "models": (*FILES, *HUB),

@@ -49,6 +49,20 @@ TEMPLATE = (
     ),
 )
 
+
+def template_of(args: argparse.Namespace) -> str:
+    """The template that the flags name; empty: the model's own.
+
+    Raises:
+        ValueError, OSError: there are two, or the file cannot be read.
+    """
+    if args.chat_template_file is None:
+        return str(args.chat_template)
+    if args.chat_template:
+        raise ValueError("--chat-template and --chat-template-file exclude each other")
+    return str(args.chat_template_file.expanduser().read_text(encoding="utf-8"))
+
+
 CONVERSATION = (
     flag("-sys --system-prompt TEXT", "the system's message (default: none)", default=""),
     flag("-sysf --system-prompt-file FNAME", "the same from a file", Path),
