@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 import llama_cpp
 
@@ -58,12 +58,12 @@ def bytes_read(llm: Eagle3Llama, stats: Stats, n_draft_steps: int) -> int:
     return n_target + (llm.drafters[0].n_bytes_read * n_draft_steps if llm.drafters else 0)
 
 
-def show(figures: Figures, draft: str, baseline: Figures | None = None, file: TextIO | None = None) -> None:
+def show(figures: Figures, baseline: Figures | None = None) -> None:
     """Print the block that llama.cpp's speculative-simple prints, and what it does not."""
-    stats, file = figures.stats, file or sys.stderr
+    stats = figures.stats
 
     def line(text: str = "") -> None:
-        print(text, file=file)
+        print(text, file=sys.stderr)
 
     line()
     if stats.calibrate_seconds >= 0.01:
@@ -75,7 +75,7 @@ def show(figures: Figures, draft: str, baseline: Figures | None = None, file: Te
         speed = f"{n / seconds:8.3f} t/s" if n and seconds > 0 else "n/a"
         line(f"{what} {n:4d} tokens in {seconds:8.3f} seconds, speed: {speed}")
     line()
-    line(f"n_draft   = {draft}")
+    line(f"n_draft   = {figures.draft}")
     line(f"n_predict = {stats.tokens}")
     line(f"n_drafted = {stats.drafted}" + (f" ({stats.why_not_drafted})" if stats.why_not_drafted else ""))
     line(f"n_accept  = {stats.accepted}")

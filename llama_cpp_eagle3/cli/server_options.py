@@ -25,6 +25,11 @@ FLAGS = {
     "refused": (*REFUSED, *REFUSED_BY_SERVER),
 }
 """Title -> flags."""
+_AS_GIVEN = (
+    "cors_origins", "slots", "metrics", "ui", "slot_save_path", "jinja", "reasoning_format", "reasoning_budget",
+    "reasoning_budget_message", "embeddings", "context_shift", "spm_infill", "prefill_assistant",
+)  # fmt: skip
+"""Options that are what the flag of the same name says."""
 
 
 def add_server_flags(parser: Parser) -> None:
@@ -75,34 +80,22 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         n_mib = args.prefix_cache_disk_bytes >> 20
         raise ValueError(f"--cache-disk-size: expected 1 or more and --cache-disk, found {n_mib}")
     return ServeOptions(
+        **{name: getattr(args, name) for name in _AS_GIVEN},
         model_name=min(names),
         aliases=frozenset(names),
         tags=frozenset(tag.strip() for tag in args.tags.split(",") if tag.strip()),
         defaults=defaults_of(args),
         api_keys=tuple(keys),
-        cors_origins=args.cors_origins,
         local_only=not keys and all(is_loopback(host.strip()) for host in args.host.split(",") if host.strip()),
-        slots=args.slots,
-        metrics=args.metrics,
-        ui=args.ui,
-        slot_save_path=folder,
         n_queue_max=args.max_queued_requests,
         n_body_max=args.max_body_size << 20,
         timeout_seconds=args.timeout,
         ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e6,
         why_no_draft=why_no_draft,
         chat_template=template_of(args),
-        jinja=args.jinja,
         chat_template_kwargs=args.chat_template_kwargs or {},
         enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
-        reasoning_format=args.reasoning_format,
-        reasoning_budget=args.reasoning_budget,
-        reasoning_budget_message=args.reasoning_budget_message,
-        embeddings=args.embeddings,
         pooling=None if args.pooling is None else POOLING[args.pooling],
-        context_shift=args.context_shift,
-        spm_infill=args.spm_infill,
-        prefill_assistant=args.prefill_assistant,
         record=None if args.record is None else output_path(args.record, args.model),
         n_record_max=args.record_max_size << 20,
         media_http="private" if args.media_http_private else args.media_http,

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     baseline = None
     if args.baseline and figures.finish_reason != "interrupted":
         baseline = generate(args, None, prompt, None, draft_sources=())
-    show(figures, figures.draft, baseline)
+    show(figures, baseline)
     if args.json is not None:
         text = json.dumps(report(figures, {**vars(args), "prompt": prompt}, baseline), indent=2, default=str)
         if args.json == "-":

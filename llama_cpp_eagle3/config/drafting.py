@@ -12,7 +12,7 @@ from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from . import flag as flags
 from .flag import NO_OTHER_DRAFTS, flag
 from .llama import MODELS, N_CTX_MAX, LlamaOptions, n_threads
-from .option import Option, at_least_one, at_least_zero, one_of
+from .option import Option, in_range, one_of
 
 DRAFTS = "speculative decoding"
 """Title of the help."""
@@ -217,7 +217,7 @@ class DraftingOptions(LlamaOptions, total=False):
             "of the texts that it read last: the CPU computes no logits of the others ([cost](drafters.md#which-tokens-"
             "are-drafted)). `None`: 32768 of a vocabulary of 65536 or more, where our CPU kernels compute its logits; "
             "0: all",
-            check=at_least_zero(N_VOCAB_MAX),
+            check=in_range(0, N_VOCAB_MAX),
             flag=_draft_flag(
                 "--draft-vocab N",
                 "tokens that a small model, a block for multi-token prediction or an assistant always drafts, beside "
@@ -250,7 +250,7 @@ class DraftingOptions(LlamaOptions, total=False):
         Option(
             "tokens of a sequence that a small model reads, which limits its memory; it drafts nothing after them. "
             "`None`: `n_ctx`",
-            check=at_least_one(N_CTX_MAX),
+            check=in_range(1, N_CTX_MAX),
             flag=_model_flag(
                 "-cd --ctx-size-draft N",
                 "tokens of a slot that a small model reads, which limits its memory; it drafts nothing after them "

@@ -13,7 +13,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 from ..engine import check_seed
 from ..ggml_types import CACHE_TYPES
 from .flag import flag, key_values, layers, numbers, on_off_auto, one_of, place_in
-from .option import Check, Option, at_least_one
+from .option import Check, Option, in_range
 from .threads import default_threads
 
 CONTEXT, DEVICES, LOG, MODELS = "context", "devices and memory", "log", "models"
@@ -24,7 +24,7 @@ SPLIT_MODES = ("none", "layer", "row")
 NUMA = ("distribute", "isolate", "numactl")
 
 N_CTX_MAX = 2**31 - 1
-n_threads: Check = at_least_one(512, or_zero=True)  # ggml's GGML_MAX_N_THREADS
+n_threads: Check = in_range(1, 512, or_zero=True)  # ggml's GGML_MAX_N_THREADS
 
 
 def _threads(text: str) -> int:

@@ -60,21 +60,11 @@ def one_of(values: Iterable[str]) -> Check:
     return check
 
 
-def at_least_one(n_max: int, *, or_zero: bool = False) -> Check:
-    """A number from 1 on; or_zero: 0 is the same as None."""
+def in_range(low: int, high: int, *, or_zero: bool = False) -> Check:
+    """A number of this range, or None; or_zero: 0 is the same as None."""
 
     def check(name: str, value: Any) -> None:
-        if value is not None and not (0 if or_zero else 1) <= value <= n_max:
-            raise ValueError(f"expected {name} in 1..{n_max}, or None, found {value}")
-
-    return check
-
-
-def at_least_zero(n_max: int) -> Check:
-    """A number from 0 on, or None."""
-
-    def check(name: str, value: Any) -> None:
-        if value is not None and not 0 <= value <= n_max:
-            raise ValueError(f"expected {name} in 0..{n_max}, or None, found {value}")
+        if value is not None and not low <= value <= high and not (or_zero and value == 0):
+            raise ValueError(f"expected {name} in {low}..{high}, or None, found {value}")
 
     return check

@@ -54,9 +54,8 @@ def software() -> list[Finding]:
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     found = [Finding("ok", f"llama-cpp-eagle3 {__version__}, llama-cpp-python {llama_cpp.__version__}, {system}")]
     if sys.platform != "linux":
-        found.append(
-            Finding("note", f"built and tested on Linux only: {platform.system()} should work, but is untested")
-        )
+        text = f"built and tested on Linux only: {platform.system()} should work, but is untested"
+        found.append(Finding("note", text))
     missing = [name for name, modules in _EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
     if missing:
         found.append(Finding("note", f"extras that are not installed: {','.join(missing)}", install_command(*missing)))
@@ -95,26 +94,19 @@ def judge_build(
     found = [Finding("ok", f"ggml for {', '.join(sorted(features))}{by}")]
     compiler = broken_amx(buffer_types, compilers)
     if compiler is not None:
-        found.append(
-            Finding(
-                "warning",
-                f"llama.cpp was compiled for AMX by {compiler}, which drops stores to the tile configuration (its bug "
-                "114098): llama-cpp-python by itself crashes with quantized models; here they run without AMX and "
-                "without repacked weights, more slowly",
-                AMX_CURE,
-            )
+        text = (
+            f"llama.cpp was compiled for AMX by {compiler}, which drops stores to the tile configuration (its bug "
+            "114098): llama-cpp-python by itself crashes with quantized models; here they run without AMX and without "
+            "repacked weights, more slowly"
         )
+        found.append(Finding("warning", text, AMX_CURE))
     missing = [name for flag, name in _CPU_FEATURES.items() if flag in flags and name not in features]
     if missing:
-        basic = bool(_BASIC.intersection(missing))
-        found.append(
-            Finding(
-                "warning" if basic else "note",
-                f"this processor has {', '.join(missing)}, for which llama-cpp-python was not compiled"
-                + (": everything takes several times as long" if basic else ": it may be faster with them"),
-                NATIVE,
-            )
-        )
+        text = f"this processor has {', '.join(missing)}, for which llama-cpp-python was not compiled"
+        if _BASIC.isdisjoint(missing):
+            found.append(Finding("note", f"{text}: it may be faster with them", NATIVE))
+        else:
+            found.append(Finding("warning", f"{text}: everything takes several times as long", NATIVE))
     return found
 
 
@@ -134,13 +126,8 @@ def cache_folder(folder: Path) -> list[Finding]:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as e:
-        return [
-            Finding(
-                "warning",
-                f"the cache folder '{folder}' cannot be written ({e.strerror}): each process measures costs anew",
-                "LLAMA_CPP_EAGLE3_CACHE=FOLDER names another one",
-            )
-        ]
+        text = f"the cache folder '{folder}' cannot be written ({e.strerror}): each process measures costs anew"
+        return [Finding("warning", text, "LLAMA_CPP_EAGLE3_CACHE=FOLDER names another one")]
     return [Finding("ok", f"cache folder '{folder}'")]
 
 
@@ -160,14 +147,10 @@ def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
     if quota is None or quota >= n_threads:
         return []
     n = max(1, int(quota))
-    return [
-        Finding(
-            "warning",
-            f"{n_threads} threads would share the {quota:g} processors that this container may use, and wait for each "
-            "other",
-            f"use -t {n}, in Python n_threads={n}",
-        )
-    ]
+    text = (
+        f"{n_threads} threads would share the {quota:g} processors that this container may use, and wait for each other"
+    )
+    return [Finding("warning", text, f"use -t {n}, in Python n_threads={n}")]
 
 
 def cpu_quota() -> float | None:

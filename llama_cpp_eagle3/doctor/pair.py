@@ -119,20 +119,12 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
         found.append(Finding("note", text, "doctor --measure again, when the machine is idle"))
     best = prospects(costs, [d.is_parallel for d in llm.drafters])[-1]
     if best.speedup < _WORTH:
-        one, four = costs.target[min(costs.target)], costs.target.get(4)
-        ratio = (
-            ""
-            if four is None
-            else f": a pass over 4 rows takes {four / one:.1f} times as long as one over a single row"
-        )
-        found.append(
-            Finding(
-                "warning",
-                f"drafting does not pay here, even with a head that is nearly always right{ratio}",
-                "other types of the target (Q4_0, Q8_0) and -t may have cheaper passes over several rows; small models "
-                "gain least",
-            )
-        )
+        text, one = "drafting does not pay here, even with a head that is nearly always right", min(costs.target)
+        if four := costs.target.get(4):
+            ratio = four / costs.target[one]
+            text += f": a pass over 4 rows takes {ratio:.1f} times as long as one over a single row"
+        advice = "other types of the target (Q4_0, Q8_0) and -t may have cheaper passes over several rows"
+        found.append(Finding("warning", text, f"{advice}; small models gain least"))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -18,35 +18,39 @@ from starlette.types import ASGIApp
 from . import anthropic, chat, completions, embeddings, info, page, responses, slots
 from .absent import ABSENT
 from .errors import ApiError, failed, not_found, out_of_memory
-from .http import ANTHROPIC, answer, error_response, generate
+from .http import ANTHROPIC, answer, error_response, generate, show
 from .middleware import Middleware
 from .reply import Prepare
 from .server import Server
 
+Show = Callable[[Server, Request], Awaitable[Any]]
 _log = logging.getLogger(__name__)
 
 
 def _routes() -> list[BaseRoute]:
     found: list[BaseRoute] = []
 
-    def get(endpoint: Any, *paths: str) -> None:
-        found.extend(Route(path, endpoint, methods=["GET"]) for path in paths)
+    def add(endpoint: Any, method: str, *paths: str) -> None:
+        found.extend(Route(path, endpoint, methods=[method]) for path in paths)
 
-    def post(endpoint: Any, *paths: str) -> None:
-        found.extend(Route(path, endpoint, methods=["POST"]) for path in paths)
+    def get(function: Show, *paths: str) -> None:
+        add(partial(show, function=function), "GET", *paths)
+
+    def post(function: Show, *paths: str) -> None:
+        add(partial(show, function=function), "POST", *paths)
 
     def generates(prepare: Prepare, *paths: str) -> None:
-        post(partial(generate, prepare=prepare), *paths)
+        add(partial(generate, prepare=prepare), "POST", *paths)
 
     def answers(function: Callable[[Server, Any], Any], *paths: str) -> None:
-        post(partial(answer, function=function), *paths)
+        add(partial(answer, function=function), "POST", *paths)
 
     get(page.page, "/", "/index.html")
     answers(page.markdown, "/markdown")
     get(info.health, "/health", "/v1/health")
     for absent in ABSENT:
         for method, path in map(str.split, absent.routes):
-            found.append(Route(path, info.refusal_of(absent), methods=[method]))
+            add(partial(show, function=partial(info.refuse, absent)), method, path)
     get(info.models, "/models", "/v1/models")
     get(info.model, "/models/{id:path}", "/v1/models/{id:path}")
     get(info.props, "/props")
@@ -63,8 +67,8 @@ def _routes() -> list[BaseRoute]:
     answers(responses.count_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
     generates(anthropic.prepare_messages, ANTHROPIC)
     answers(anthropic.count_tokens, f"{ANTHROPIC}/count_tokens")
-    post(embeddings.embeddings, "/embedding", "/embeddings")
-    post(embeddings.embeddings_openai, "/v1/embeddings")
+    post(partial(embeddings.embed, openai=False), "/embedding", "/embeddings")
+    post(partial(embeddings.embed, openai=True), "/v1/embeddings")
     get(slots.slots, "/slots")
     post(slots.act, "/slots/{id_slot}")
     return found

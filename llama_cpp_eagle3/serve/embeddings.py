@@ -9,24 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
-from starlette.responses import Response
 
 from .embedder import NO_POOLING, Embedder, Matrix
 from .errors import failed, invalid, unsupported
-from .http import Json, compute, until_gone
+from .http import compute, until_gone
 from .jsons import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
 from .server import Server
 from .tokenizer import n_prompts
-
-
-async def embeddings_openai(request: Request) -> Response:
-    """POST /v1/embeddings."""
-    return await _embed(request, openai=True)
-
-
-async def embeddings(request: Request) -> Response:
-    """POST /embedding, /embeddings."""
-    return await _embed(request, openai=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +30,8 @@ class _Prompts:
     """Whether the answer has OpenAI's form."""
 
 
-async def _embed(request: Request, openai: bool) -> Response:
-    server: Server = request.app.state.server
+async def embed(server: Server, request: Request, *, openai: bool) -> Any:
+    """POST /v1/embeddings (openai), /embedding, /embeddings."""
     embedder = server.embedder
     if embedder is None:
         raise unsupported("This server does not support embeddings. Start it with `--embeddings`")
@@ -50,19 +39,17 @@ async def _embed(request: Request, openai: bool) -> Response:
         prompts = await compute(request, lambda server, body, place: _prepare(server, embedder, body, openai))
         found = await until_gone(request.receive, _embed_all(server, embedder, prompts))
     if not prompts.openai:
-        return Json([{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)])
+        return [{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)]
     n_tokens = sum(map(len, prompts.tokens))
-    return Json(
-        {
-            "model": prompts.model,
-            "object": "list",
-            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-            "data": [
-                {"index": i, "object": "embedding", "embedding": _encoded(x[0], prompts.encoding)}
-                for i, x in enumerate(found)
-            ],
-        }
-    )
+    return {
+        "model": prompts.model,
+        "object": "list",
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        "data": [
+            {"index": i, "object": "embedding", "embedding": _encoded(x[0], prompts.encoding)}
+            for i, x in enumerate(found)
+        ],
+    }
 
 
 def _prepare(server: Server, embedder: Embedder, body: dict[str, Any], openai: bool) -> _Prompts:

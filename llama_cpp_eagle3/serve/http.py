@@ -60,6 +60,12 @@ async def answer(request: Request, function: Callable[[Server, dict[str, Any]], 
     return Json(await compute(request, lambda server, body, place: function(server, body)))
 
 
+async def show(request: Request, function: Callable[[Server, Request], Awaitable[Any]]) -> Response:
+    """Answer a request with what a function gives: a value as JSON, or a response."""
+    found = await function(request.app.state.server, request)
+    return found if isinstance(found, Response) else Json(found)
+
+
 async def generate(request: Request, prepare: Prepare) -> Response:
     """Answer a request that generates: with one response, or with a stream of events.
 

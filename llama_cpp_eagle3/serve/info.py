@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -13,55 +12,40 @@ from starlette.responses import PlainTextResponse, Response
 from .absent import Absent
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import Completion, generation_settings, parse
-from .http import Json
 from .jsons import LIMITS, check_field
 from .reply import FINGERPRINT
 from .server import Server
 
 
-async def health(request: Request) -> Response:
+async def health(server: Server, request: Request) -> Any:
     """GET /health."""
-    server: Server = request.app.state.server
     if server.engine_thread.failure:
         raise ApiError(503, "unavailable_error", server.engine_thread.failure)
-    return Json({"status": "ok"})
+    return {"status": "ok"}
 
 
-async def models(request: Request) -> Response:
-    """GET /v1/models."""
-    server: Server = request.app.state.server
+async def models(server: Server, request: Request) -> Any:
+    """GET /v1/models, with Ollama's list too, as llama-server has it."""
     name, described = server.options.model_name, _model(server)
     arch = described["meta"]["arch"]
-    return Json(
-        {
-            "object": "list",
-            "models": [
-                {
-                    "name": name,
-                    "model": name,
-                    "modified_at": "",
-                    "size": "",
-                    "digest": "",
-                    "type": "model",
-                    "description": "",
-                    "tags": [""],
-                    "capabilities": ["completion"],
-                    "parameters": "",
-                    "details": {"format": "gguf", "family": arch, "families": [arch]},
-                }
-            ],
-            "data": [described],
-        }
-    )
+    entry = {
+        "name": name,
+        "model": name,
+        "type": "model",
+        "tags": [""],
+        "capabilities": ["completion"],
+        **dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), ""),
+        "details": {"format": "gguf", "family": arch, "families": [arch]},
+    }
+    return {"object": "list", "models": [entry], "data": [described]}
 
 
-async def model(request: Request) -> Response:
+async def model(server: Server, request: Request) -> Any:
     """GET /v1/models/{id}, by any of its names."""
-    server: Server = request.app.state.server
     id = request.path_params["id"]
     if id not in (server.options.model_name, *server.options.aliases):
         raise not_found(f"The model '{id}' does not exist, '{server.options.model_name}' is served here")
-    return Json(_model(server))
+    return _model(server)
 
 
 def _model(server: Server) -> dict[str, Any]:
@@ -95,57 +79,44 @@ def _model_info(server: Server) -> dict[str, Any]:
     }
 
 
-async def props(request: Request) -> Response:
+async def props(server: Server, request: Request) -> Any:
     """GET /props."""
-    server: Server = request.app.state.server
     options, engine = server.options, server.engine
-    vocab = engine.vocab
-    defaults = parse(Completion, {}, options.defaults)
-    draft = await server.run_on_engine_thread(server.drafting)
+    settings = generation_settings(parse(Completion, {}, options.defaults), None, engine.draft)
     images, sounds = (False, False) if server.projector is None else map(bool, server.projector.types)
-    return Json(
-        {
-            "default_generation_settings": {
-                "params": generation_settings(defaults, None, engine.draft),
-                "n_ctx": engine.n_ctx,
-            },
-            "total_slots": server.n_slots,
-            "model_alias": options.model_name,
-            "model_path": server.llm.model_path,
-            "draft_model_path": server.llm.draft_model_path,
-            "speculative": draft,
-            "modalities": {"vision": images, "audio": sounds, "video": False},
-            "endpoint_slots": options.slots,
-            "endpoint_props": False,
-            "endpoint_metrics": options.metrics,
-            "ui": options.ui,
-            "chat_template": server.templates.source(),
-            "has_chat_template": server.templates.is_explicit,
-            "chat_template_caps": server.templates.caps,
-            "bos_token": _special(server, int(lib.llama_vocab_bos(vocab.pointer))),
-            "eos_token": _special(server, int(lib.llama_vocab_eos(vocab.pointer))),
-            "build_info": FINGERPRINT,
-            "is_sleeping": False,
-        }
-    )
+    return {
+        "default_generation_settings": {"params": settings, "n_ctx": engine.n_ctx},
+        "total_slots": server.n_slots,
+        "model_alias": options.model_name,
+        "model_path": server.llm.model_path,
+        "draft_model_path": server.llm.draft_model_path,
+        "speculative": await server.run_on_engine_thread(server.drafting),
+        "modalities": {"vision": images, "audio": sounds, "video": False},
+        "endpoint_slots": options.slots,
+        "endpoint_props": False,
+        "endpoint_metrics": options.metrics,
+        "ui": options.ui,
+        "chat_template": server.templates.source(),
+        "has_chat_template": server.templates.is_explicit,
+        "chat_template_caps": server.templates.caps,
+        "bos_token": _special(server, int(lib.llama_vocab_bos(engine.vocab.pointer))),
+        "eos_token": _special(server, int(lib.llama_vocab_eos(engine.vocab.pointer))),
+        "build_info": FINGERPRINT,
+        "is_sleeping": False,
+    }
 
 
-def refusal_of(absent: Absent) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that refuses what only llama-server has, with the reason."""
-
-    async def refuse(request: Request) -> Response:
-        raise unsupported(f"This server has no {absent.name}: {absent.why}")
-
-    return refuse
+async def refuse(absent: Absent, server: Server, request: Request) -> Any:
+    """Refuse what only llama-server has, with the reason."""
+    raise unsupported(f"This server has no {absent.name}: {absent.why}")
 
 
 def _special(server: Server, token: int) -> str:
     return server.tokenizer.detokenize([token]) if token >= 0 else ""
 
 
-async def metrics(request: Request) -> Response:
+async def metrics(server: Server, request: Request) -> Response:
     """GET /metrics."""
-    server: Server = request.app.state.server
     if not server.options.metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
     text = server.metrics.prometheus(

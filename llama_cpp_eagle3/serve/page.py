@@ -42,9 +42,9 @@ def _check(server: Server) -> None:
         raise not_found()
 
 
-async def page(request: Request) -> Response:
+async def page(server: Server, request: Request) -> Response:
     """GET /."""
-    _check(request.app.state.server)
+    _check(server)
     text, policy = _page()
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
     return HTMLResponse(text, headers=headers)

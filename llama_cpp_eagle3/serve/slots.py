@@ -11,28 +11,26 @@ from time import perf_counter
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from ..engine import StoredPrefix
 from ..errors import Eagle3Error
 from ..files.prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
 from .errors import ApiError, failed, invalid, unsupported
-from .http import Json, compute, until_gone
+from .http import compute, until_gone
 from .reply import settings_of
 from .server import Server
 
 _N_NAME_MAX = 255
 
 
-async def slots(request: Request) -> Response:
+async def slots(server: Server, request: Request) -> Any:
     """GET /slots."""
-    server: Server = request.app.state.server
     if not server.options.slots:
         raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
     state = await server.run_on_engine_thread(lambda: _state(server))
     if "fail_on_no_slot" in request.query_params and all(slot["is_processing"] for slot in state):
         raise ApiError(503, "unavailable_error", "no slot available")
-    return Json(state)
+    return state
 
 
 def _state(server: Server) -> list[dict[str, Any]]:
@@ -72,9 +70,8 @@ def _state(server: Server) -> list[dict[str, Any]]:
     return found
 
 
-async def act(request: Request) -> Response:
+async def act(server: Server, request: Request) -> Any:
     """POST /slots/N?action=save, restore or erase."""
-    server: Server = request.app.state.server
     if server.options.slot_save_path is None:
         raise unsupported("This server does not support slots action. Start it with `--slot-save-path`")
     try:
@@ -93,7 +90,7 @@ async def act(request: Request) -> Response:
         work = _save(server, id_slot, path) if action == "save" else _restore(server, id_slot, path)
     else:
         raise invalid("Invalid action")
-    return Json(await until_gone(request.receive, work))
+    return await until_gone(request.receive, work)
 
 
 def _path(server: Server, body: dict[str, Any]) -> Path:
