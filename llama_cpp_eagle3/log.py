@@ -1,4 +1,4 @@
-"""Log lines for the user."""
+"""Log lines for the user, and progress bars."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from llama_cpp._logger import set_verbose
 
@@ -60,3 +61,30 @@ def without_details() -> Iterator[None]:
         yield
     finally:
         theirs.setLevel(level)
+
+
+class _NoBar:
+    n, disable = 0, True
+
+    def update(self, n: float = 1) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Show nothing."""
+
+
+def progress_bar(total: float, unit: str, progress: bool | None = None, **options: Any) -> Any:
+    """A tqdm bar, or what takes its place. progress: None: it is shown on a terminal, if tqdm (extra `cli`) is there.
+
+    Raises:
+        ImportError: it was asked for, and tqdm is missing.
+    """
+    if progress is not False:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            if progress:
+                raise
+        else:
+            return tqdm(total=total, unit=unit, disable=None if progress is None else False, **options)
+    return _NoBar()

@@ -71,7 +71,7 @@ def parts_of(block: Any, left_out: list[str]) -> list[Part]:
     if not isinstance(kind, str):
         raise ValueError("expected a block of a message to have a 'type'")
     if kind in _TEXTS:
-        return [text_part(_string(block, _TEXTS[kind]))]
+        return [text_part(string_of(block, _TEXTS[kind]))]
     if kind in _IMAGES:
         return [_image(block, kind)]
     if kind in _AS_THEY_ARE:
@@ -104,7 +104,8 @@ def _if_any(text: str) -> list[Part]:
     return [text_part(text)] if text else []
 
 
-def _string(block: Mapping[str, Any], name: str) -> str:
+def string_of(block: Mapping[str, Any], name: str) -> str:
+    """A required field of a block; ValueError if it is no string."""
     value = block.get(name)
     if not isinstance(value, str):
         raise ValueError(f"expected '{name}' of a block of type {block.get('type')!r} to be a string")
@@ -117,9 +118,9 @@ def _image(block: Mapping[str, Any], kind: str) -> Part:
     if isinstance(source, Mapping):  # Anthropic's
         if source.get("type") == "base64":
             media_type = source.get("media_type") or "image/jpeg"
-            url: Any = f"data:{media_type};base64,{_string(source, 'data')}"
+            url: Any = f"data:{media_type};base64,{string_of(source, 'data')}"
         elif source.get("type") == "url":
-            url = _string(source, "url")
+            url = string_of(source, "url")
         else:
             raise ValueError(f"expected an image's source of type 'base64' or 'url', found {source.get('type')!r}")
         return {"type": "image_url", "image_url": {"url": url}}

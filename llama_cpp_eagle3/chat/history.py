@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .blocks import LeftOut, Part, content_of, parts_of, text_of
+from .blocks import LeftOut, Part, content_of, parts_of, string_of, text_of
 
 Message = dict[str, Any]
 
@@ -121,7 +121,7 @@ def _split(message: Message, left_out: list[str]) -> Iterator[Message]:
         if isinstance(kind, str) and kind.endswith("tool_result"):
             yield from finished()
             parts, calls, thoughts, n_results = [], [], "", n_results + 1
-            yield {"role": "tool", "tool_call_id": _string(block, "tool_use_id"), "content": _result(block, left_out)}
+            yield {"role": "tool", "tool_call_id": string_of(block, "tool_use_id"), "content": _result(block, left_out)}
         elif kind in _USES:
             calls.append(_use(block))
         elif kind in _THOUGHTS and role == "assistant":
@@ -155,8 +155,8 @@ def _thought(block: Mapping[str, Any], left_out: list[str]) -> str:
 
 def _use(block: Mapping[str, Any]) -> Message:
     arguments = arguments_text(next((block[key] for key in ("input", "args", "arguments") if key in block), None))
-    function = {"name": _string(block, "name"), "arguments": arguments}
-    return {"id": _string(block, "id"), "type": "function", "function": function}
+    function = {"name": string_of(block, "name"), "arguments": arguments}
+    return {"id": string_of(block, "id"), "type": "function", "function": function}
 
 
 def _result(block: Mapping[str, Any], left_out: list[str]) -> str | list[Part]:
@@ -169,13 +169,6 @@ def _result(block: Mapping[str, Any], left_out: list[str]) -> str | list[Part]:
     parts = [part for one in blocks for part in parts_of(one, left_out)]
     is_plain = all(isinstance(one, Mapping) and one.get("type") == "text" for one in blocks)
     return content_of(parts, "" if is_plain else "\n")
-
-
-def _string(block: Mapping[str, Any], name: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"expected '{name}' of a block of type {block.get('type')!r} to be a string")
-    return value
 
 
 def _calls(message: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from .._core import local_accelerators, local_devices, read_target
 from ..config.eagle3 import OPTIONS
 from ..errors import HubError
 from ..llama import Eagle3Llama
-from ..log import log_to
+from ..log import log_to, progress_bar
 from ..models import bundled_pair, smollm2
 from .flag_names import errors_in_flags
 from .flags.model import LOAD_MODES
@@ -26,15 +27,8 @@ _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _DENSE = r"\.ffn_(up|down|gate)\."
 
 
-def progress_bar(total: float, desc: str, unit: str = "") -> Any:
-    """Return a tqdm bar on a terminal; None anywhere else, or without tqdm (extra `cli`)."""
-    if not sys.stderr.isatty():
-        return None
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return None
-    return tqdm(total=total, desc=desc, unit=unit, leave=False, dynamic_ncols=True, delay=0.5)
+BAR: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "delay": 0.5}
+"""Options of the commands' progress bars."""
 
 
 def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
@@ -95,7 +89,6 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         # without flash attention each row reads the cells of all slots that share them
         is_shared = bool(more.get("kv_unified")) and more.get("n_parallel", 1) > 1
         flash_attn = True if is_remote or is_shared else None
-    bar = progress_bar(1.0, "loading")
     options = {
         **given,
         "draft_model_path": draft,
@@ -110,13 +103,8 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         **source_options(args),
         **more,
     }
-    try:
-        progress = None if bar is None else lambda share: bar.update(share - bar.n)
-        with errors_in_flags():
-            return Eagle3Llama(args.model, progress=progress, **options)
-    finally:
-        if bar is not None:
-            bar.close()
+    with closing(progress_bar(1.0, "", desc="loading", **BAR)) as bar, errors_in_flags():
+        return Eagle3Llama(args.model, progress=lambda share: bar.update(share - bar.n), **options)
 
 
 def calibrate(llm: Eagle3Llama) -> None:

@@ -7,14 +7,16 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from ..files.whole_file import output_path
+from ..log import progress_bar
 from ..serve.batch_answers import Keep, answer_all
 from ..serve.batch_file import BatchRequest, Total, count_result, read_done, read_requests
 from ..serve.jsons import dumps
 from .load_server import batch_server
-from .model import progress_bar
+from .model import BAR
 
 
 def run_batch(args: argparse.Namespace) -> int:
@@ -32,23 +34,16 @@ def run_batch(args: argparse.Namespace) -> int:
         count_result(totals[categories.get(result["custom_id"], "")], result)
     left = [request for request in requests if request.custom_id not in done]
     if left:
-        bar = progress_bar(len(requests), "requests")
-        if bar is not None:
+        with closing(progress_bar(len(requests), "", desc="requests", **BAR)) as bar, output.open("ab") as file:
             bar.update(len(requests) - len(left))
-        try:
-            with output.open("ab") as file:
 
-                def keep(line: dict[str, Any]) -> None:
-                    file.write(dumps(line) + b"\n")
-                    file.flush()
-                    count_result(totals[categories[line["custom_id"]]], line)
-                    if bar is not None:
-                        bar.update(1)
+            def keep(line: dict[str, Any]) -> None:
+                file.write(dumps(line) + b"\n")
+                file.flush()
+                count_result(totals[categories[line["custom_id"]]], line)
+                bar.update(1)
 
-                _run(args, left, keep)
-        finally:
-            if bar is not None:
-                bar.close()
+            _run(args, left, keep)
     for text in report(totals):
         print(text, file=sys.stderr)
     return int(any(total.n_errors for total in totals.values()))

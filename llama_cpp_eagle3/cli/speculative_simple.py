@@ -10,15 +10,17 @@ import argparse
 import json
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from ..files.whole_file import output_path, write_whole
 from ..llama import Eagle3Llama
+from ..log import progress_bar
 from ..media import Prompt, read_media
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
-from .model import calibrate, list_devices, load_model, progress_bar, resolve_pair
+from .model import BAR, calibrate, list_devices, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
 from .sources import drafts_by_block, head_of
@@ -170,12 +172,10 @@ def _describe_draft(llm: Eagle3Llama) -> str:
 def _evaluate_with_bar(llm: Eagle3Llama, tokens: list[int]) -> None:
     """Evaluate a long prompt batch by batch, showing how it gets on; `generate` then finds it in the context."""
     n_batch = llm.context_params.n_ubatch
-    bar = progress_bar(len(tokens), "prompt", "tok") if len(tokens) > n_batch else None
-    if bar is not None:
-        with bar:
-            for i in range(0, len(tokens), n_batch):
-                llm.eval(tokens[i : i + n_batch])
-                bar.update(len(tokens[i : i + n_batch]))
+    with closing(progress_bar(len(tokens), "tok", desc="prompt", **BAR)) as bar:
+        for i in range(0, 0 if bar.disable or len(tokens) <= n_batch else len(tokens), n_batch):
+            llm.eval(tokens[i : i + n_batch])
+            bar.update(len(tokens[i : i + n_batch]))
 
 
 def _stream(llm: Eagle3Llama, tokens: list[int], n_predict: int, args: argparse.Namespace, writer: Writer) -> str:

@@ -25,6 +25,7 @@ from ..engine import (
 )
 from ..engine.stats import Stats
 from ..errors import ContextFullError
+from ..log import progress_bar
 from .context import Context
 from .sampling_arguments import SamplingArguments, SamplingDefaults
 
@@ -254,7 +255,7 @@ def run_batch(
         requests = make()
         total_ns = perf_counter_ns() - start
         run = BatchRun(context, requests, draft)
-    return (yield from run.stream(guard, progress_bar(len(requests), progress), total_ns))
+    return (yield from run.stream(guard, progress_bar(len(requests), "prompt", progress), total_ns))
 
 
 def run_one(guard: Guard, context: Context, request: Request, draft: DraftSettings) -> tuple[Sequence, Iterator[str]]:
@@ -263,7 +264,7 @@ def run_one(guard: Guard, context: Context, request: Request, draft: DraftSettin
         run = BatchRun(context, [request], draft)
 
     def texts() -> Iterator[str]:
-        for _, _, text in run.stream(guard, progress_bar(1, False)):
+        for _, _, text in run.stream(guard, progress_bar(1, "prompt", False)):
             yield text
         if run.sequences[0].result.error is not None:
             raise run.sequences[0].result.error
@@ -279,24 +280,3 @@ def results_of(stream: BatchStream) -> list[BatchResult]:
         except StopIteration as e:
             results: list[BatchResult] = e.value
             return results
-
-
-class _NoBar:
-    def update(self, n: int = 1) -> None:
-        """Show nothing."""
-
-    def close(self) -> None:
-        """Show nothing."""
-
-
-def progress_bar(n: int, progress: bool | None) -> Any:
-    """A tqdm bar over n prompts; by default on a terminal, if tqdm is there."""
-    if progress is not False:
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            if progress:
-                raise
-        else:
-            return tqdm(total=n, unit="prompt", disable=None if progress is None else False)
-    return _NoBar()

@@ -78,6 +78,13 @@ class Context:
         sequence.logits_all = sequence.wants_logits = self._logits_all
         return sequence
 
+    def _begin_anew(self, tokens: list[int]) -> Sequence:
+        """Go on with a new sequence, which has the images and the figures of the last one."""
+        media, stats = [m for m in self.sequence.media if m.is_in(tokens)], self.stats
+        self.sequence = self._new_sequence(tokens, media)
+        self.stats = stats
+        return self.sequence
+
     # figures
 
     @property
@@ -227,9 +234,7 @@ class Context:
             sequence.tokens += prompt[n:]
         elif not (n == len(held) == len(prompt) and sequence.rows):
             tokens = sequence.tokens[:n] + prompt[n:]
-            media, stats = [m for m in sequence.media if m.is_in(tokens)], self.stats
-            sequence = self.sequence = self._new_sequence(tokens, media)
-            self.stats = stats
+            sequence = self._begin_anew(tokens)
         self.n_tokens = n
         sequence.n_prompt = len(prompt)
         engine.begin_prompt(sequence)
@@ -285,9 +290,8 @@ class Context:
         if self.engine is not None:
             self._begin()
             self.engine.clear()
-        stats = self.stats
-        self.sequence, self.n_tokens = self._new_sequence([]), 0
-        self.stats = stats
+        self._begin_anew([])
+        self.n_tokens = 0
 
     def flush(self) -> Engine:
         """Have the target's memory hold exactly the tokens of the context: it is about to be copied."""
@@ -356,9 +360,7 @@ class Context:
             self._driver.tokens = sequence.tokens.copy()
             self._driver = None
         if sequence.is_done:  # by an error
-            tokens, stats = sequence.tokens[: self.n_tokens], self.stats
-            sequence = self.sequence = self._new_sequence(tokens, [m for m in sequence.media if m.is_in(tokens)])
-            self.stats = stats
+            sequence = self._begin_anew(sequence.tokens[: self.n_tokens])
         engine.rewind(sequence, self.n_tokens)
         return engine, sequence
 
