@@ -44,7 +44,7 @@ class Server:
         self.llm, self.options, self.engine, self.projector = llm, options, llm.engine, llm.projector
         self.metrics = Metrics(options.model_name)
         self.engine_thread = EngineThread(self.engine, self.metrics)
-        self.tokenizer = Tokenizer(llm, self.engine.vocab)
+        self.tokenizer = Tokenizer(self.engine.vocab, self.engine.n_ctx)
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = named_templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()

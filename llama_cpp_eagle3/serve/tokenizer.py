@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._core import tokenize
 from ..engine import Vocab
 from ..errors import ContextFullError, ModelFileError
-from ..llama import Eagle3Llama
 from .errors import invalid, too_long
 
 
@@ -22,9 +22,9 @@ def _is_list_of_prompts(value: Any) -> bool:
 class Tokenizer:
     """A model's tokenizer. From any thread."""
 
-    def __init__(self, llm: Eagle3Llama, vocab: Vocab):
-        self.vocab, self.n_ctx = vocab, llm.engine.n_ctx
-        self._llm = llm
+    def __init__(self, vocab: Vocab, n_ctx: int):
+        """n_ctx: of the context into which texts must fit."""
+        self.vocab, self.n_ctx = vocab, n_ctx
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Tokens of a text; add_special: with those that the model wants before and after it.
@@ -38,7 +38,7 @@ class Tokenizer:
         except UnicodeEncodeError as e:
             raise invalid(f"the text is not Unicode: {e}") from None
         try:
-            tokens: list[int] = self._llm.tokenize(data, add_bos=add_special, special=parse_special) if data else []
+            tokens = tokenize(self.vocab.pointer, data, add_special, parse_special) if data else []
         except ModelFileError:
             raise  # it is not the text
         except ValueError as e:
