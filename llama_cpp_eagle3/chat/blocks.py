@@ -33,7 +33,7 @@ Part = dict[str, Any]
 
 
 class LeftOut:
-    """Types of blocks that had no text and were left out: each is told once, in the log. From any thread."""
+    """Types of blocks that had no text and were left out: the log names each once. From any thread."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()

@@ -74,7 +74,7 @@ class Habits:
         self._known: dict[tuple[str, bool], Literal["takes", "refuses", "leaves out"]] = {}
 
     def of(self, rule: _Rule, has_tools: bool) -> Literal["takes", "refuses", "leaves out"]:
-        """What it does with a rule's probe; if it refuses the plain form too, nothing is known: it takes it."""
+        """What it does with a rule's probe. If it refuses the plain form too, nothing is known: "takes"."""
         key = rule.name, has_tools
         if key not in self._known:
             prompt, probe = self._render(rule.probe.odd, has_tools), rule.probe
@@ -223,7 +223,7 @@ def _with_results_alone(messages: list[Message]) -> list[Message]:
 
 
 def _with_objects(is_taken: Callable[[str], bool]) -> Callable[[list[Message]], list[Message]]:
-    """Arguments that are none become a text in an object."""
+    """Arguments that are not taken as they are become a text in an object."""
 
     def change(messages: list[Message]) -> list[Message]:
         return [_with_calls(message, lambda call: _with_object(call, is_taken)) for message in messages]

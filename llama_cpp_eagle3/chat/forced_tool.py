@@ -13,7 +13,7 @@ from .schema.tools import arguments_grammar, name_of, parameters_of
 
 
 def forced_tool(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The tool that `create_chat_completion` is asked to have called; None: none.
+    """The tool that the model must call, by the arguments of `create_chat_completion`; None if there is none.
 
     Args:
         arguments: those of `create_chat_completion`; functions and function_call are older names.

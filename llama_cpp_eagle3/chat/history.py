@@ -23,7 +23,8 @@ def read_messages(messages: Any, left_out: LeftOut | None = None) -> Any:
     """Messages in OpenAI's older form: contents of texts and files, calls of functions, results of tools.
 
     A block that has text in another form becomes text; one that has none is left out. Messages that hold blocks of
-    tools' calls and results (Anthropic's) become several. What is no list of objects stays as it is, for who checks it.
+    tools' calls and results (Anthropic's) become several. What is no list of objects
+    is returned as it is: `apply_request` refuses it.
 
     left_out: is told the types of blocks that are left out.
 

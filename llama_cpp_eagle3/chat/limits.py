@@ -1,6 +1,6 @@
 """Limits for JSON from clients, so that llama.cpp's code neither hangs nor runs out of stack.
 
-Templates are not on this list: they are programs. They come from the model, or from who runs the server.
+Templates are not on this list: they are programs. They come from the model, or from the operator of the server.
 """
 
 from __future__ import annotations

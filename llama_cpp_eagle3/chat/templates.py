@@ -104,8 +104,8 @@ class ChatParams:
 class ChatTemplates:
     """A model's chat templates, or one that is given: llama.cpp's `common_chat_templates`. From any thread.
 
-    A template is a program without limits. Take templates from the model and from who runs the server, never from a
-    request.
+    A template is a program without limits. Take templates from the model and from the operator of the server, never
+    from a request.
     """
 
     def __init__(self, model: int | None = None, template: str = "", bos_token: str = "", eos_token: str = ""):
@@ -157,7 +157,7 @@ class ChatTemplates:
         return _find_beginnings(render)
 
     def _with_plainer_tools(self, request: dict[str, Any], error: ValueError) -> tuple[dict[str, Any], list[Any]]:
-        """What llama.cpp makes of a request that it refused, and the tools that are not shown with their own schemas.
+        """Render a refused request with plainer schemas; returns also the tools whose own schemas are not shown.
 
         Raises:
             ValueError: the error, if it is not some tools that the template cannot show.

@@ -71,7 +71,7 @@ def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _complete(typed: Sequence[str]) -> None:
-    """Answer a shell that asks, by argcomplete (docs/api.md, Command line), what may follow; does not return then."""
+    """Tell a shell how a line may go on, by argcomplete (docs/api.md, Command line), and end the process."""
     try:
         from argcomplete import autocomplete
     except ModuleNotFoundError:

@@ -34,7 +34,7 @@ def drafts_by_block(args: argparse.Namespace) -> bool:
 
 
 def draft_paths(args: argparse.Namespace) -> list[str | None]:
-    """The files of what is to draft, if one is given: what -md names, and None if the target's own block drafts too."""
+    """The drafters' files: what -md names, and None for the target's own block beside it; none without -md."""
     head = head_of(args)
     if head is None:
         return []
@@ -42,7 +42,7 @@ def draft_paths(args: argparse.Namespace) -> list[str | None]:
 
 
 def lacks_head(args: argparse.Namespace) -> str:
-    """What to say where --spec-type names a head and -md does not; empty: nothing."""
+    """The message for a head that --spec-type names where -md is missing; empty if there is none to say."""
     types = getattr(args, "spec_type", None) or ()
     head = next((name for name in types if name in Eagle3Head.spec_types), None)
     if head is None or args.draft_model_path is not None:

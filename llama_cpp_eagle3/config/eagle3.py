@@ -113,7 +113,8 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
     checkpoint_min_step: Annotated[
         int,
         Option(
-            "tokens between two of them, but for those where a system prompt, the last message and the answer begin",
+            "tokens between two of them; those where a system prompt, the last message or the answer begins may be "
+            "nearer",
             default=256,
             flag=_server_flag(
                 "-cms --checkpoint-min-step N LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",

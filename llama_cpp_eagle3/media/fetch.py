@@ -118,7 +118,7 @@ class _Deadline:
     def _end(self) -> None:
         self.is_over = True
         with contextlib.suppress(OSError):  # closed already
-            # not SSLSocket's, which takes the encryption away from who reads
+            # not SSLSocket's own: it drops the encryption under a thread that still reads
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def __enter__(self) -> _Deadline:

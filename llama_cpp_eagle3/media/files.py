@@ -107,7 +107,7 @@ def decode_base64(text: str) -> bytes:
 def _read_file(path: str) -> bytes:
     path = os.path.expanduser(path)
     try:
-        status = os.stat(path)  # before it is opened: a FIFO would wait for who writes
+        status = os.stat(path)  # before it is opened: opening a FIFO waits for a writer
         if not stat.S_ISREG(status.st_mode):
             kind = "folder" if stat.S_ISDIR(status.st_mode) else "FIFO" if stat.S_ISFIFO(status.st_mode) else "device"
             raise MediaError(f"'{path}': expected a regular file, found a {kind}")

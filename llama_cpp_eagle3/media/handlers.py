@@ -1,8 +1,8 @@
 """llama_cpp's multimodal chat handlers: what they decode themselves goes through the engine instead.
 
-A handler calls libmtmd through a module that it holds (`_mtmd_cpp`). It gets one that is the same but for the function
-which decodes a chunk: for contexts of an `Eagle3Llama` that hands the rows to the engine, so that the head sees them.
-Encoders that it makes from then on begin with the same parameters as ours, and sounds go through our decoder.
+A handler calls libmtmd through a module that it holds (`_mtmd_cpp`). It gets another one, whose function for decoding a
+chunk hands the rows to the engine where the context is that of an `Eagle3Llama`, so that the head sees them. Encoders
+that the handler makes from then on begin with the same parameters as ours, and sounds go through our decoder.
 """
 
 from __future__ import annotations

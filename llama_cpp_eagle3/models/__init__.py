@@ -34,7 +34,7 @@ def bundled_pair() -> tuple[Path, Path]:
 
 
 def heldout_prompts() -> list[str]:
-    """The 40 prompts behind the recorded figures, cut from modules that the pair was not trained on."""
+    """The 40 prompts of the recorded figures, cut from modules that the pair was not trained on."""
     prompts = json.loads((_FOLDER / "prompts.json").read_text(encoding="utf-8"))
     return [prompt["text"] for prompt in prompts]
 

@@ -77,7 +77,7 @@ class Answer:
     # in the engine's thread
 
     def see_prompt(self, start: float, now: float) -> list[Came]:
-        """See how much of the prompt a step has evaluated, which ran from start to now; what the client wants of it."""
+        """Note how much of the prompt a step evaluated that ran from start to now; returns events that are wanted."""
         sequence = self.sequence
         if sequence.n_cached < 0:
             return []

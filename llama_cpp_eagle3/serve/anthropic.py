@@ -190,7 +190,7 @@ class MessagesReply(NamedEvents):
         }
 
     def _why(self, answer: Answer) -> dict[str, Any]:
-        """Why the message ends; what a template itself ends with is no sequence of the request."""
+        """Why the message ends. A stop string of the template is none of the request's stop sequences."""
         if answer.finish_reason != "stop":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         word = answer.stopping_word

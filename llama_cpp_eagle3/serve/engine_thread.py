@@ -103,7 +103,7 @@ class EngineThread:
                         self._run_calls()
                     if self.engine.has_work and not self._stopping:
                         self._step()
-                except MemoryError as e:  # another try would meet the same, unless those who run give theirs back
+                except MemoryError as e:  # a second try would fail too, unless requests free what they hold
                     _log.error("the memory does not suffice: all requests end")
                     self._fail_answers(e)
                 except Exception as e:
@@ -149,7 +149,7 @@ class EngineThread:
                 self.engine.submit(item.sequence)
 
     def _wait(self) -> Answer | _Call | None:
-        """The next item. While none comes, the engine writes on what is kept over restarts."""
+        """The next item of the inbox. While there is none, the engine writes prefixes to their folder."""
         may_keep = True
         while True:
             try:

@@ -28,7 +28,7 @@ class _Task:
 
 
 class Executor:
-    """Runs functions in threads, each within a deadline. All but the functions runs in the loop.
+    """Runs functions in threads, each within a deadline. Its own methods run in the loop, without locks.
 
     A function cannot be interrupted: one that is late goes on detached, and its result is dropped. Threads stay, since
     later there may be no memory for a new one.

@@ -32,7 +32,7 @@ CountOrAll = Annotated[int, Field(ge=-1, le=_INT_MAX)]
 ALIASES = {"n_predict": ("max_completion_tokens", "max_tokens"), "n": ("n_cmpl",), "n_probs": ("logprobs",)}
 """Field -> other names for it; the first that is there counts."""
 MESSAGE_ALONE = ("n", *ALIASES["n"])
-"""What APIs do not have whose answers are one message."""
+"""Fields that APIs do not have whose answer is one message."""
 
 
 def _words(value: str | list[str]) -> list[str]:

@@ -28,8 +28,8 @@ except ImportError:
     orjson = None
 
 N_VALUES_MAX = (1 << 20) + 4096
-"""Lists, objects and what they hold, in a body: the largest prompt and more. Each takes some 60 bytes, and but three of
-the body; no other thread runs while they are parsed."""
+"""Commas and opening brackets of a body, which are about as many as its values: room for the largest prompt. A value
+takes some 60 bytes of memory, though perhaps three of the body, and no other thread runs while values are parsed."""
 N_EMBEDDINGS_MAX = 2048
 """Texts of a request for embeddings: OpenAI's limit."""
 N_FLOATS_MAX = 1 << 24
@@ -48,7 +48,7 @@ class Limit:
     n_entries: int | None = None
     """Of a list or an object."""
     n_bytes: int | None = None
-    """Of all its text in UTF-8, but for files."""
+    """Of all its text in UTF-8, without files."""
     n_values: int | None = None
     """Of all lists and objects in it, at any depth, together."""
     largest: int | None = None

@@ -135,7 +135,7 @@ def _host_of(headers: Headers) -> str:
 
 
 async def _in_time(work: Awaitable[None], seconds: float) -> None:
-    """Wait for something that mostly is done at once. `asyncio.wait_for` would make a task of it.
+    """Wait for work that is usually done at once, without the task that `asyncio.wait_for` would make.
 
     Raises:
         ClientDisconnect: it is not done in time.

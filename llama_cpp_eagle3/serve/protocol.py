@@ -45,7 +45,7 @@ class Protocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(_HEADER_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; the limit is looked at between two reads, and the first one may hold the end of another request."""
+        """Receive bytes. The limit is checked after each read; the first may hold the end of another request."""
         self._n_waste += len(data)
         super().data_received(data)
         if self._n_waste > _N_HEADER_MAX and not self.transport.is_closing():

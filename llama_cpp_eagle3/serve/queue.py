@@ -38,7 +38,7 @@ class Queue:
     async def place(self, n: int = 0) -> AsyncIterator[Place]:
         """What a request holds until it has been prepared. n: its sequences, if it is known how many.
 
-        An error ends what has been started in the place.
+        An error cancels the answers that were started in it.
 
         Raises:
             ApiError: as `Place.take`.

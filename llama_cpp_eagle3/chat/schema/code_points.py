@@ -34,7 +34,7 @@ def union(*sets: Ranges) -> Ranges:
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """All other code points, but for surrogates, which are no characters."""
+    """All other code points, without surrogates, which are no characters."""
     found, start = [], 0
     for low, high in union(ranges, _SURROGATES):
         if start < low:

@@ -39,7 +39,7 @@ class Core:
     multiples: tuple[Fraction, ...] = ()
     properties: dict[str, Schemas] = field(default_factory=dict)
     is_listed: bool = False
-    """Whether it lists properties, be it none: others are not written then, unless it asks for them."""
+    """Whether it has a list of properties, even an empty one: others are then written only if it asks for them."""
     required: tuple[str, ...] = ()
     by_pattern: tuple[tuple[str, Schemas], ...] = ()
     """Of properties whose names match."""

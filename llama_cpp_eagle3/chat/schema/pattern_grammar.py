@@ -99,7 +99,7 @@ class _Writer:
             if short:
                 escapes = union([(ord(e), ord(e)) for e in (json.dumps(c)[2] for c in short)])
                 found.append(f'("\\\\" {characters(escapes)})')
-        if not found:  # control characters that nobody means who excludes some others
+        if not found:  # control characters: a negated class has them, but hardly anybody means them
             rest = common(of.sure, _CONTROLS)
             codes = [code for low, high in rest for code in range(low, high + 1)]
             found = [literal(f"\\u{code:04x}") if self.in_json else characters([(code, code)]) for code in codes]
