@@ -89,6 +89,10 @@ def _run(command: str, argv: Sequence[str]) -> int:
         parser.shorten_usage()
         args = parser.parse_args(argv)
         show_llama_cpp(getattr(args, "verbose", False))
+        if getattr(args, "list_devices", False):
+            from .model import list_devices
+
+            return list_devices()
         return int(module.run(args))
     except KeyboardInterrupt:
         return 130

@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 from ..extras import extra
-from .model import list_devices
 from .parser import Parser
 from .server_options import add_server_flags
 
@@ -35,8 +34,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.list_devices:
-        return list_devices()
     with extra("serve"):
         from .run_batch import run_batch
     return run_batch(args)

@@ -16,7 +16,7 @@ from ..draft.costs import Costs, DraftCosts, measure_types, save_costs
 from ..ggml_types import type_name
 from ..model import cpu_kernels
 from .flags import LOAD, LOG
-from .model import list_devices, load_model, resolve_pair
+from .model import load_model, resolve_pair
 from .parser import Parser
 
 
@@ -31,8 +31,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, keep and print."""
-    if args.list_devices:
-        return list_devices()
     if args.target is not None and args.model is not None:
         raise ValueError("give the target once: as MODEL or with -m")
     if not args.seconds > 0:

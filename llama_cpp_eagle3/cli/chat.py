@@ -19,7 +19,7 @@ from ..llama import Eagle3Llama
 from .conversation import Conversation, Piece
 from .flags import CONVERSATION, LOAD, LOG, REFUSED, REFUSED_BY_CHAT, SAMPLING, TEMPLATE
 from .flags.chat import template_of
-from .model import calibrate, list_devices, load_model, resolve_pair
+from .model import calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
 from .sources import head_of
@@ -54,8 +54,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.list_devices:
-        return list_devices()
     if not args.conversation:
         raise ValueError("a chat is a conversation: `speculative-simple` goes on with a text")
     first = _first(args)

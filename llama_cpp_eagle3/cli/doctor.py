@@ -14,7 +14,7 @@ from ..doctor.pair import judge_trial, try_text
 from ..draft.costs import Costs, load_costs, measure_types, save_costs
 from ..errors import Eagle3Error
 from .flags import LOAD, LOG
-from .model import list_devices, load_model, resolve_pair
+from .model import load_model, resolve_pair
 from .parser import Parser
 from .sources import draft_paths, head_of
 
@@ -38,8 +38,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print all findings; the worst one decides the exit status."""
-    if args.list_devices:
-        return list_devices()
     if args.predict < 1:
         raise ValueError(f"expected -n >= 1, found {args.predict}")
     report = _Report()

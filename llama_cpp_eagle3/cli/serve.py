@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from ..extras import extra
-from .model import list_devices, resolve_pair
+from .model import resolve_pair
 from .parser import Parser
 from .server_options import add_server_flags, serve_options
 
@@ -27,8 +27,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError, OSError, RuntimeError: it cannot be started; no port was open.
     """
-    if args.list_devices:
-        return list_devices()
     with extra("serve"):
         from ..serve.log_lines import configure
         from ..serve.run import bind

@@ -20,7 +20,7 @@ from ..log import progress_bar
 from ..media import Prompt, read_media
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
-from .model import BAR, calibrate, list_devices, load_model, resolve_pair
+from .model import BAR, calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
 from .sources import drafts_by_block, head_of
@@ -57,8 +57,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.list_devices:
-        return list_devices()
     if resolve_pair(args) and args.prompt is args.file is args.binary_file is None:
         args.prompt, args.escape = _DEMO_PROMPT, False
         if args.repeat_penalty is None:

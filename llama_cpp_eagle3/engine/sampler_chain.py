@@ -134,11 +134,6 @@ class SamplerChain:
 
     def _grammar_link(self) -> Any:
         """The grammar, and what looks after the reasoning; both have seen the end of the prompt."""
-        link = self._make_grammar_link()
-        self._rules_address = _address(link)
-        return link
-
-    def _make_grammar_link(self) -> Any:
         s = self._sampling
         vocab = _address(self._vocab.pointer)
         grammar = 0
@@ -160,14 +155,13 @@ class SamplerChain:
 
                 r = s.reasoning
                 budget = min(r.budget, 2**31 - 1) if r.budget >= 0 else 2**31 - 1
-                return _pointer(
-                    reasoning_sampler(
-                        vocab, grammar, s.grammar_lazy, r.start, r.ends, r.forced, budget, s.grammar_prefill
-                    )
+                grammar = reasoning_sampler(
+                    vocab, grammar, s.grammar_lazy, r.start, r.ends, r.forced, budget, s.grammar_prefill
                 )
         except BaseException:
             lib.llama_sampler_free(_pointer(grammar))
             raise
+        self._rules_address = grammar
         return _pointer(grammar)
 
     def _budget_link(self) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import FeatureTap, Policy, Target, local_accelerators
+from .._core import Policy, Target, local_accelerators
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..draft.costs import experts_of, have_policy, keep_corrections, load_costs, machine, why_not
 from ..draft.head import Head
@@ -171,11 +171,6 @@ class LoadedModel:
             self._log(f"prefix cache: {found} of at most {stats.n_file_bytes_max >> 20} MiB in '{folder}'")
 
     # what it is
-
-    @property
-    def tap(self) -> FeatureTap | None:
-        """The tap that reads the target's hidden states; None without a head."""
-        return self._loading.tap
 
     @property
     def pair_id(self) -> tuple[str, str]:

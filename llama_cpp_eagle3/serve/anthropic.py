@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from ..chat import ChatParams, LeftOut, read_messages
-from ..chat.message import GrowingMessage
 from ..engine import Output
 from .answer import Answer, Progress
 from .anthropic_schema import MessagesRequest, ToolChoice
@@ -102,9 +101,8 @@ class MessagesReply(NamedEvents):
         return self.encode(anthropic_error(e))
 
     def __init__(self, server: Server, answers: list[Answer], params: ChatParams, stop_sequences: list[str]):
-        super().__init__(server, answers, "msg_")
+        super().__init__(server, answers, params, "msg_")
         self._stop_sequences = stop_sequences
-        self._message = GrowingMessage(params)
         self._has_begun = False
         self._block: tuple[str, int] | None = None
         """The block that is open: its type, and the number of its call."""
@@ -123,23 +121,21 @@ class MessagesReply(NamedEvents):
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """What the token adds to the message's blocks."""
-        return [*self._begin(answer), *self._deltas(output.text, True)]
+        return [*self._begin(answer), *self.deltas(output.text, True)]
 
     def end(self, answer: Answer, text: str) -> list[Any]:
         """The ends of the last block and of the message."""
         usage = {"output_tokens": answer.n_tokens}
         return [
             *self._begin(answer),
-            *self._deltas(text, False),
+            *self.deltas(text, False),
             *self._close(),
             {"type": "message_delta", "delta": self._why(answer), "usage": usage},
             {"type": "message_stop"},
         ]
 
-    def _deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        return [event for delta in self._message.add(text, is_partial) for event in self._of_delta(delta)]
-
-    def _of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
+    def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events for one of OpenAI's deltas."""
         events = []
         if delta.get("reasoning_content"):
             events += self._open("thinking", thinking="")
@@ -195,15 +191,15 @@ class MessagesReply(NamedEvents):
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         word = answer.stopping_word
         sequence = word if word and word in self._stop_sequences else None
-        if self._message.message.get("tool_calls"):
+        if self.message.message.get("tool_calls"):
             return {"stop_reason": "tool_use", "stop_sequence": sequence}
         return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
 
     def response(self) -> Any:
         """All of it."""
         (answer,) = self.answers
-        self._message.add(answer.text, is_partial=False)
-        message = self._message.message
+        self.message.add(answer.text, is_partial=False)
+        message = self.message.message
         content: list[dict[str, Any]] = []
         if message.get("reasoning_content"):
             content.append({"type": "thinking", "thinking": message["reasoning_content"], "signature": ""})

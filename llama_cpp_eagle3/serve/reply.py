@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..chat import ChatParams
+from ..chat.message import GrowingMessage
 from ..engine import Output, Vocab
 from ..errors import ContextFullError
 from .answer import Answer, Came, Progress
@@ -183,7 +185,19 @@ def start(prepare: Prepare, server: Server, body: dict[str, Any], place: Place) 
 
 
 class NamedEvents(Reply):
-    """A reply whose events have names, those of their types."""
+    """A reply of one message, whose events have names, those of their types."""
+
+    def __init__(self, server: Server, answers: list[Answer], params: ChatParams, prefix: str):
+        super().__init__(server, answers, prefix)
+        self.message = GrowingMessage(params)
+
+    def deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
+        """A stream's events for what a text adds to the message."""
+        return [event for delta in self.message.add(text, is_partial) for event in self.of_delta(delta)]
+
+    @abstractmethod
+    def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events for one of OpenAI's deltas."""
 
     @staticmethod
     def encode(data: Any) -> bytes:

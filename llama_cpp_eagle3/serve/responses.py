@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from ..chat import ChatParams, LeftOut
-from ..chat.message import GrowingMessage
 from ..engine import Output
 from .answer import Answer, Progress
 from .chat import count_tokens as count_chat_tokens
@@ -70,8 +69,7 @@ class ResponsesReply(NamedEvents):
     """OpenAI's objects and numbered events of a response."""
 
     def __init__(self, server: Server, answers: list[Answer], params: ChatParams):
-        super().__init__(server, answers, "resp_")
-        self._message = GrowingMessage(params)
+        super().__init__(server, answers, params, "resp_")
         self._reasoning_id, self._message_id = f"rs_{random_id()}", f"msg_{random_id()}"
         self._calls: list[dict[str, str]] = []
         self._begun: set[str] = set()
@@ -91,14 +89,11 @@ class ResponsesReply(NamedEvents):
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """What the token adds to the response's items."""
-        return self._numbered([*self._begin(), *self._deltas(output.text, True)], timings)
+        return self._numbered([*self._begin(), *self.deltas(output.text, True)], timings)
 
     def end(self, answer: Answer, text: str) -> list[Any]:
         """The ends of all items and of the response."""
-        return self._numbered([*self._begin(), *self._deltas(text, False), *self._finish(answer)], None)
-
-    def _deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        return [event for delta in self._message.add(text, is_partial) for event in self._of_delta(delta)]
+        return self._numbered([*self._begin(), *self.deltas(text, False), *self._finish(answer)], None)
 
     def _numbered(self, events: list[dict[str, Any]], timings: dict[str, Any] | None) -> list[Any]:
         if events and timings is not None:
@@ -115,7 +110,8 @@ class ResponsesReply(NamedEvents):
         state = self._object("in_progress", [])
         return [{"type": f"response.{name}", "response": state} for name in ("created", "in_progress")]
 
-    def _of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
+    def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events for one of OpenAI's deltas."""
         events: list[dict[str, Any]] = []
         if delta.get("reasoning_content"):
             if "reasoning" not in self._begun:
@@ -183,7 +179,7 @@ class ResponsesReply(NamedEvents):
         return events
 
     def _output(self) -> list[dict[str, Any]]:
-        message = self._message.message
+        message = self.message.message
         output: list[dict[str, Any]] = []
         if message.get("reasoning_content"):
             content = [{"type": "reasoning_text", "text": message["reasoning_content"]}]
@@ -228,6 +224,6 @@ class ResponsesReply(NamedEvents):
     def response(self) -> Any:
         """The whole response."""
         answer = self.answers[0]
-        self._message.add(answer.text, is_partial=False)
+        self.message.add(answer.text, is_partial=False)
         status = "completed" if answer.finish_reason == "stop" else "incomplete"
         return {**self._object(status, self._output()), **answer.figures()}
