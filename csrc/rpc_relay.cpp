@@ -31,39 +31,52 @@ constexpr size_t n_chunk = 1 << 18;
 
 // what a server answers to a command
 struct answer {
+    uint8_t  command;
     uint64_t size;
-    uint64_t value; // of its first bytes, where the server is lost
+    uint64_t value;     // of its first bytes, where the server is lost
+    uint64_t asked = 0; // of a buffer, its size
 };
+
+// Whether ggml can go on with the first numbers of an answer: it divides by an alignment and rounds sizes up to it, and
+// asserts that a buffer is somewhere, and as large as was asked for
+bool is_possible(const answer & a, const uint64_t (&values)[2]) {
+    switch (a.command) {
+        case 0: return values[0] == 0 || values[1] >= a.asked;
+        case 1: return values[0] != 0 && (values[0] & (values[0] - 1)) == 0 && values[0] <= 1 << 20;
+        case 3: return values[0] != 0;
+        default: return true;
+    }
+}
 
 // Requests are a command (1 byte), a size (8 bytes) and so many bytes; answers are a size and so many bytes (enum
 // rpc_cmd of ggml-rpc.cpp). Nothing where there is no answer.
 std::optional<answer> answer_to(uint8_t command, const std::vector<char> & body) {
-    uint64_t last = 0; // of a question for a tensor, its size
+    uint64_t last = 0; // of a question for a tensor or a buffer, its size
     if (body.size() >= sizeof(last)) {
         memcpy(&last, body.data() + body.size() - sizeof(last), sizeof(last));
     }
     switch (command) {
         case 0: // a buffer: none can be had
-            return answer{ 16, 0 };
-        case 1: // an alignment, which ggml keeps and divides by
-            return answer{ 8, 256 };
+            return answer{ command, 16, 0, last };
+        case 1: // an alignment, which ggml keeps
+            return answer{ command, 8, 256 };
         case 2: // the largest size of a buffer, which ggml keeps
-            return answer{ 8, UINT64_MAX };
-        case 3: // where a buffer begins, which must not be null
-            return answer{ 8, 4096 };
+            return answer{ command, 8, UINT64_MAX };
+        case 3: // where a buffer begins
+            return answer{ command, 8, 4096 };
         case 7: // is the tensor of that hash there?
         case 9: // was it copied?
-            return answer{ 1, 0 };
+            return answer{ command, 1, 0 };
         case 8: // a tensor
-            return answer{ last, 0 };
+            return answer{ command, last, 0 };
         case 11: // memory, free and all
-            return answer{ 16, 0 };
+            return answer{ command, 16, 0 };
         case 13: // what a tensor takes
-            return answer{ 8, 0 };
+            return answer{ command, 8, 0 };
         case 14: // who are you?
-            return answer{ 28, 0 };
+            return answer{ command, 28, 0 };
         case 15: // how many devices?
-            return answer{ 4, 0 };
+            return answer{ command, 4, 0 };
         default: return std::nullopt;
     }
 }
@@ -220,9 +233,18 @@ struct rpc_relay::connection {
         memcpy(buffer.data(), &a.size, n_head);
         uint64_t done = 0;
         do {
-            char *       data = buffer.data() + n_head;
-            const size_t n    = std::min<uint64_t>(a.size - done, buffer.size() - n_head);
-            if (is_lost || !receive(server, data, n)) {
+            char *       data     = buffer.data() + n_head;
+            const size_t n        = std::min<uint64_t>(a.size - done, buffer.size() - n_head);
+            bool         is_right = !is_lost && receive(server, data, n);
+            if (is_right && a.size <= sizeof(uint64_t[2])) {
+                uint64_t values[2] = {};
+                memcpy(values, data, n);
+                is_right = is_possible(a, values);
+                if (!is_right) {
+                    lose();
+                }
+            }
+            if (!is_right) {
                 note_end();
                 memset(data, 0, n);
                 if (done == 0) {

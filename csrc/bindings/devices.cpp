@@ -56,14 +56,16 @@ void register_devices(py::module_ & m) {
         .def_property_readonly(
             "address", [](const py_device & self) { return reinterpret_cast<uintptr_t>(self.dev); },
             "Of the ggml_backend_dev_t.")
-        .def_property_readonly(
-            "memory",
-            [](const py_device & self) {
-                size_t free = 0, total = 0;
-                ggml_backend_dev_memory(self.dev, &free, &total);
-                return std::make_pair(free, total);
-            },
-            "Bytes that are free, and all.")
+        .def_property_readonly("memory",
+                               py::cpp_function(
+                                   [](const py_device & self) {
+                                       size_t free = 0, total = 0;
+                                       ggml_backend_dev_memory(self.dev, &free,
+                                                               &total); // of a ggml-rpc server, which is asked
+                                       return std::make_pair(free, total);
+                                   },
+                                   without_gil),
+                               "Bytes that are free, and all.")
         .def_property_readonly(
             "buffer_type",
             [](const py_device & self) -> std::optional<std::pair<std::string, uintptr_t>> {

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp.llama_cpp as lib
 
 from .. import cpu_build
-from .._core import local_accelerators, local_devices
-from ..errors import ModelFileError
+from .._core import Device, local_accelerators, local_devices
+from ..errors import Eagle3Error, ModelFileError
 from ..files.fingerprint import fingerprint
 from .rpc import RpcServers, find_device
 
@@ -63,8 +63,10 @@ class ModelOptions:
 
         Raises:
             ValueError: there is no such device or buffer type.
+            Eagle3Error: no device has free memory.
         """
         kept: list[Any] = []
+        devices = [*(servers.devices if servers is not None else ()), *local_accelerators()]
         if self.devices is not None:
             devices = (
                 [] if self.devices == ("none",) else [find_device(name, servers, "devices") for name in self.devices]
@@ -74,6 +76,8 @@ class ModelOptions:
         elif servers is not None:
             kept.append(servers.model_devices())
             params.devices = ctypes.cast(kept[-1], ctypes.c_void_p)
+        if params.n_gpu_layers != 0 and not (params.tensor_split and any(params.tensor_split[: len(devices)])):
+            _check_free(devices)
         if self.override_tensor:
             devices = [*local_devices(), *(servers.devices if servers is not None else ())]
             types = dict(device.buffer_type for device in devices if device.buffer_type is not None)
@@ -126,3 +130,15 @@ class ModelOptions:
         key: dict[str, Any] = {"devices": self.devices, "override_tensor": self.override_tensor}
         key["lora"] = [(fingerprint(path), scale) for path, scale in self.lora]
         return {name: value for name, value in key.items() if value} | params
+
+
+def _check_free(devices: Sequence[Device]) -> None:
+    """llama.cpp shares layers out by free memory, and divides by the sum of it."""
+    memory = [device.memory for device in devices]
+    if memory and all(free == 0 and total > 0 for free, total in memory):
+        full = ", ".join(
+            f"{device.name} (of {total / 2**30:.1f} GiB)" for device, (_, total) in zip(devices, memory, strict=True)
+        )
+        raise Eagle3Error(
+            f"expected free memory for layers, found none on {full}: end what uses it, or load with n_gpu_layers=0"
+        )

@@ -17,6 +17,7 @@ from random_arch import N_VOCAB, load_random_arch
 from rpc_counter import RpcCounter
 from rpc_server import RpcServer
 from tiny import write_target
+from tolerance import tolerance
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -46,7 +47,7 @@ def test_chains(tmp_path: Path, arch: str) -> None:
                     low.target.accept(0, list(range(n_accepted)))
             for row in range(len(tokens)):
                 assert there.target.argmax(row) == here.target.argmax(row)
-            np.testing.assert_allclose(there.tap.rows, here.tap.rows, atol=1e-5)
+            np.testing.assert_allclose(there.tap.rows, here.tap.rows, atol=tolerance(1e-5))
             text += tokens[:n_accepted]
 
 
@@ -88,7 +89,7 @@ def test_logits_stay_there_until_they_are_asked_for(tmp_path: Path) -> None:
                 low.target.argmax(3)
             low.target.set_device_argmax(0)
             low.target.decode([1, 2, 3], 0)
-            np.testing.assert_allclose(low.target.logits_all(3), want, atol=1e-6)
+            np.testing.assert_allclose(low.target.logits_all(3), want, atol=tolerance(1e-6))
 
 
 def test_logits_that_are_nan(tmp_path: Path) -> None:

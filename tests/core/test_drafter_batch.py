@@ -10,6 +10,7 @@ from lowlevel import LowLevel
 from reference import ReferenceHead
 from reference_tree import Paths
 from tiny import write_head
+from tolerance import tolerance
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
@@ -78,7 +79,7 @@ def test_probabilities_of_sequences_side_by_side(name, tiny_target, model_addres
         for parent, token, p, depth, seq_id in nodes:
             path = (nodes[parent][1],) if depth == 2 else ()
             assert (nodes[parent][4] == seq_id) or depth == 1
-            assert p == pytest.approx(paths[seq_id].probs(path)[token], abs=1e-5)
+            assert p == pytest.approx(paths[seq_id].probs(path)[token], abs=tolerance(1e-5))
 
 
 def test_chains_that_end_at_different_depths(sides):

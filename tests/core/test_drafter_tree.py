@@ -9,6 +9,7 @@ from llama_cpp_eagle3.engine.draft import Draft
 from reference import ReferenceHead
 from reference_tree import Paths, eagle2, paths_of
 from tiny import write_head
+from tolerance import tolerance
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
@@ -29,11 +30,11 @@ def check_tree(side, id_last, depth, top_k, n_tokens):
     found = paths_of(draft)
     assert len(set(found)) == len(found) == len(draft)
     for path, p in zip(found, draft.probs, strict=True):
-        assert p == pytest.approx(paths.probs(path[:-1])[path[-1]], abs=1e-5)
+        assert p == pytest.approx(paths.probs(path[:-1])[path[-1]], abs=tolerance(1e-5))
         assert len(path) <= depth
     # not the nodes themselves: two that are equally probable may be taken for each other
     want = eagle2(paths, depth, top_k, n_tokens)
-    assert sorted(map(paths.score, found)) == pytest.approx(sorted(map(paths.score, want)), abs=1e-3)
+    assert sorted(map(paths.score, found)) == pytest.approx(sorted(map(paths.score, want)), abs=tolerance(1e-3))
     return draft
 
 
@@ -192,7 +193,7 @@ def test_nodes_of_several_sequences_expanded_in_any_order(tiny_target, tiny_head
             found.append((seq_id, path))
             assert depth == len(path)
             assert parent < 0 or found[parent][0] == seq_id
-            assert p == pytest.approx(paths[seq_id].probs(path[:-1])[token], abs=1e-5)
+            assert p == pytest.approx(paths[seq_id].probs(path[:-1])[token], abs=tolerance(1e-5))
         # the children of a node are its best ones, the best first
         for i in (-1, *expanded):
             for seq_id in which:
@@ -200,7 +201,7 @@ def test_nodes_of_several_sequences_expanded_in_any_order(tiny_target, tiny_head
                 path = () if i < 0 else found[i][1]
                 if children:
                     want = [paths[seq_id].probs(path)[t] for t in paths[seq_id].best(path, len(children))]
-                    assert [n[2] for n in children] == pytest.approx(want, abs=1e-5)
+                    assert [n[2] for n in children] == pytest.approx(want, abs=tolerance(1e-5))
 
 
 def test_bad_calls_change_nothing(side):

@@ -7,6 +7,7 @@ from head_variants import VARIANTS
 from reference import ReferenceHead
 from reference_tree import Paths
 from tiny import write_head, write_target
+from tolerance import tolerance
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
@@ -54,7 +55,7 @@ def test_tables_of_any_type(ftype, own_embd, n_vocab_dft, model_address, tiny_di
         for id_last in range(10):
             want = draft_chain(stepwise, id_last, 7)
             assert draft_chain(unrolled, id_last, 7) == want
-            assert unrolled.draft_logits == pytest.approx(stepwise.draft_logits, abs=1e-5)
+            assert unrolled.draft_logits == pytest.approx(stepwise.draft_logits, abs=tolerance(1e-5))
 
 
 def test_p_min_ends_unrolled_chains(tiny_target, tiny_head, model_address):
@@ -88,7 +89,7 @@ def test_nodes_of_an_unrolled_chain(tiny_target, tiny_head, model_address):
     for parent, token, p, depth, seq_id in drafter.nodes:
         found.append((*(found[parent] if parent >= 0 else ()), token))
         assert depth == len(found[-1])
-        assert p == pytest.approx(paths[seq_id].probs(found[-1][:-1])[token], abs=1e-5)
+        assert p == pytest.approx(paths[seq_id].probs(found[-1][:-1])[token], abs=tolerance(1e-5))
     for side in sides:
         side.process(2, first=ids_last[side.seq_id])
         side.propose(side.token(), 5)

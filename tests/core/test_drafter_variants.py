@@ -9,6 +9,7 @@ from drafting import compare, make_drafter
 from head_variants import LINEAR, LLAMA3, VARIANTS, YARN
 from reference import ReferenceHead
 from tiny import write_head, write_target
+from tolerance import TEN_BITS, tolerance
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
@@ -21,8 +22,8 @@ def test_variant_agrees_with_the_reference(name, tiny_target, model_address, tmp
     # 16 rows a graph: the prompt takes several
     drafter = make_drafter(head, model_address(tiny_target.path), n_batch=16)
     worst = compare(drafter, ReferenceHead(head))
-    assert worst.logits < TOLERANCE
-    assert worst.states < TOLERANCE
+    assert worst.logits < tolerance(TOLERANCE)
+    assert worst.states < tolerance(TOLERANCE)
     assert worst.same_ids
 
 
@@ -193,4 +194,6 @@ def test_a_fault_would_be_seen(name, tiny_target, model_address, tmp_path):
     variant, fault = FAULTS[name]
     head = write_head(tmp_path / "head.gguf", tiny_target, **variant)
     wrong = ReferenceHead(head, **fault) if isinstance(fault, dict) else fault(head)
-    assert not compare(make_drafter(head, model_address(tiny_target.path)), wrong).agrees(2 * TOLERANCE)
+    worst = compare(make_drafter(head, model_address(tiny_target.path)), wrong)
+    # devices of ten bits cannot tell the two gelus apart
+    assert max(worst.logits, worst.states) > (2 * TOLERANCE if name == "gelu_is_tanh" else 2 * TEN_BITS.floor)

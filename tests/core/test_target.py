@@ -13,6 +13,7 @@ import pytest
 from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Error, ModelFileError, _core
 from lowlevel import LowLevel
 from tiny import write_target
+from tolerance import tolerance
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -75,7 +76,7 @@ def test_only_the_last_logits(low):
     with pytest.raises(ValueError, match="row 1 has no logits"):
         low.target.argmax(1)
     low.target.decode([1, 2, 3], 0)
-    np.testing.assert_allclose(low.target.logits(2), last, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(low.target.logits(2), last, rtol=tolerance(1e-5), atol=tolerance(1e-5))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_bad_decode(low, tokens, n_past, error, message):
     with pytest.raises(error, match=message):
         low.target.decode(tokens, n_past)
     low.target.decode([3], 2)  # and on we go
-    np.testing.assert_allclose(low.target.logits(0), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(low.target.logits(0), expected, rtol=tolerance(1e-5), atol=tolerance(1e-5))
 
 
 @pytest.mark.parametrize(

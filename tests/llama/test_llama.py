@@ -18,6 +18,7 @@ from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine.draft import Draft
 from loading import Drafts, load, load_plain, path_of, prompts, take
 from tiny import vocab, write_target
+from tolerance import tolerance
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -51,7 +52,7 @@ def same(a: Any, b: Any) -> None:
         for x, y in zip(a, b, strict=True):
             same(x, y)
     elif isinstance(a, float | np.floating):
-        assert a == pytest.approx(b, abs=1e-4)
+        assert a == pytest.approx(b, abs=tolerance(1e-4))
     else:
         assert a == b
 
@@ -185,7 +186,7 @@ def test_processors_and_criteria_see_what_llama_shows_them(both: Any) -> None:
     assert len(seen[0]) == len(seen[1]) == 11
     for (ids_a, scores_a), (ids_b, scores_b) in zip(*seen, strict=True):
         assert ids_a == ids_b
-        np.testing.assert_allclose(scores_a, scores_b, atol=1e-4)
+        np.testing.assert_allclose(scores_a, scores_b, atol=tolerance(1e-4))
 
 
 def test_criteria_get_the_logits_of_the_row(tiny_target: Any, tiny_head: Any) -> None:
@@ -208,7 +209,7 @@ def test_scores_are_llama_s(both: Any) -> None:
     plain, llm = both
     assert plain.n_tokens == llm.n_tokens
     np.testing.assert_array_equal(plain._input_ids, llm._input_ids)
-    np.testing.assert_allclose(plain._scores, llm._scores, atol=1e-4)
+    np.testing.assert_allclose(plain._scores, llm._scores, atol=tolerance(1e-4))
     assert list(plain.eval_tokens) == list(llm.eval_tokens)
 
 
@@ -360,4 +361,4 @@ def test_prefix_from_host_memory(perfect_pair: Any, logits_all: bool) -> None:
             assert llm.n_tokens == n
             assert llm.input_ids[:n].tolist() == prompt
             if logits_all:
-                np.testing.assert_allclose(llm.scores[:n], plain.scores[:n], atol=1e-4)
+                np.testing.assert_allclose(llm.scores[:n], plain.scores[:n], atol=tolerance(1e-4))

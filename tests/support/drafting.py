@@ -14,6 +14,7 @@ from llama_cpp_eagle3._core import DraftRequest, DraftShape, Policy
 from llama_cpp_eagle3.engine.draft import Draft as Drafted
 from reference import Draft, ReferenceHead
 from tiny import Head
+from tolerance import tolerance
 
 N_STEPS = 6
 
@@ -77,8 +78,8 @@ class Worst:
     states: float = 0.0
     same_ids: bool = True
 
-    def agrees(self, tolerance: float) -> bool:
-        return self.same_ids and max(self.logits, self.states) < tolerance
+    def agrees(self, of_float32: float) -> bool:
+        return self.same_ids and max(self.logits, self.states) < tolerance(of_float32)
 
 
 class SideBySide:

@@ -24,6 +24,10 @@ class Placement:
         self.endpoint, self.draft = endpoint, draft
         self._devices: Any = None
 
+    @property
+    def device_name(self) -> str:
+        return str(self.servers.devices[0].name)
+
     def load_options(self, with_draft: bool) -> dict[str, Any]:
         options: dict[str, Any] = {"rpc_servers": [self.endpoint]}
         return options | {"draft_device": self.endpoint} if with_draft and self.draft else options
@@ -42,6 +46,10 @@ class Placement:
 
 class OnGpu:
     """All of a pair on the first accelerator."""
+
+    @property
+    def device_name(self) -> str:
+        return str(_core.local_accelerators()[0].name)
 
     def load_options(self, _: bool) -> dict[str, Any]:
         return {"n_gpu_layers": -1}
@@ -73,3 +81,8 @@ def preset(params: Any) -> None:
 def draft_device() -> _core.Device | None:
     """Where a bare Drafter runs; None = on the CPU."""
     return current.draft_device() if current is not None else None
+
+
+def device_name() -> str:
+    """Of the device that is not this machine's processor, or of that."""
+    return current.device_name if current is not None else "CPU"

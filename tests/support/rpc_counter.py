@@ -11,13 +11,14 @@ from collections import Counter
 from rpc_server import HOST
 
 # vendor/llama.cpp/ggml/src/ggml-rpc/ggml-rpc.cpp: enum rpc_cmd
-_COMMANDS = {6: "set", 8: "get", 10: "compute", 16: "recompute"}
-_ALLOC, _SET = 0, 6
+_COMMANDS = {0: "alloc", 6: "set", 8: "get", 10: "compute", 16: "recompute"}
+ALLOC, ALIGNMENT, MAX_SIZE, BASE, MEMORY = 0, 1, 2, 3, 11
+_SET = 6
 
 
 class RpcCounter:
-    """Passes one connection at a time on to a server. `n` counts its commands: set, get, compute, recompute, other;
-    and the bytes of the answers."""
+    """Passes one connection at a time on to a server. `n` counts its commands: alloc, set, get, compute, recompute,
+    other; and the bytes of the answers."""
 
     def __init__(self, endpoint: str):
         host, port = endpoint.split(":")
@@ -31,6 +32,9 @@ class RpcCounter:
         """Commands "set" after which the connection is closed."""
         self.n_buffers_max: int | None = None
         """Buffers that can be had."""
+        self.says: dict[int, bytes] = {}
+        """Command -> what the server's answer to it begins with instead."""
+        self._said = b""
         self._n_buffers = 0
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -51,8 +55,9 @@ class RpcCounter:
                     if self.n_sets_max is not None and n_sets > self.n_sets_max:
                         client.shutdown(socket.SHUT_RDWR)
                         break
-                    if command == _ALLOC and self._is_full():
+                    if command == ALLOC and self._is_full():
                         body = body[:4] + struct.pack("<Q", 1 << 60)  # the server says that it does not have it
+                    self._said = self.says.get(command, b"")
                     with contextlib.suppress(OSError):  # it was stopped
                         server.sendall(head + body)
             with contextlib.suppress(OSError):
@@ -67,6 +72,7 @@ class RpcCounter:
             while len(head := answers.read(8)) == 8:
                 (size,) = struct.unpack("<Q", head)
                 data = answers.read(size)
+                data = self._said + data[len(self._said) :]
                 self.n["bytes"] += len(head) + len(data)
                 lie, self.lie = self.lie, ""
                 if lie == "closed":
@@ -75,3 +81,4 @@ class RpcCounter:
                     return
                 size += {"": 0, "short": -1, "long": 1}[lie]
                 client.sendall(struct.pack("<Q", size) + data)
+            client.shutdown(socket.SHUT_RDWR)  # the server has closed it; `_run` reads from it still

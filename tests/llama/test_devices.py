@@ -1,0 +1,152 @@
+"""Devices of several kinds under one model, and devices that are not what they say."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+import rpc_counter
+from llama_cpp_eagle3 import Eagle3Error, RpcError, _core
+from loading import load, load_plain, take
+from rpc_counter import RpcCounter
+from rpc_server import RpcServer
+
+pytestmark = [
+    pytest.mark.rpc,
+    pytest.mark.skipif(not _core.rpc_supported(), reason="llama.cpp is built without ggml-rpc"),
+]
+
+PROMPT = [1, 2, 3]
+LARGE = struct.pack("<2Q", 1 << 50, 1 << 50)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_target: Any) -> list[int]:
+    """What plain llama_cpp says on this machine."""
+    with closing(load_plain(tiny_target)) as llm:
+        return take(llm, PROMPT, 40)
+
+
+@pytest.fixture
+def counter(rpc_server: RpcServer) -> RpcCounter:
+    """A device whose answers can be other ones."""
+    return RpcCounter(rpc_server.endpoint)
+
+
+def n_passes(counter: RpcCounter) -> int:
+    return counter.n["compute"] + counter.n["recompute"]
+
+
+@pytest.mark.parametrize("n_gpu_layers", [2, -1], ids=["the CPU besides", "all layers"])
+@pytest.mark.parametrize("draft", ["chain", "tree", "auto"])
+def test_a_target_on_two_devices_and_a_drafter_on_a_third(
+    tiny_target: Any, tiny_head: Any, expected: list[int], draft: str, n_gpu_layers: int
+) -> None:
+    """One of the two has another alignment, and small buffers."""
+    with RpcServer() as first, RpcServer() as second, RpcServer() as third:
+        devices = [RpcCounter(server.endpoint) for server in (first, second, third)]
+        devices[0].says[rpc_counter.ALIGNMENT] = struct.pack("<Q", 64)
+        devices[0].says[rpc_counter.MAX_SIZE] = struct.pack("<Q", 1 << 16)
+        options: dict[str, Any] = {
+            "rpc_servers": [device.endpoint for device in devices],
+            "draft_device": devices[2].endpoint,
+            "tensor_split": [1.0, 1.0, 0.0],
+            "n_gpu_layers": n_gpu_layers,
+            "draft": draft,
+        }
+        with closing(load(tiny_target, tiny_head, **options)) as llm:
+            assert llm.drafters[0].device.startswith("RPC")
+            for device in devices:
+                device.n.clear()
+            assert take(llm, PROMPT, 40) == expected
+            assert llm.stats.drafted > 0 or draft == "auto"
+        assert all(n_passes(device) > 0 for device in devices[:2])
+        assert n_passes(devices[2]) > 0 or draft == "auto"
+
+
+def test_a_device_that_reports_more_memory_than_it_has(
+    tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, counter: RpcCounter, expected: list[int]
+) -> None:
+    """llama.cpp shares layers out by what is reported: nearly all go to that device."""
+    counter.says[rpc_counter.MEMORY] = LARGE
+    counter.n_buffers_max = 0
+    with RpcServer() as other:
+        servers = [counter.endpoint, other.endpoint]
+        for device in servers:
+            with pytest.raises(ValueError, match=r"unable to allocate RPC\d+\[.*\] buffer"):
+                load(tiny_target, tiny_head, rpc_servers=servers, draft_device=device)
+        counter.n_buffers_max = None
+        with closing(load(tiny_target, tiny_head, rpc_servers=servers, draft_device=counter.endpoint)) as llm:
+            assert take(llm, PROMPT, 40) == expected
+
+
+@pytest.mark.parametrize("memory", [(0, 0), (1 << 30, 0), (2**64 - 1, 2**64 - 1)])
+def test_a_device_that_does_not_know_its_memory(
+    tiny_target: Any, tiny_head: Any, counter: RpcCounter, expected: list[int], memory: tuple[int, int]
+) -> None:
+    counter.says[rpc_counter.MEMORY] = struct.pack("<2Q", *memory)
+    options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
+    with closing(load(tiny_target, tiny_head, **options)) as llm:
+        assert take(llm, PROMPT, 40) == expected
+
+
+def test_devices_without_free_memory(
+    tiny_target: Any, tiny_head: Any, counter: RpcCounter, expected: list[int]
+) -> None:
+    """llama.cpp would share layers out by shares that are no numbers; with shares that are given it does not ask."""
+    counter.says[rpc_counter.MEMORY] = struct.pack("<2Q", 0, 3 << 29)
+    options: dict[str, Any] = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
+    with pytest.raises(Eagle3Error, match=r"found none on RPC\d+ \(of 1\.5 GiB\)"):
+        load(tiny_target, tiny_head, **options)
+    for more in ({"n_gpu_layers": 0}, {"tensor_split": [1.0]}):
+        with closing(load(tiny_target, tiny_head, **options, **more)) as llm:
+            assert take(llm, PROMPT, 40) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "values"),
+    [
+        (rpc_counter.ALIGNMENT, (0,)),
+        (rpc_counter.ALIGNMENT, (3,)),
+        (rpc_counter.ALIGNMENT, (1 << 63,)),
+        (rpc_counter.ALLOC, (4096, 16)),
+        (rpc_counter.BASE, (0,)),
+    ],
+    ids=["no alignment", "an odd one", "a huge one", "less memory than asked for", "memory at null"],
+)
+def test_a_device_whose_limits_cannot_be(
+    tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expected: list[int], command: int, values: tuple[int, ...]
+) -> None:
+    """ggml divides by an alignment, and asserts that memory has what was asked for."""
+    counter = RpcCounter(rpc_server.endpoint)
+    counter.says[command] = struct.pack(f"<{len(values)}Q", *values)
+    options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
+    with pytest.raises(RpcError, match="was lost"):
+        load(tiny_target, tiny_head, **options)
+    with closing(load(tiny_target, tiny_head, rpc_servers=rpc_server.endpoint)) as llm:
+        assert take(llm, PROMPT, 40) == expected
+
+
+def test_a_device_that_has_no_more_memory_while_others_wait(
+    tiny_target: Any, tiny_head: Any, counter: RpcCounter
+) -> None:
+    """A load or a pass that needs one more buffer fails by name; the model is closed, and the next one answers."""
+    options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint, "n_parallel": 2, "n_ctx": 1024}
+
+    def answer() -> list[list[int]]:
+        with closing(load(tiny_target, tiny_head, **options)) as llm:
+            outputs = llm.generate_batch([PROMPT, [4, 5]], max_tokens=20, temperature=0.0)
+        return [output.tokens for output in outputs]
+
+    texts = answer()
+    n_buffers = counter.n["alloc"]
+    assert n_buffers > 4
+    for counter.n_buffers_max in range(1, n_buffers, 3):
+        with pytest.raises((Eagle3Error, ValueError, RuntimeError), match=r"memory|allocate") as e:
+            answer()
+        assert not isinstance(e.value, RpcError)
+    counter.n_buffers_max = n_buffers
+    assert answer() == texts
