@@ -53,6 +53,7 @@ class Context:
         params.type_v = TYPES[kv] if flash else TYPES["f16"]
         self.ctx = lib.llama_init_from_model(model, params)
         self.memory = lib.llama_get_memory(self.ctx)
+        self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         self.batch = lib.llama_batch_init(N_BATCH, 0, 1)
         self.n = 0
 
@@ -61,7 +62,7 @@ class Context:
         batch = self.batch
         batch.n_tokens = n
         for i in range(n):
-            batch.token[i], batch.pos[i] = 1000 + i * 7919 % 50000, self.n + i
+            batch.token[i], batch.pos[i] = i * 7919 % self.n_vocab, self.n + i
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, n <= 16 or i == n - 1
         start = perf_counter()
         if lib.llama_decode(self.ctx, batch):

@@ -351,6 +351,15 @@ class Target:
         """Whether the sequences share their cells, rather than having as many each."""
 
     @property
+    def kernel_sides(self) -> dict[tuple[str, str, str], int]:
+        """[what, why, type]: operations whose rows depend on others where ggml computes them, when it was made.
+
+        what: products, attention or recurrence. why: empty if our kernels compute them, or else: device, adapter,
+        source (of the weights, or of queries, no kernel), type (of the cache), rows (too many) or shape. type: of
+        the weights, or of the cache.
+        """
+
+    @property
     def logits_are_remote(self) -> bool:
         """Whether logits are computed on a device whose memory the host cannot read."""
 

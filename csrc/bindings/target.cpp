@@ -2,6 +2,7 @@
 
 #include "busy_flag.h"
 #include "error.h"
+#include "kernels/batch_invariance.h"
 #include "module.h"
 #include "nogil.h"
 #include "target/graph_check.h"
@@ -9,10 +10,14 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <map>
 #include <new>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 namespace eagle3::python {
 
@@ -23,20 +28,40 @@ using pos_t     = std::vector<llama_pos>;
 using seq_ids_t = std::vector<llama_seq_id>;
 using seqs_t    = std::vector<seq_ids_t>;
 
+// [what, why ggml computes it (empty: our kernels do), type]: how many operations of a graph
+using sides_t = std::map<std::tuple<std::string, std::string, std::string>, int32_t>;
+
+std::tuple<std::string, std::string, std::string> names_of(const kernels::side_of_op & side) {
+    static constexpr const char * kinds[]   = { "products", "attention", "recurrence" };
+    static constexpr const char * reasons[] = { "", "device", "adapter", "source", "type", "rows", "shape" };
+    return { kinds[static_cast<int>(side.of)], reasons[static_cast<int>(side.why)], ggml_type_name(side.type) };
+}
+
 // a target and the flag that keeps a second thread out
 struct py_target {
     py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap, int32_t n_seq, int32_t n_guards) :
-        impl(checked(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq, n_guards) {}
+        impl(checked(ctx, sides), reinterpret_cast<const llama_model *>(model), tap, n_seq, n_guards) {}
 
     // before the tap changes the graphs: the buffers that llama.cpp has made for them stay as they are
-    static llama_context * checked(uintptr_t address) {
-        auto * ctx = reinterpret_cast<llama_context *>(address);
+    static llama_context * checked(uintptr_t address, sides_t & sides) {
+        auto *                 ctx = reinterpret_cast<llama_context *>(address);
+        std::array<sides_t, 2> found;
         if (ctx) {
-            check_graphs(ctx);
+            check_graphs(ctx, UINT32_MAX, [&](const ggml_tensor * node, int graph) {
+                if (const auto side = kernels::side_of(node)) {
+                    ++found[graph][names_of(*side)];
+                }
+            });
+        }
+        for (const sides_t & of_graph : found) {
+            for (const auto & [names, n] : of_graph) {
+                sides[names] = std::max(sides[names], n);
+            }
         }
         return ctx;
     }
 
+    sides_t   sides;
     target    impl;
     busy_flag busy;
 };
@@ -313,6 +338,14 @@ void register_target(py::module_ & m) {
 
             n_outputs: rows with logits that a sequence may have in a batch, at most the context's
             n_outputs_max_per_seq. 0: bring the rows here again.
+        )pbdoc")
+        .def_property_readonly(
+            "kernel_sides", [](const py_target & self) { return self.sides; }, R"pbdoc(
+            [what, why, type]: operations whose rows depend on others where ggml computes them, when it was made.
+
+            what: products, attention or recurrence. why: empty if our kernels compute them, or else: device, adapter,
+            source (of the weights, or of queries, no kernel), type (of the cache), rows (too many) or shape. type: of
+            the weights, or of the cache.
         )pbdoc")
         .def_property_readonly(
             "logits_are_remote", [](const py_target & self) { return self.impl.logits_are_remote(); },

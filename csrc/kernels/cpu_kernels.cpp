@@ -66,26 +66,27 @@ class registry : public extra_buffer_type {
 
     op_traits * get_tensor_traits(const ggml_tensor * op) override {
         const weights_table * table = table_.load(std::memory_order_acquire);
-        if (op->op == GGML_OP_SOFT_MAX) {
-            return comes_from(*table, op->src[0]) ? attention_soft_max(op) : nullptr;
-        }
-        if (op->op == GGML_OP_FLASH_ATTN_EXT) {
-            return comes_from(*table, op->src[0]) ? attention_flash(op) : nullptr;
-        }
-        if (op->op == GGML_OP_GATED_DELTA_NET) { // by beta, as queries are made of saved states too
-            return comes_from(*table, op->src[4]) ? gated_delta_net(op) : nullptr;
-        }
-        if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
+        if (!is_made_of(*table, op)) {
             return nullptr;
+        }
+        switch (op->op) {
+            case GGML_OP_SOFT_MAX: return attention_soft_max(op);
+            case GGML_OP_FLASH_ATTN_EXT: return attention_flash(op);
+            case GGML_OP_GATED_DELTA_NET: return gated_delta_net(op);
+            default: break;
         }
         const auto entry = table->find(op->src[0]);
         if (entry != table->end()) {
             return entry->second->takes(op) ? entry->second.get() : nullptr;
         }
-        return op->op == GGML_OP_MUL_MAT && comes_from(*table, op->src[1]) ? attention_product(op) : nullptr;
+        return attention_product(op);
     }
 
     bool has(const ggml_tensor * weight) const { return table_.load(std::memory_order_acquire)->count(weight) > 0; }
+
+    bool is_made_of_weights(const ggml_tensor * op) const {
+        return is_made_of(*table_.load(std::memory_order_acquire), op);
+    }
 
     template <class Change>
     void change(Change && apply) {
@@ -101,6 +102,18 @@ class registry : public extra_buffer_type {
     std::mutex                                  mutex_;
     std::vector<std::unique_ptr<weights_table>> tables_ = first_table();
     std::atomic<const weights_table *>          table_{ tables_.back().get() };
+
+    // whether it multiplies registered weights, or what was computed with them
+    static bool is_made_of(const weights_table & table, const ggml_tensor * op) {
+        switch (op->op) {
+            case GGML_OP_SOFT_MAX:
+            case GGML_OP_FLASH_ATTN_EXT: return comes_from(table, op->src[0]);
+            case GGML_OP_GATED_DELTA_NET: return comes_from(table, op->src[4]); // queries are of saved states too
+            case GGML_OP_MUL_MAT: return table.count(op->src[0]) || comes_from(table, op->src[1]);
+            case GGML_OP_MUL_MAT_ID: return table.count(op->src[0]);
+            default: return false;
+        }
+    }
 
     // whether activations were computed with registered weights: what attention makes of them is ours too
     static bool comes_from(const weights_table & table, const ggml_tensor * x) {
@@ -122,7 +135,7 @@ class registry : public extra_buffer_type {
     }
 };
 
-std::atomic<const registry *> made{ nullptr };
+std::atomic<registry *> made{ nullptr };
 
 // never freed: ggml's list keeps its address
 registry & the_registry() {
@@ -162,6 +175,16 @@ std::map<std::string, matrices> matrices_by_kernel(const matrices & weights, con
 bool is_computed(const ggml_tensor * weight) {
     const registry * found = made.load(std::memory_order_acquire);
     return found && found->has(weight);
+}
+
+bool is_registered(const ggml_tensor * op) {
+    const registry * found = made.load(std::memory_order_acquire);
+    return found && found->is_made_of_weights(op);
+}
+
+bool is_computed_by_kernel(const ggml_tensor * op) {
+    registry * found = made.load(std::memory_order_acquire);
+    return found && found->get_tensor_traits(op);
 }
 
 cpu_kernels::cpu_kernels(const matrices & weights, const row_limits & limits) {

@@ -18,6 +18,11 @@ std::map<std::string, matrices> matrices_by_kernel(const matrices & weights, con
 // Whether our kernels compute products with this weight: those of a cpu_kernels that lives
 bool is_computed(const ggml_tensor * weight);
 
+// Whether an operation multiplies such weights, or what was computed with them; and whether our kernels compute it on a
+// CPU: there are types, shapes and numbers of rows that they leave to ggml.
+bool is_registered(const ggml_tensor * op);
+bool is_computed_by_kernel(const ggml_tensor * op);
+
 // While it lives, ggml's CPU backend computes products with these weights by our kernels, where one serves, in its own
 // threads. Weights of other models in the process are computed as before.
 //

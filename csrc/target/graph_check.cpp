@@ -175,24 +175,29 @@ void check_node(const ggml_tensor * node, uint32_t n_ctx) {
 
 } // namespace
 
-void check_graphs(llama_context * ctx, uint32_t n_outputs_max) {
+void check_graphs(llama_context * ctx, uint32_t n_outputs_max,
+                  const std::function<void(const ggml_tensor * node, int graph)> & see) {
     const uint32_t n_ctx = llama_n_ctx_seq(ctx);
     if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
         return; // a vocabulary only
     }
     // the two shapes for which llama.cpp has allocated already, the larger one last, as it does: other ones would leave
     // other buffers behind
-    const uint32_t n_seqs = llama_n_seq_max(ctx);
-    for (uint32_t n_tokens : { n_seqs, std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx))) }) {
+    const uint32_t n_seqs     = llama_n_seq_max(ctx);
+    const uint32_t n_tokens[] = { n_seqs, std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx))) };
+    for (int which : { 0, 1 }) {
         ggml_cgraph * graph = nullptr;
         abort_guard   guard;
         try {
-            graph = llama_graph_reserve(ctx, n_tokens, n_seqs, std::min(n_tokens, n_outputs_max));
+            graph = llama_graph_reserve(ctx, n_tokens[which], n_seqs, std::min(n_tokens[which], n_outputs_max));
         } catch (const std::exception & e) {
             throw model_file_error(format("llama.cpp cannot build the model's graph: %s", e.what()));
         }
         for (int i = 0; graph && i < ggml_graph_n_nodes(graph); ++i) {
             check_node(ggml_graph_node(graph, i), n_ctx);
+            if (see) {
+                see(ggml_graph_node(graph, i), which);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..doctor import Finding, check_conversation, check_files, check_loaded, devices, prospects, software
-from ..doctor.pair import judge_trial, try_text
+from ..doctor.pair import judge_losses, judge_trial, try_text
 from ..draft.costs import Costs, load_costs, measure_types, save_costs
 from ..errors import Eagle3Error
 from .flags import LOAD, LOG
@@ -87,6 +87,7 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
         except Eagle3Error as e:
             report.show("", [Finding("error", f"a prompt cannot be evaluated: {e}")])
             return
+        report.show("", judge_losses(llm.loaded.losses))
         if llm.head is None:
             return
         key = llm.loaded.costs_key()

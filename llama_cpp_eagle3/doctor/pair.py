@@ -18,6 +18,7 @@ from ..engine.stats import Stats
 from ..errors import Eagle3Error
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
+from ..model.batch_invariance import Loss
 from ..model.machine import free_memory
 from ..model.pair import Pair, check_loadable
 from .finding import Finding
@@ -126,6 +127,19 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
         advice = "other types of the target (Q4_0, Q8_0) and -t may have cheaper passes over several rows"
         found.append(Finding("warning", text, f"{advice}; small models gain least"))
     return found
+
+
+def judge_losses(found: Sequence[Loss]) -> list[Finding]:
+    """What ggml computes, so that text may depend on drafts and on other sequences."""
+    lost = "rows then depend on others, so that texts part where two tokens are nearly as likely"
+    return [
+        Finding(
+            "note",
+            f"ggml computes {'in prompts ' if loss.in_prompts else ''}{loss.what}, since {loss.why}: {lost}",
+            loss.remedy,
+        )
+        for loss in found
+    ]
 
 
 def prospects(costs: Costs, are_parallel: Sequence[bool] = (False,)) -> list[Prospect]:

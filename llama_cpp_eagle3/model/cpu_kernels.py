@@ -2,7 +2,7 @@
 
 The sides sum in different orders, so the text depends on which one computes. A kernel is therefore measured once per
 machine, and what was decided is kept for every process, whatever its model and its number of threads. If other programs
-disturbed it, nothing is decided: the next process measures again.
+disturbed it, nothing is decided: ours compute, prompts too, and the next process measures again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..draft.costs import implausible, machine
 from ..files.cache_dir import cache_dir
 
 N_ROWS_MAX = 64
-"""With "auto", operations of more rows are ggml's, unless ours were measured to be faster (kernels/attention.h)."""
+"""With "auto", operations of more rows are ggml's where it was measured to be faster (kernels/attention.h)."""
 _N_ROWS_ANY = 1 << 30
 
 Times = Mapping[int, tuple[float, float]]
@@ -43,7 +44,7 @@ def decide(times: Times) -> int:
     known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
     if sum(w * times[n][0] / times[n][1] for n, w in known.items()) > sum(known.values()):
         return 0
-    ours, ggml = times.get(_N_ROWS_PROMPT, (1.0, 0.0))
+    ours, ggml = times.get(_N_ROWS_PROMPT, (0.0, 1.0))
     return _N_ROWS_ANY if ours <= ggml else N_ROWS_MAX
 
 
@@ -78,8 +79,7 @@ class KernelChoice:
         self.mode = mode
         self.times: dict[str, Times] = {}
         """Of the kernels that were measured, now or before."""
-        limit = _N_ROWS_ANY if mode == "on" else N_ROWS_MAX
-        self._limits = dict.fromkeys(fastest(cpu_kernel_names()), limit) if mode != "off" else {}
+        self._limits = dict.fromkeys(fastest(cpu_kernel_names()), _N_ROWS_ANY) if mode != "off" else {}
         self._seconds = seconds
         self._unmeasured: dict[str, str] = {}  # why
 
@@ -119,6 +119,10 @@ class KernelChoice:
         if name in self._unmeasured:
             return f" (not measured: {self._unmeasured[name]})"
         return f" ({gain(self.times[name]):.2f} times as fast as ggml's)" if name in self.times else ""
+
+    def refuses(self, type: str) -> bool:
+        """Whether ggml's own kernels were faster with weights of a ggml type."""
+        return any(re.match(rf"{type}(_\d+)?(x\d+)?/", name) for name in self.refused)
 
     @property
     def refused(self) -> list[str]:

@@ -24,6 +24,7 @@ from ..files.model_file import file_errors
 from ..files.prefix_file import Maker
 from ..files.prefix_folder import open_folder
 from ..log import without_details
+from .batch_invariance import Loss, attends, describe, losses
 from .llama_loading import LoadedLlama
 from .loading import Loading
 from .machine import free_memory
@@ -62,6 +63,7 @@ class LoadedModel:
         self._guessed: Policy | None = None  # a policy of costs that are not all measured
         with file_errors(llama.path):
             target = loading.make_target(self._ctx, self._model, log)
+        self._sides = target.kernel_sides
         draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
         self.head = self._load_head(target, draft_required)
         """The head; None without one."""
@@ -155,6 +157,8 @@ class LoadedModel:
     def _tell(self) -> None:
         """Log what runs where, and with which head."""
         self._log(self.where)
+        if self.batch_invariance:
+            self._log(self.batch_invariance)
         if self._loading.model.leaves_gpu_idle(self._model_params.n_gpu_layers):
             _log.warning(
                 "the model runs on the CPU although this machine has %s: use n_gpu_layers=-1",
@@ -222,8 +226,18 @@ class LoadedModel:
     def attention(self) -> str:
         """Whether the target has flash attention, and what computes its attention on a CPU."""
         has_flash = self._context_params.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        by = ", by our kernels" if self._loading.attends else ""
+        by = ", by our kernels" if attends(self._sides) else ""
         return f"{'flash attention' if has_flash else 'no flash attention'}{by}"
+
+    @property
+    def batch_invariance(self) -> str:
+        """One line: whether text depends on what else is in its passes, or what ggml computes, and why."""
+        return describe(self._sides, self.losses)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What ggml computes of the target, so that rows of a pass depend on others; and which setting changes that."""
+        return losses(self._sides, self._loading.kernel_choice)
 
     @property
     def _draft_device(self) -> str | None:

@@ -32,7 +32,7 @@ SIZES = (1, 2, 4, 8, 16, 128)
         # prompts are ggml's from where it is faster
         ({n: (1.0, 2.0) if n <= 16 else (2.0, 1.0) for n in SIZES}, 64),
         # there was no time for more
-        ({1: (1.0, 2.0), 2: (1.0, 2.0)}, 64),
+        ({1: (1.0, 2.0), 2: (1.0, 2.0)}, 1 << 30),
     ],
 )
 def test_one_side_for_all_passes_of_up_to_64_rows(times: dict[int, tuple[float, float]], n_rows_max: int) -> None:
