@@ -45,7 +45,7 @@ class Running(AbstractContextManager["Running"]):
         self._thread.start()
         while not self._uvicorn.started:
             time.sleep(0.005)
-        self.client = httpx.Client(base_url=self.url, timeout=30.0, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=120.0, trust_env=False)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return self.client.post(path, json=body, **options)
