@@ -69,7 +69,9 @@ struct bf16 {
     }
 };
 
-template <class format, int n_channels, int n_rows>
+// prefetches: whether the next channels' weights are asked for: those of several are more places than the processor
+// foresees by itself
+template <class format, int n_channels, int n_rows, bool prefetches>
 AVX2 void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows, float * out, int64_t ldo) {
     const size_t row_bytes = row_size(k);
     __m256       sums[n_channels][n_rows];
@@ -77,6 +79,10 @@ AVX2 void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows,
         std::fill(channel, channel + n_rows, _mm256_setzero_ps());
     }
     for (int64_t i = 0; i < k; i += format::n_inputs) {
+        for (int c = 0; prefetches && i * format::n_bytes % 64 == 0 && c < n_channels; ++c) {
+            _mm_prefetch(reinterpret_cast<const char *>(weights + format::n_bytes * ((c + n_channels) * k + i)),
+                         _MM_HINT_T0);
+        }
         for (int v = 0; v < format::n_vectors; ++v) {
             __m256 y[n_rows];
             for (int r = 0; r < n_rows; ++r) {
@@ -97,14 +103,19 @@ AVX2 void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows,
     }
 }
 
+template <class format, int n_channels, bool prefetches>
+constexpr auto tile_of(int n_rows) {
+    return n_rows == 3   ? compute_tile<format, n_channels, 3, prefetches>
+           : n_rows == 2 ? compute_tile<format, n_channels, 2, prefetches>
+                         : compute_tile<format, n_channels, 1, prefetches>;
+}
+
 template <class format, int n_channels>
 void compute_channels(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, float * out,
                       int64_t ldo) {
-    while (n_rows > 0) {
+    for (bool is_first = true; n_rows > 0; is_first = false) {
         const int  n    = n_rows >= 5 || n_rows == 3 ? 3 : n_rows >= 2 ? 2 : 1; // four are two and two
-        const auto tile = n == 3   ? compute_tile<format, n_channels, 3>
-                          : n == 2 ? compute_tile<format, n_channels, 2>
-                                   : compute_tile<format, n_channels, 1>;
+        const auto tile = is_first ? tile_of<format, n_channels, true>(n) : tile_of<format, n_channels, false>(n);
         tile(weights, k, rows, out, ldo);
         rows += n * row_size(k);
         out += n * ldo;

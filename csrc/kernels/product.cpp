@@ -12,9 +12,10 @@ namespace eagle3::kernels {
 
 namespace {
 
-constexpr int64_t N_ROWS  = 32; // of more rows, these are multiplied at a time, so that they stay in a core's cache
-constexpr size_t  N_BYTES = 1 << 17; // with so many bytes of weights
-constexpr int64_t N_OUT   = 256;     // or so many channels
+constexpr int64_t N_ROWS     = 32; // of more rows, these are multiplied at a time, so that they stay in a core's cache
+constexpr size_t  N_BYTES    = 1 << 17; // with about so many bytes of weights
+constexpr int64_t N_OUT      = 256;     // or so many channels, a multiple of
+constexpr int64_t N_CHANNELS = 8;       // that kernels compute together, at most
 
 size_t aligned(size_t n_bytes) {
     return (n_bytes + 63) / 64 * 64;
@@ -166,8 +167,10 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
 }
 
 int64_t product::n_groups_together(int64_t k) const {
-    const size_t group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, k);
-    return std::max<int64_t>(1, std::min<int64_t>(N_BYTES / group_bytes, N_OUT / kernel_.n_channels));
+    const size_t  group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, k);
+    const int64_t n_fit       = std::min<int64_t>(N_BYTES / group_bytes, N_OUT / kernel_.n_channels);
+    const int64_t n_multiple  = N_CHANNELS / kernel_.n_channels;
+    return std::max<int64_t>(1, (n_fit + n_multiple / 2) / n_multiple) * n_multiple;
 }
 
 void product::compute_groups(const ggml_tensor * w, const char * matrix, const uint8_t * rows, int64_t n_rows,
