@@ -44,7 +44,7 @@ int64_t n_rows(const ggml_tensor * node) {
 
 reason why_not_product(const ggml_tensor * node) {
     const ggml_tensor * w = node->src[0];
-    return is_of_adapter(w)                      ? reason::adapter
+    return !is_weight(w)                         ? reason::adapter
            : is_on_device(w)                     ? reason::device
            : !is_computed(w)                     ? reason::source
            : n_rows(node) > N_ATTENTION_ROWS_MAX ? reason::rows
