@@ -56,6 +56,17 @@ def test_costs_are_measured(folder: Path) -> None:
         assert 1 in step
 
 
+def test_a_quantized_cache(pair: list[str]) -> None:
+    """The small model's own K and V in Q8_0: with flash attention, which alone reads such a V."""
+    target, small = pair
+    prompt = prompts(1)[0]
+    with closing(load_plain(target)) as llm:
+        expected = take(llm, prompt, N_TOKENS)
+    with load(target, small, draft_type_k="q8_0", draft_type_v="q8_0", **CHAIN) as llm:
+        assert take(llm, prompt, N_TOKENS) == expected
+        assert llm.last_stats.accepted > N_TOKENS // 2
+
+
 def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     """Before anything is loaded, with the first difference and both files."""
     target = str(write_target(tmp_path / "target.gguf").path)
