@@ -1,6 +1,7 @@
 """What a pass costs after a long context: by depth, rows, type of K/V, flash attention and side, with floors beside.
 
     python benchmarks/depth.py [-m MODEL] [--depths 256,6144] [--rows 1,8,512] [--kv f16 q8_0] [--flash on off]
+    python benchmarks/depth.py [-m MODEL] --prompts 6144,16384 [--kv f16] [--passes 5]
 
 Both sides take turns in one process on one loaded model; a figure is the fastest of several passes. The context is
 filled with copies of its first 512 tokens, moved to the positions after them, since what a pass costs does not depend
@@ -9,6 +10,10 @@ quantizes K alone.
 
 `growth` is what a pass takes more than after the first depth. Its floor is the greater of two times: reading K and V of
 the tokens between once, and their multiply-adds at the speed of NumPy's float32 matrix products with as many threads.
+
+--prompts: seconds that whole prompts take. Of their passes of 512 rows some are timed, after contexts from nothing to
+the last pass's, and those between are interpolated, as what attention takes grows with the depth. Ours have flash
+attention; ggml's are timed with and without, and the faster one counts.
 """
 
 from __future__ import annotations
@@ -138,6 +143,52 @@ def measure(
     return best
 
 
+def measure_prompts(llm: llama_cpp.Llama, args: argparse.Namespace, kv: str) -> dict[int, dict[str, float]]:
+    """Seconds [tokens][side], of ggml's with and without flash attention."""
+    matrices = _core.model_matrices(int(llm._model.model))
+    limits = dict.fromkeys(_core.cpu_kernel_names(), 1 << 30)
+    found: dict[int, dict[str, float]] = {n: {} for n in args.prompts}
+    times: dict[str, dict[int, float]] = {}
+    for flash in (True, False):
+        context = Context(llm._model.model, max(args.prompts) + N_BATCH, kv, flash, args.threads)
+        context.decode(N_BATCH)  # the weights are read from the disk
+        last = {n: n - N_BATCH for n in args.prompts}
+        depths = {int(d) for n in args.prompts for d in np.linspace(0, last[n], args.passes)}
+        for depth in sorted(depths):
+            context.fill(depth)
+            for side in ("ours", "ggml") if flash else ("ggml",):
+                common.progress(f"{kv}, flash attention {flash}, a pass after {depth}: {side}")
+                kernels = _core.CpuKernels(matrices, limits) if side == "ours" else None
+                name = side if side == "ours" else f"ggml, flash attention {'on' if flash else 'off'}"
+                times.setdefault(name, {})[depth] = context.decode(N_BATCH)
+                if kernels is not None:
+                    kernels.close()
+        context.close()
+    for n in args.prompts:
+        for name, of_depth in times.items():
+            found[n][name] = float(np.interp(range(0, n, N_BATCH), list(of_depth), list(of_depth.values())).sum())
+    return found
+
+
+def tell_prompts(llm: llama_cpp.Llama, args: argparse.Namespace, path: str) -> None:
+    """Print a table of whole prompts."""
+    rows, data = [], {}
+    for kv in args.kv:
+        for n, seconds in measure_prompts(llm, args, kv).items():
+            ours = seconds.pop("ours")
+            best = min(seconds, key=lambda name: seconds[name])
+            rows.append(
+                [kv, n, *(f"{value:.1f}" for value in seconds.values()), f"{ours:.1f}", f"{seconds[best] / ours:.2f}"]
+            )
+            data[f"{kv}, a prompt of {n}"] = {"ours": ours, **seconds}
+    header = ["K/V", "prompt", "ggml with flash attention, s", "without", "ours, s", "the better one / ours"]
+    text = (
+        f"Seconds of a prompt in passes of {N_BATCH} rows, from {args.passes} that were timed once each.\n\n"
+        f"{table(header, rows)}"
+    )
+    common.finish(args, common.Section("depth", "Prompts by length", text, data, "depth-prompts"), [path])
+
+
 def shape(llm: llama_cpp.Llama) -> tuple[int, int, int]:
     """Multiply-adds of a row and a cell; values of K, and of V, of a cell. All layers are taken to be alike."""
     model = llm._model.model
@@ -158,10 +209,16 @@ def main() -> None:
     p.add_argument("-t", "--threads", type=int, default=n_cores())
     p.add_argument("--runs", type=int, default=5)
     p.add_argument("--runs-of-prompts", type=int, default=2, help="of passes over more than 64 rows")
+    p.add_argument("--prompts", type=numbers, metavar="N,N,...", help="time whole prompts of so many tokens instead")
+    p.add_argument("--passes", type=int, default=5, help="of each prompt that are timed")
     p.add_argument("--publish", action="store_true", help="write the figures to results/")
     args = p.parse_args()
     path = args.model if Path(args.model).exists() else str(models.fetched(args.model, common.progress))
     llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
+    if args.prompts:
+        tell_prompts(llm, args, path)
+        llm.close()
+        return
     bandwidth, rate = read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
     per_cell, n_k, n_v = shape(llm)
     first = min(args.depths)
