@@ -27,23 +27,21 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "if (n >= n_last_) {\n        set_last(n);",
         "if (on && n >= n_last_) {\n        set_last(n);",
     ),
-    ("gate.open", "source.h", "bool open() const { return open_; }", "bool open() const { return open_ || !on; }"),
-    ("gate.ask", "source.h", "return open_ || wait_-- <= 0;", "return !on || open_ || wait_-- <= 0;"),
     (
-        "gate.deviation",
+        "gate.is_open",
+        "source.h",
+        "return gates_[static_cast<size_t>(n_seqs)].is_open;",
+        "return !on || gates_[static_cast<size_t>(n_seqs)].is_open;",
+    ),
+    (
+        "gate.can_ask",
         "source.cpp",
-        "const float gain = more / std::sqrt(std::max(variance_, variance_min));",
-        "const float gain = more / (on ? std::sqrt(std::max(variance_, variance_min)) : 1.0f);",
+        "gates_[static_cast<size_t>(n_seqs)].account_us >= t_us;",
+        "(!on || gates_[static_cast<size_t>(n_seqs)].account_us >= t_us);",
     ),
-    ("gate.expected", "source.cpp", "(expected <= rival && !surprise)", "(on && expected <= rival && !surprise)"),
+    ("rent_or_buy", "planner.cpp", "if (!s.is_dear() || std::all_of", "if (!on || !s.is_dear() || std::all_of"),
     (
-        "rent_or_buy",
-        "planner.cpp",
-        "    if (!s.is_dear()) {\n        return;",
-        "    if (!on || !s.is_dear()) {\n        return;",
-    ),
-    (
-        "account",
+        "account_of_prompts",
         "source.h",
         "std::min(saved_us[static_cast<size_t>(seq_id)], account_us);",
         "std::min(saved_us[static_cast<size_t>(seq_id)], on ? account_us : 1e30f);",
@@ -53,6 +51,18 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "payoff.cpp",
         "* std::max(1.0f, speedup_tokens_ / speedup_time_);",
         "* (on ? std::max(1.0f, speedup_tokens_ / speedup_time_) : 1.0f);",
+    ),
+    (
+        "payoff.other_time",
+        "payoff.cpp",
+        "t_other_us_ += rate *",
+        "t_other_us_ += (on ? rate : 0.0f) *",
+    ),
+    (
+        "gate.right",
+        "planner.cpp",
+        "step_.n_right > 0 ? 0.0f : unverified",
+        "step_.n_right > 0 && on ? 0.0f : unverified",
     ),
     ("payoff.goes_on", "payoff.cpp", "if (goes_on) {", "if (on && goes_on) {"),
     (
@@ -70,10 +80,9 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "may_wait",
         "planner.cpp",
-        "found |= !is_asked ||",
-        "found |= on && !is_asked ||",
+        "s.is_dear() || !is_worth(s.index, n_seqs) ?",
+        "s.is_dear() || (on && !is_worth(s.index, n_seqs)) ?",
     ),
-    ("one_in_four", "planner.cpp", "return n * 0x9E3779B9u < 1u << 30;", "return on && n * 0x9E3779B9u < 1u << 30;"),
     ("first_graph_steps", "planner.cpp", "if (n_most > 1 &&", "if (on && n_most > 1 &&"),
     (
         "narrow_levels",
@@ -96,29 +105,24 @@ SWITCHES: list[tuple[str, str, str, str]] = [
 ]
 """(name, file, source, source with a condition `on`), for what no constant can switch off."""
 
-WEIGHTS = ("slope", "depth", "best", "other", "sequence")
+WEIGHTS = ("slope", "depth", "best")
 
 MECHANISMS: dict[str, dict[str, float]] = {
-    name: {name: 0.0} for name, *_ in SWITCHES if name not in ("gate.open", "gate.ask")
+    name: {name: 0.0} for name, *_ in SWITCHES if name not in ("gate.is_open", "gate.can_ask")
 }
 for name in WEIGHTS:
     MECHANISMS[f"acceptance.{name}"] = {f"acceptance.prior_{name}": 1e-9}
 MECHANISMS["acceptance"] = {k: v for name in WEIGHTS for k, v in MECHANISMS[f"acceptance.{name}"].items()}
 MECHANISMS |= {
-    "gate": {"gate.open": 0.0, "gate.ask": 0.0},
-    "acceptance.forgetting": {"acceptance.step_common": 0.0, "acceptance.step_sequence": 0.0},
+    "gate": {"gate.is_open": 0.0, "gate.can_ask": 0.0},
+    "gate.unverified": {"planner.unverified": 1.0},
+    "gate.debt": {"source.n_debt": 1e6},
+    "acceptance.forgetting": {"acceptance.step": 0.0},
     "cost_curve.refined": {"cost_curve.drift": 0.0, "cost_curve.per_n": 0.0},
     "cost_curve.growth": {"cost_curve.prior_per_pass": 1e-9, "cost_curve.prior_per_row": 1e-9},
     "cost_curve.surprise_max": {"cost_curve.surprise_max": 100.0},
-    "gate.hopeless": {"source.hopeless": 1.0},
-    "gate.longer waits": {"source.n_wait_max": 8.0},
-    "gate.budget": {"source.share_probe": 1e6},
-    "gate.surprise": {"planner.q_surprise": 0.0},
-    "payoff.other time": {"payoff.rate_other": 0.0},
     "payoff.replay_share": {"payoff.replay_share": 0.0},
     "payoff.share_unseen": {"payoff.share_unseen": 1.0},
-    "leave_waiting": {"source.n_ready_max": 1e6},
-    "p_mean": {"source.rate_p": 0.0},
     "look ahead: one level": {"planner.n_look_ahead": 1.0},
     "look ahead: no levels": {"planner.n_look_ahead": 0.0},
 }

@@ -1239,7 +1239,7 @@ class Policy:
         n_snapshots: int | None = None,
         ngram: NgramDrafter | None = None,
     ) -> None: ...
-    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0, by_ngram: bool = False, drafter: int = 0) -> float:
+    def acceptance(self, p: float, depth: int = 1, by_ngram: bool = False, drafter: int = 0) -> float:
         """How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p."""
 
     def can_pay(self, n_seqs: int = 1) -> bool:
@@ -1248,8 +1248,8 @@ class Policy:
     def draft_us(self, n_tokens: int) -> float:
         """Microseconds that drafting a chain of so many tokens takes at least, with one row waiting."""
 
-    def may_wait(self, seq_id: int, n_seqs: int) -> int:
-        """Drafters that need not evaluate a sequence's prompt now, as bits: with n_seqs at once they are not asked."""
+    def may_wait(self, n_seqs: int) -> int:
+        """Drafters that need not evaluate prompts now, as bits: with n_seqs sequences at once they are not asked."""
 
     def observe(
         self,

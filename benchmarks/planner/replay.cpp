@@ -107,7 +107,7 @@ class run {
                           static_cast<size_t>(m.of[seq]->n_prompt));
         }
         if (m.head != "none") {
-            if (plan->may_wait(id, m.n_seqs) != 0) {
+            if (plan->may_wait(m.n_seqs) != 0) {
                 m.n_waiting[seq] = m.of[seq]->n_prompt;
             } else {
                 m.spend(m.us_row * m.of[seq]->n_prompt);
@@ -153,7 +153,7 @@ class run {
             }
             n_emitted += n;
             m.n_waiting[i] += n;
-            if (m.head != "none" && m.n_waiting[i] > 128 && !plan->may_wait(static_cast<llama_seq_id>(i), m.n_seqs)) {
+            if (m.head != "none" && m.n_waiting[i] > 128 && !plan->may_wait(m.n_seqs)) {
                 other += m.us_row * m.n_waiting[i];
                 m.n_waiting[i] = 1;
             }
@@ -180,7 +180,7 @@ class run {
         std::vector<std::vector<llama_token>> tokens;
         std::vector<draft_tree>               drafts(static_cast<size_t>(m.n_seqs));
         // of real work reading a prompt counts
-        const double t_start = s_.count("n_tokens", 1500) == 0 ? 0.0 : m.now;
+        const double                          t_start = s_.count("n_tokens", 1500) == 0 ? 0.0 : m.now;
         n_limit                                       = n_tokens;
         while (n_emitted < n_tokens) {
             int32_t n_extra = 0, n_replay_max = 0, n_rows = 0;

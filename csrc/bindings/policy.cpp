@@ -161,6 +161,15 @@ void observe(py_policy & self, const std::vector<llama_seq_id> & seq_ids, const 
     self.impl.plan().finish(n_rows, t_verify_us, t_other_us);
 }
 
+// a method of the planner, for one thread at a time
+template <typename R, typename... Args>
+auto of_plan(R (planner::*method)(Args...) const) {
+    return [method](py_policy & self, Args... args) {
+        const busy_flag::scope scope(self.busy);
+        return (self.impl.plan().*method)(args...);
+    };
+}
+
 py::dict stats(py_policy & self) {
     const busy_flag::scope scope(self.busy);
     const planner &        p = self.impl.plan();
@@ -311,37 +320,19 @@ void register_policy(py::module_ & m) {
             py::arg("seq_id") = 0, "A new text begins in this sequence.")
         .def(
             "may_wait",
-            [](py_policy & self, llama_seq_id seq_id, int32_t n_seqs) {
-                const busy_flag::scope scope(self.busy);
-                return self.impl.is_measured() ? self.impl.plan().may_wait(seq_id, n_seqs) : 0;
-            },
-            py::arg("seq_id"), py::arg("n_seqs"),
-            "Drafters that need not evaluate a sequence's prompt now, as bits: with n_seqs at once they are not asked.")
-        .def(
-            "acceptance",
-            [](py_policy & self, float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t drafter) {
-                const busy_flag::scope scope(self.busy);
-                return self.impl.plan().accepted(p, depth, seq_id, by_ngram, drafter);
-            },
-            py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0, py::arg("by_ngram") = false,
-            py::arg("drafter") = 0,
-            "How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p.")
-        .def(
-            "can_pay",
             [](py_policy & self, int32_t n_seqs) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.plan().can_pay(n_seqs);
+                return self.impl.is_measured() ? self.impl.plan().may_wait(n_seqs) : 0;
             },
-            py::arg("n_seqs") = 1,
-            "Whether one that is always right could save time. If not, one is asked in a trial now and then alone.")
-        .def(
-            "draft_us",
-            [](py_policy & self, int32_t n_tokens) {
-                const busy_flag::scope scope(self.busy);
-                return self.impl.plan().draft_us(n_tokens);
-            },
-            py::arg("n_tokens"),
-            "Microseconds that drafting a chain of so many tokens takes at least, with one row waiting.")
+            py::arg("n_seqs"),
+            "Drafters that need not evaluate prompts now, as bits: with n_seqs sequences at once they are not asked.")
+        .def("acceptance", of_plan(&planner::accepted), py::arg("p"), py::arg("depth") = 1, py::arg("by_ngram") = false,
+             py::arg("drafter") = 0,
+             "How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p.")
+        .def("can_pay", of_plan(&planner::can_pay), py::arg("n_seqs") = 1,
+             "Whether one that is always right could save time. If not, one is asked in a trial now and then alone.")
+        .def("draft_us", of_plan(&planner::draft_us), py::arg("n_tokens"),
+             "Microseconds that drafting a chain of so many tokens takes at least, with one row waiting.")
         .def_property_readonly(
             "costs",
             [](const py_policy & self) {

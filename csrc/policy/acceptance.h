@@ -3,43 +3,32 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace eagle3 {
 
 // How likely the target accepts a drafted token: the drafter's own probability p of it, calibrated.
 //
-// logit(q) = slope * logit(p) + bias[rank] + depth[d] + sequence[s]. At first q is p. Each weight has a mean and a
-// variance, which judgements update as a Kalman filter does (diagonal, linearized): few of them make no jumps.
-// Variances grow a little with each judgement, so that old ones are forgotten.
+// logit(q) = slope * logit(p) + bias + depth[d], the bias for the best of a node's siblings alone: a drafter may give
+// all the same p, and have their order right. At first q is p. Each weight has a mean and a variance, which judgements
+// update as a Kalman filter does (diagonal, linearized): few of them make no jumps. Variances grow a little with each
+// judgement, so that old ones are forgotten.
 class acceptance {
   public:
-    // of a node among its siblings: a drafter may give all the same p, and have their order right
-    enum class rank : uint8_t { best, other };
-
     static constexpr float q_max = 0.995f; // nothing is certain: a child is always less likely than its parent
 
-    explicit acceptance(int32_t n_seq_max);
-
-    // of a probability; nothing is told apart outside of 0.005 and 0.995
-    static float logit(float p);
-    static float sigmoid(float x);
+    acceptance();
 
     // Probability that a node is accepted once its parent is. p: the drafter's; depth: 1, 2, ...
-    float at(float p, int32_t depth, int32_t seq_id, rank r) const;
+    float at(float p, int32_t depth, bool is_best) const;
 
     // a node whose parent was accepted was accepted, or not
-    void observe(float p, int32_t depth, int32_t seq_id, rank r, bool accepted);
-
-    // a new text begins in this sequence
-    void reset(int32_t seq_id);
+    void observe(float p, int32_t depth, bool is_best, bool accepted);
 
   private:
     static constexpr int32_t n_depth = 16; // deeper nodes count as this deep
 
     struct weight {
         float mean, variance;
-        float step; // what a judgement adds to the variance
     };
 
     // what a node's logit is the sum of: a weight, and what it is multiplied with
@@ -48,9 +37,9 @@ class acceptance {
         float  x;
     };
 
-    static std::array<term, 4> terms(float p, int32_t depth, int32_t seq_id, rank r);
+    static std::array<term, 3> terms(float p, int32_t depth, bool is_best);
 
-    std::vector<weight> weights_; // slope, biases by rank, by depth, then one per sequence
+    std::array<weight, 2 + n_depth> weights_; // slope, bias, then those by depth
 };
 
 } // namespace eagle3

@@ -7,8 +7,7 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float rate_price   = 1.0f / 48.0f; // of forgetting, per step
-constexpr float rate_other   = 1.0f / 16.0f; // the same
+constexpr float rate         = 1.0f / 48.0f; // of forgetting, per step
 constexpr float share_unseen = 0.9f;         // of twice as many rows as were seen: tried where n-grams are likely
 constexpr float replay_share = 0.5f; // rows that are evaluated again often fill a step that the next draft pays for
 
@@ -74,10 +73,10 @@ float payoff::of_step(int32_t n_emitted, int32_t n_drafted, float t_draft_us) co
 
 void payoff::observe(int32_t n_emitted, int32_t n_rows, double t_draft_us, double t_verify_us, double t_other_us) {
     target->observe(n_rows, t_verify_us);
-    t_other_us_ += rate_other * (static_cast<float>(t_other_us) - t_other_us_);
+    t_other_us_ += rate * (static_cast<float>(t_other_us) - t_other_us_);
     const auto t_step = static_cast<float>(t_draft_us + t_verify_us + t_other_us);
-    speedup_tokens_ += rate_price * (static_cast<float>(n_emitted) / static_cast<float>(n_seqs_) - speedup_tokens_);
-    speedup_time_ += rate_price * (t_step * plain(n_seqs_) / static_cast<float>(n_seqs_) - speedup_time_);
+    speedup_tokens_ += rate * (static_cast<float>(n_emitted) / static_cast<float>(n_seqs_) - speedup_tokens_);
+    speedup_time_ += rate * (t_step * plain(n_seqs_) / static_cast<float>(n_seqs_) - speedup_time_);
 }
 
 } // namespace eagle3

@@ -10,19 +10,11 @@ namespace eagle3 {
 
 namespace {
 
-constexpr int32_t n_look_ahead     = 8;
-constexpr float   q_surprise       = 0.5f; // an accepted token that was believed less than this is news
-constexpr int32_t n_trial          = 3;    // tokens of a trial: four rows are where kernels get fast
-constexpr int32_t n_trial_wait_min = 128;  // steps before the first one
-constexpr int32_t n_trial_wait_max = 1024; // at last: three rows more in 1,024 passes cost 0.3 %
-
-using rank = acceptance::rank;
-
-// Evenly spread (Knuth, TAOCP 6.4: multiples of the golden ratio), but not periodic: of two kinds of requests that take
-// turns one would be probed alone.
-bool is_one_in_four(uint32_t n) {
-    return n * 0x9E3779B9u < 1u << 30;
-}
+constexpr int32_t n_look_ahead = 8;
+constexpr int32_t n_trial      = 3;    // tokens of a trial: four rows are where kernels get fast
+constexpr int32_t n_idle_first = 128;  // steps before the first trial; then after twice as many
+constexpr int32_t n_idle_last  = 1024; // or so many: three rows more in 1,024 passes cost 0.3 %
+constexpr float   unverified   = 3.0f; // a draft of which nothing was worth verifying, and rightly so, counts so often
 
 double now_us() {
     const auto t = std::chrono::steady_clock::now().time_since_epoch();
@@ -44,9 +36,8 @@ const planner_params & checked(const planner_params & params) {
 
 planner::planner(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_drafter> ngram,
                  std::shared_ptr<cost_curve> target, const planner_params & params) :
-    ngram_(std::move(ngram)), params_(checked(params)), payoff_(std::move(target), params_),
-    ngram_acceptance_(params.n_seq_max), candidates_(ngram_acceptance_, params_),
-    sequences_(static_cast<size_t>(params.n_seq_max)), trial_wait_(n_trial_wait_min), n_trial_wait_(n_trial_wait_min) {
+    ngram_(std::move(ngram)), params_(checked(params)), payoff_(std::move(target), params_), candidates_(params_),
+    sequences_(static_cast<size_t>(params.n_seq_max)) {
     if (drafters.size() > n_sources_max) {
         throw std::invalid_argument(
             format("planner: expected at most %zu drafters, found %zu", n_sources_max, drafters.size()));
@@ -59,20 +50,21 @@ planner::planner(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_dra
     stats.n_chosen.resize(static_cast<size_t>(params.n_nodes_max) + 1);
 }
 
-void planner::check(llama_seq_id seq_id) const {
+planner::sequence & planner::of(llama_seq_id seq_id) {
     if (seq_id < 0 || static_cast<size_t>(seq_id) >= sequences_.size()) {
         throw std::invalid_argument(
             format("planner: expected a sequence in 0..%zu, found %d", sequences_.size() - 1, seq_id));
     }
+    return sequences_[static_cast<size_t>(seq_id)];
 }
 
-void planner::check(const std::vector<draft_request> & requests) const {
+void planner::check(const std::vector<draft_request> & requests) {
     if (requests.empty() || requests.size() > sequences_.size()) {
         throw std::invalid_argument(
             format("planner: expected 1..%zu sequences, found %zu", sequences_.size(), requests.size()));
     }
     for (auto r = requests.begin(); r != requests.end(); ++r) {
-        check(r->seq_id);
+        of(r->seq_id);
         if (std::any_of(requests.begin(), r, [r](const draft_request & o) { return o.seq_id == r->seq_id; })) {
             throw std::invalid_argument(format("planner: expected different sequences, found %d twice", r->seq_id));
         }
@@ -85,13 +77,14 @@ const std::vector<draft_tree> & planner::propose(const std::vector<draft_request
     n_rows_extra = std::max(n_rows_extra, 0);
     begin_step(requests, n_rows_extra);
     choose_source(n_rows_extra);
+    source::spent took;
     if (step_.by != nullptr) {
         draft();
+        took = step_.by->took;
     }
-    publish(requests);
+    publish();
     stats.n_steps++;
     stats.n_chosen[static_cast<size_t>(step_.n_drafted)]++;
-    const source::spent took = step_.by == nullptr ? source::spent() : step_.by->took;
     stats.t_draft_us += took.draft_us;
     stats.t_plan_us += now_us() - t_start - took.own_us;
     return drafts_;
@@ -123,7 +116,7 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
                 s.asked.push_back(r);
             }
         }
-        sequence &    seq     = sequences_[static_cast<size_t>(r.seq_id)];
+        sequence &    seq     = of(r.seq_id);
         const int32_t n_nodes = std::min({ r.n_room, params_.n_nodes_max, seq.n_ngram });
         if (std::min(r.ngram_n_max, n_nodes) > 0) {
             ngram_->propose(r.seq_id, std::min(r.ngram_n_max, n_nodes), n_nodes, params_.top_k, suggested_);
@@ -131,7 +124,7 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
         }
         seq.open = seq.open && seq.id_last == r.id_last; // else it is not the text that was judged
     }
-    step_.value_ngram = step_.value = best(step_.n_best);
+    step_.value_ngram = best(step_.n_best);
     for (source & s : sources_) {
         leave_unread(s);
     }
@@ -141,29 +134,25 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
 // and counts what its drafts would have saved in this step.
 void planner::leave_unread(source & s) {
     stats.unread_prompt[s.index] = {};
-    if (!s.is_dear()) {
+    const auto is_bought         = [&s](const draft_request & r) {
+        return s.is_bought(r.seq_id);
+    };
+    if (!s.is_dear() || std::all_of(s.asked.begin(), s.asked.end(), is_bought)) {
         return;
     }
-    const auto first = std::stable_partition(s.asked.begin(), s.asked.end(),
-                                             [&s](const draft_request & r) { return s.is_bought(r.seq_id); });
-    std::vector<draft_request> others(first, s.asked.end());
-    s.asked.erase(first, s.asked.end());
-    if (others.empty()) {
-        return;
-    }
-    s.asked.swap(others);
     const auto   n_seqs = static_cast<int32_t>(s.asked.size());
-    const float  more   = adds(s, n_seqs); // a row of each waits, had it read the others
-    const double t_us   = std::max(0.0f, more) / (payoff_.price() * n_seqs);
-    for (const draft_request & r : s.asked) {
-        float & saved = s.saved_us[static_cast<size_t>(r.seq_id)];
-        saved += static_cast<float>(t_us);
-        stats.unread_prompt[s.index] = { s.debt_us(r.seq_id), saved, s.account_us };
+    const double saved  = std::max(0.0f, adds(s, n_seqs)) / (payoff_.price() * n_seqs); // if a row of each waited
+    const auto   others = std::stable_partition(s.asked.begin(), s.asked.end(), is_bought);
+    for (auto r = others; r != s.asked.end(); ++r) {
+        float & all = s.saved_us[static_cast<size_t>(r->seq_id)];
+        all += static_cast<float>(saved);
+        stats.unread_prompt[s.index] = { s.debt_us(r->seq_id), all, s.account_us };
     }
-    s.asked.swap(others);
+    s.asked.erase(others, s.asked.end());
 }
 
-// Who is asked in this step, if anyone: of those that are worth it, or are to be probed, the one whose turn it is.
+// Who is asked in this step, if anyone: of those that are worth it the one whose turn it is. If none could pay, one is
+// tried now and then: the costs may have been measured on a busy machine.
 void planner::choose_source(int32_t n_rows_extra) {
     const int32_t n_seqs = payoff_.n_seqs();
     source *      tried  = nullptr;
@@ -178,37 +167,26 @@ void planner::choose_source(int32_t n_rows_extra) {
         };
         if (s.can_pay(n_seqs, n_rows_extra, n_max)) {
             pays = true;
-            if (ask_gate(s) && is_next(step_.by)) {
+            if (is_next(step_.by) && s.can_ask(n_seqs) &&
+                (step_.value_ngram <= 0.0f || adds(s, s.n_waiting()) > 0.0f)) {
                 step_.by = &s;
             }
         } else if (n_max >= n_trial && is_next(tried)) {
             tried = &s;
         }
     }
-    // The costs may have been measured on a busy machine.
-    if (!pays && step_.value_ngram <= 0.0f && tried != nullptr && params_.n_nodes_max >= n_trial * n_seqs &&
-        --trial_wait_ <= 0) {
-        trial_wait_ = n_trial_wait_ = std::min(2 * n_trial_wait_, n_trial_wait_max);
-        step_.is_trial              = true;
-        step_.by                    = tried;
+    if (!pays && step_.value_ngram <= 0.0f && tried != nullptr && params_.n_nodes_max >= n_trial * n_seqs) {
+        const int64_t n = ++n_idle_;
+        step_.is_trial  = n % n_idle_last == 0 || (n >= n_idle_first && n < n_idle_last && (n & (n - 1)) == 0);
+        step_.by        = step_.is_trial ? tried : nullptr;
     }
     if (step_.by != nullptr) {
         step_.by->i_asked = stats.n_steps;
         stats.n_asked[step_.by->index]++;
         stats.n_drafted++;
         stats.n_trials += step_.is_trial;
-        step_.is_probe = !step_.is_trial && !step_.by->gate_of(n_seqs).open();
-        stats.n_probes += step_.is_probe;
+        stats.n_probes += !step_.is_trial && !step_.by->is_open(n_seqs);
     }
-}
-
-bool planner::ask_gate(source & s) {
-    gate & g = s.gate_of(payoff_.n_seqs());
-    if (!g.open() && !s.is_dear()) {
-        s.leave_waiting();
-    }
-    return !s.asked.empty() && (step_.value_ngram <= 0.0f || adds(s, s.n_waiting()) > 0.0f) && g.ask() &&
-           (g.open() || s.can_probe());
 }
 
 float planner::best(int32_t & n_best) const {
@@ -216,37 +194,25 @@ float planner::best(int32_t & n_best) const {
 }
 
 // What chains of a source are expected to be worth before anything is drafted, if so many rows wait, and how long they
-// are then. Without n-grams it is asked in any case: one level is paid for.
-float planner::chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, bool beside_ngrams,
-                            int32_t & n_best) const {
-    const bool                is_mixed = beside_ngrams && params_.has_trees();
+// are then. is_asked: one level is paid for.
+float planner::chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, bool is_asked, int32_t & n_best) const {
     std::vector<source::tail> tails;
     for (const draft_request & r : s.asked) {
-        float cum = 1.0f;
-        if (is_mixed) { // of two that exclude each other, how likely the source is right
-            float q_ngram = 0.0f;
-            for (const candidates::node & n : candidates_.nodes()) {
-                q_ngram += n.parent < 0 && n.seq_id == r.seq_id ? n.q : 0.0f;
-            }
-            q_ngram = std::min(q_ngram, acceptance::q_max);
-            cum     = (1.0f - q_ngram) / (1.0f - q_ngram * s.q_first(r.seq_id));
-        }
-        tails.push_back({ cum, std::min(r.n_max, r.n_room), r.seq_id });
+        tails.push_back({ 1.0, std::min(r.n_max, r.n_room) });
     }
     const auto  n_seqs = static_cast<int32_t>(s.asked.size());
-    const float t_paid = beside_ngrams ? 0.0f : s.chain_us(n_rows, 1, n_seqs);
+    const float t_paid = is_asked ? s.chain_us(n_rows, 1, n_seqs) : 0.0f;
     const auto  cost   = [&](int32_t n) {
         return payoff_.of_time(s.chain_us(n_rows, n, n_seqs) - t_paid);
     };
-    return s.best_ahead(tails, is_mixed ? candidates_.gains() : std::vector<float>(), 0, n_levels, beside_ngrams, cost,
-                        n_best);
+    return s.best_ahead(tails, {}, 0, n_levels, !is_asked, cost, n_best);
 }
 
 // What a source is expected to add to the n-grams beyond its time, if so many rows wait; negative if its time is worth
 // more.
 float planner::adds(const source & s, int32_t n_rows) const {
     int32_t n = 0;
-    return chains_ahead(s, n_rows, n_look_ahead, true, n) - step_.value_ngram;
+    return chains_ahead(s, n_rows, n_look_ahead, false, n) - step_.value_ngram;
 }
 
 // the source drafts its first graph, then level after level for as long as that is expected to pay
@@ -257,20 +223,19 @@ void planner::draft() {
     const auto   n_most   = std::min(s.drafter->n_unroll(), params_.n_nodes_max / n_seqs);
     int32_t      depth    = 1; // levels of the first graph, which have to be said beforehand
     if (n_most > 1 && (!params_.has_trees() || s.is_parallel)) {
-        chains_ahead(s, s.n_waiting(), n_most, false, depth);
+        chains_ahead(s, s.n_waiting(), n_most, true, depth);
         depth = std::max(depth, step_.is_trial ? std::min(n_trial, n_most) : 1);
     }
     for (const draft_request & r : s.asked) {
-        sequences_[static_cast<size_t>(r.seq_id)].open = false;
+        of(r.seq_id).open = false;
     }
     s.begin(params_.top_k, depth);
     const int32_t n_levels = s.is_parallel ? depth : params_.n_max;
     depth                  = s.is_parallel ? 1 : depth; // of one that is parallel expand() appends the others
     int32_t n_expand       = s.drafter->n_expand() - (depth - 1);
     stats.n_levels += depth - 1;
-    candidates_.set_source(s.accepted, draft_tree::by_drafter(s.index));
     for (size_t n_old = 0;; ++depth) {
-        candidates_.add(s.drafter->nodes(), n_old);
+        candidates_.add(s.drafter->nodes(), n_old, &s.accepted, draft_tree::by_drafter(s.index));
         std::vector<int32_t> level = candidates_.level(depth);
         level.resize(std::min({ level.size(), n_widest, static_cast<size_t>(std::max(n_expand, 0)) }));
         level.resize(next_width(level, depth, n_levels));
@@ -285,7 +250,7 @@ void planner::draft() {
         n_expand -= static_cast<int32_t>(level.size());
         stats.n_levels++;
     }
-    step_.value = best(step_.n_best) - payoff_.of_time(s.took.expected_us);
+    best(step_.n_best);
     if (step_.is_trial) {
         step_.n_best = std::min(static_cast<int32_t>(candidates_.gains().size()),
                                 params_.uniform ? n_trial : n_trial * payoff_.n_seqs());
@@ -307,7 +272,7 @@ size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth, in
     for (const size_t width : { params_.uniform ? level.size() : 1, level.size() }) {
         while (tails.size() < width) {
             const candidates::node & c = candidates_.at(level[tails.size()]);
-            tails.push_back({ c.cum, std::min(candidates_.n_levels(c.seq_id), n_levels), c.seq_id });
+            tails.push_back({ c.cum, std::min(candidates_.n_levels(c.seq_id), n_levels) });
         }
         const float cost_level = payoff_.of_time(step_.by->level_us(static_cast<int32_t>(width)));
         const auto  cost       = [cost_level](int32_t n_more) {
@@ -324,8 +289,8 @@ size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth, in
 }
 
 // the drafts, and what the sequences will be judged by
-void planner::publish(const std::vector<draft_request> & requests) {
-    candidates_.publish(step_.n_best, drafts_);
+void planner::publish() {
+    candidates_.publish(static_cast<size_t>(step_.n_best), drafts_);
     bool has_ngram = false;
     for (const draft_tree & draft : drafts_) {
         step_.n_drafted += static_cast<int32_t>(draft.tokens.size());
@@ -334,22 +299,18 @@ void planner::publish(const std::vector<draft_request> & requests) {
     }
     stats.n_ngram += has_ngram;
     if (step_.by == nullptr && !candidates_.has_ngrams()) {
-        return;
+        return; // the texts may go on along what was drafted before
     }
     judged_    = candidates_.nodes();
     judged_by_ = step_.by;
     for (sequence & seq : sequences_) {
-        seq.open = false;
-    }
-    for (const draft_request & r : requests) {
-        sequences_[static_cast<size_t>(r.seq_id)].at   = -1;
-        sequences_[static_cast<size_t>(r.seq_id)].open = true;
+        seq.at   = -1;
+        seq.open = true;
     }
 }
 
 void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens) {
-    check(seq_id);
-    sequence & seq = sequences_[static_cast<size_t>(seq_id)];
+    sequence & seq = of(seq_id);
     for (const llama_token token : tokens) {
         if (!seq.open) {
             break;
@@ -364,13 +325,11 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
             const bool accepted = n.token == token;
             next                = accepted ? static_cast<int32_t>(i) : next;
             if (n.in_source >= 0) {
-                acceptance & a    = judged_by_->accepted;
-                step_.is_surprise = step_.is_surprise || (accepted && n.rank == rank::best &&
-                                                          a.at(n.p_source, n.depth, seq_id, n.rank) < q_surprise);
-                a.observe(n.p_source, n.depth, seq_id, n.rank, accepted);
+                step_.n_right += n.depth > 1 || !n.is_best ? 0 : accepted ? 1 : -1;
+                judged_by_->accepted.observe(n.p_source, n.depth, n.is_best, accepted);
             }
             if (n.p_ngram > 0.0f) {
-                ngram_acceptance_.observe(n.p_ngram, n.depth, seq_id, rank::best, accepted);
+                candidates_.ngram.observe(n.p_ngram, n.depth, true, accepted);
                 is_over = true;
                 seq.n_ngram *= accepted && n.depth == seq.n_ngram ? 2 : 1;
             }
@@ -389,9 +348,7 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
 float planner::rival() const {
     float most = 0.0f;
     for (const source & s : sources_) {
-        if (&s != step_.by && !s.asked.empty()) {
-            most = std::max(most, s.gate_of(payoff_.n_seqs()).worth());
-        }
+        most = std::max(most, &s == step_.by || s.asked.empty() ? 0.0f : s.worth(payoff_.n_seqs()));
     }
     return most;
 }
@@ -405,30 +362,24 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
     payoff_.observe(step_.n_emitted, n_rows, t_draft, t_verify_us, t_other_us);
     const float more = payoff_.of_step(step_.n_emitted, step_.n_drafted, took.expected_us);
     for (source & s : sources_) {
-        const bool is_by = &s == step_.by;
-        s.earn(t_draft + t_verify_us + t_other_us, is_by ? (more - rival()) / payoff_.price() : 0.0,
-               is_by && step_.is_probe && !step_.is_surprise);
+        s.earn(payoff_.n_seqs(), t_draft + t_verify_us + t_other_us);
     }
     if (step_.by == nullptr && step_.n_drafted > 0) {
         stats.t_ngram_saved_us += more / payoff_.price();
     }
     if (step_.by != nullptr && !step_.is_trial) {
-        step_.by->gate_of(payoff_.n_seqs())
-            .update(more, step_.value - step_.value_ngram, rival(), step_.n_drafted > 0, step_.is_surprise);
-        step_.by->asks_all = step_.value > step_.value_ngram || step_.is_surprise;
+        // of what was not verified all that matters is whether the text agreed with it
+        const float charge = step_.n_drafted > 0 ? 1.0f : step_.n_right > 0 ? 0.0f : unverified;
+        step_.by->gain(payoff_.n_seqs(), more, (more - rival()) / payoff_.price(), charge);
     }
     step_.by        = nullptr;
     step_.n_emitted = 0;
 }
 
 void planner::reset(llama_seq_id seq_id) {
-    check(seq_id);
-    ngram_acceptance_.reset(seq_id);
-    sequences_[static_cast<size_t>(seq_id)].open      = false;
-    sequences_[static_cast<size_t>(seq_id)].n_ngram   = n_ngram_first;
-    sequences_[static_cast<size_t>(seq_id)].is_probed = is_one_in_four(n_texts_++);
+    of(seq_id) = {};
     for (source & s : sources_) {
-        s.reset(seq_id);
+        s.saved_us[static_cast<size_t>(seq_id)] = 0.0f;
     }
 }
 
@@ -438,31 +389,27 @@ bool planner::can_pay(int32_t n_seqs) const {
 }
 
 bool planner::is_worth(size_t i_source, int32_t n_seqs) const {
-    return sources_[i_source].gate_of(n_seqs).open() && sources_[i_source].can_pay(n_seqs, 0, params_.n_max);
+    return sources_[i_source].is_open(n_seqs) && sources_[i_source].can_pay(n_seqs, 0, params_.n_max);
 }
 
-int32_t planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
-    check(seq_id);
+int32_t planner::may_wait(int32_t n_seqs) const {
     if (n_seqs < 1 || static_cast<size_t>(n_seqs) > sequences_.size()) {
         throw std::invalid_argument(format("planner: expected 1..%zu sequences, found %d", sequences_.size(), n_seqs));
     }
     int32_t found = 0;
     for (const source & s : sources_) {
-        const bool is_probed = sequences_[static_cast<size_t>(seq_id)].is_probed;
-        const bool is_asked  = (is_probed || s.gate_of(n_seqs).open()) && s.can_pay(n_seqs, 0, params_.n_max);
-        found |= !is_asked || s.is_dear() ? 1 << s.index : 0;
+        found |= s.is_dear() || !is_worth(s.index, n_seqs) ? 1 << s.index : 0;
     }
     return found;
 }
 
-float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t i_source) const {
-    check(seq_id);
+float planner::accepted(float p, int32_t depth, bool by_ngram, size_t i_source) const {
     if (!(p >= 0.0f && p <= 1.0f) || depth < 1 || (!by_ngram && i_source >= sources_.size())) {
         throw std::invalid_argument(format("planner: expected p in 0..1, depth >= 1 and one of %zu drafters, found %g, "
                                            "%d and %zu",
                                            sources_.size(), p, depth, i_source));
     }
-    return (by_ngram ? ngram_acceptance_ : sources_[i_source].accepted).at(p, depth, seq_id, rank::best);
+    return (by_ngram ? candidates_.ngram : sources_[i_source].accepted).at(p, depth, true);
 }
 
 float planner::draft_us(int32_t n_tokens) const {

@@ -36,18 +36,15 @@ struct planner_stats {
 // most expected tokens of all sequences for the time of drafting, of the pass and our own (payoff).
 //
 //   n-grams    are free: the best of them is the least that a step is worth
-//   a source   is asked if it is expected to add more to them than its time is worth, and if it was worth it lately
-//              (gate). Each further token of a path is expected to get the p that its best tokens get on average
+//   a source   is asked if it is expected to add more to them than its time is worth, and if its account covers that
 //   a level    is drafted as long as the best outcome of the next ones exceeds what is there by more than they cost
 //   a node     is verified if it is among the best n by the calibrated probability that the whole path to it is
 //              accepted, where n is the best step of the target's cost curve: so confidence decides which sequence
 //              gets the rows
 //
-// A prompt that is dear to read is rented before it is bought: a source is not asked until what its drafts would have
-// saved in this text, by what is expected of it, has reached what reading takes. Of several sources one is asked in a
-// step. Those whose gates are open take turns, and each has to give more than the others do: so one stays open, and the
-// others are probed like one that is worth nothing. What was drafted but not verified is compared with the text just as
-// well: a probe costs a draft and nothing more.
+// Of several sources one is asked in a step. Those that may be asked take turns, and each has to give more than the
+// others do: so one stays, and the others are probed like one that is worth nothing. What was drafted but not verified
+// is compared with the text just as well: a probe costs a draft and nothing more.
 class planner {
   public:
     static constexpr size_t n_sources_max = 16;
@@ -76,18 +73,17 @@ class planner {
     // whether a source is asked each step at the moment, with so many sequences at once
     bool is_worth(size_t i_source, int32_t n_seqs) const;
 
-    // Sources that need not evaluate a sequence's prompt now, a bit for each: those that are dear, and those that with
-    // so many sequences are not asked lately. Of these one text in four does not wait: with it they are probed.
-    int32_t may_wait(llama_seq_id seq_id, int32_t n_seqs) const;
+    // Sources that need not evaluate prompts now, a bit for each: those that are dear, and those that are not asked
+    // with so many sequences.
+    int32_t may_wait(int32_t n_seqs) const;
 
     // How likely a node is accepted once its parent is, if the n-gram drafter (or else a source) gives it p. Throws
     // std::invalid_argument.
-    float accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t i_source) const;
+    float accepted(float p, int32_t depth, bool by_ngram, size_t i_source) const;
 
     // microseconds of a chain for one sequence, one row waiting, of the source that drafts it fastest; 0 without any
     float draft_us(int32_t n_tokens) const;
 
-    const planner_params &     params() const { return params_; }
     const payoff &             value() const { return payoff_; }
     const std::deque<source> & sources() const { return sources_; }
 
@@ -100,11 +96,10 @@ class planner {
     static constexpr int32_t n_ngram_first = 32;
 
     struct sequence {
-        int32_t     n_ngram   = n_ngram_first; // tokens of its n-grams: twice as many once so many were right
-        llama_token id_last   = -1;
-        int32_t     at        = -1;    // the text has come this far along judged_
-        bool        open      = false; // and may go on along them
-        bool        is_probed = true;  // its prompt does not wait for the gate to open
+        int32_t     n_ngram = n_ngram_first; // tokens of its n-grams: twice as many once so many were right
+        llama_token id_last = -1;
+        int32_t     at      = -1;    // the text has come this far along the candidates
+        bool        open    = false; // and may go on along them
     };
 
     struct step {
@@ -112,38 +107,33 @@ class planner {
         int32_t  n_best      = 0;       // candidates that are verified
         int32_t  n_drafted   = 0;       // tokens of them
         int32_t  n_emitted   = 0;
+        int32_t  n_right     = 0;    // sequences of which the source knew the next token, less the others
         float    value_ngram = 0.0f; // expected of the best drafts without a source
-        float    value       = 0.0f; // and with one
-        bool     is_probe    = false;
         bool     is_trial    = false;
-        bool     is_surprise = false; // something unlikely was accepted
     };
 
-    void   check(llama_seq_id seq_id) const;
-    void   check(const std::vector<draft_request> & requests) const;
-    void   begin_step(const std::vector<draft_request> & requests, int32_t n_rows_extra);
-    void   leave_unread(source & s);
-    void   choose_source(int32_t n_rows_extra);
-    bool   ask_gate(source & s); // spends its wait: it may be asked of each source once a step
-    float  chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, bool beside_ngrams, int32_t & n_best) const;
-    float  adds(const source & s, int32_t n_rows) const;
-    void   draft();
-    size_t next_width(const std::vector<int32_t> & level, int32_t depth, int32_t n_levels) const;
-    float  best(int32_t & n_best) const;
-    float  rival() const;
-    void   publish(const std::vector<draft_request> & requests);
+    sequence & of(llama_seq_id seq_id); // throws std::invalid_argument
+    void       check(const std::vector<draft_request> & requests);
+    void       begin_step(const std::vector<draft_request> & requests, int32_t n_rows_extra);
+    void       leave_unread(source & s);
+    void       choose_source(int32_t n_rows_extra);
+    float      chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, bool is_asked, int32_t & n_best) const;
+    float      adds(const source & s, int32_t n_rows) const;
+    void       draft();
+    size_t     next_width(const std::vector<int32_t> & level, int32_t depth, int32_t n_levels) const;
+    float      best(int32_t & n_best) const;
+    float      rival() const;
+    void       publish();
 
     std::shared_ptr<ngram_drafter> ngram_;
     planner_params                 params_;
     payoff                         payoff_;
-    acceptance                     ngram_acceptance_;
     std::deque<source>             sources_;
     candidates                     candidates_;
     std::vector<sequence>          sequences_;
     std::vector<candidates::node>  judged_;              // what the texts are compared with
     source *                       judged_by_ = nullptr; // who drafted it
-    uint32_t                       n_texts_   = 0;       // that have begun
-    int32_t                        trial_wait_, n_trial_wait_;
+    int64_t                        n_idle_    = 0;       // steps in which no source could pay
     step                           step_;
     std::vector<ngram_node>        suggested_;
     std::vector<draft_tree>        drafts_;

@@ -3,6 +3,7 @@
 #include "error.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 namespace eagle3 {
@@ -10,12 +11,50 @@ namespace eagle3 {
 namespace {
 
 constexpr int32_t n_max_unmeasured = 3;
+constexpr int32_t n_top_llama      = 10; // llama.cpp's drafter samples from the ten best logits
+
+// any number of tokens, and no chains of one length
+planner_params of_fixed(planner_params params) {
+    params.n_nodes_max = 1 << 16;
+    params.top_k       = 2;
+    params.uniform     = false;
+    return params;
+}
+
+void check(const draft_shape & shape, int32_t n_expand) {
+    if (shape.top_k < 1 || shape.n_tokens < 0 || shape.depth < 0) {
+        throw std::invalid_argument(format("a draft needs depth, n_tokens >= 0 and top_k >= 1, found %d, %d and %d",
+                                           shape.depth, shape.n_tokens, shape.top_k));
+    }
+    if (shape.top_k > 1 &&
+        (shape.depth > n_expand + 1 || shape.top_k > n_expand || (shape.depth - 1) * shape.top_k > n_expand)) {
+        throw std::invalid_argument(
+            format("a tree of depth %d and top_k %d expands more than %d nodes", shape.depth, shape.top_k, n_expand));
+    }
+}
+
+// Does a drafted node belong to a draft of this shape, if its parent does?
+bool is_of(const draft_shape & shape, const std::vector<draft_node> & nodes, size_t i, bool has_confidence) {
+    const auto is_sibling = [&nodes, i](size_t other) {
+        return nodes[other].parent == nodes[i].parent && nodes[other].seq_id == nodes[i].seq_id;
+    };
+    size_t first = i;
+    while (first > 0 && is_sibling(first - 1)) {
+        --first;
+    }
+    float sum = 0.0f;
+    for (size_t k = first; k < std::min(nodes.size(), first + n_top_llama) && is_sibling(k); ++k) {
+        sum += nodes[k].p;
+    }
+    const float p = nodes[i].p / (has_confidence ? 1.0f : sum);
+    return i - first < static_cast<size_t>(shape.top_k) && (shape.p_min <= 0.0f || p >= shape.p_min);
+}
 
 } // namespace
 
 policy::policy(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_drafter> ngram,
                std::shared_ptr<cost_curve> target, const planner_params & params) :
-    first_(drafters.empty() ? nullptr : drafters.front().drafter), params_(params) {
+    first_(drafters.empty() ? nullptr : drafters.front().drafter), params_(params), fixed_(of_fixed(params)) {
     if (target) {
         planner_.emplace(std::move(drafters), std::move(ngram), std::move(target), params);
     }
@@ -28,41 +67,89 @@ planner & policy::plan() {
     return *planner_;
 }
 
-fixed_request policy::fixed(const draft_request & request) const {
-    draft_shape   shape;
+draft_shape policy::shape_of(const draft_request & request) const {
     const int32_t n_max = std::min(request.n_max, n_max_unmeasured);
-    shape.depth = shape.n_tokens = n_max;
-    shape                        = request.shape.value_or(shape);
+    draft_shape   shape = request.shape.value_or(draft_shape{ n_max, 1, n_max });
+    if (first_ != nullptr) {
+        check(shape, first_->n_expand());
+    }
     if (params_.n_leaves_max == 1 && shape.top_k > 1) {
         shape.top_k    = 1;
         shape.n_tokens = shape.depth;
     }
     shape.n_tokens = std::min(shape.n_tokens, request.n_max > 0 ? std::max(request.n_room, 0) : 0);
     shape.depth    = std::min(shape.depth, shape.n_tokens);
-    if (shape.depth < shape.n_min) {
-        shape.depth = 0;
+    shape.depth    = shape.depth < shape.n_min ? 0 : shape.depth;
+    return shape;
+}
+
+// with one graph per level for all of them; empty where a sequence has no row, or its shape no token
+void policy::draft_fixed(const std::vector<draft_request> & requests) {
+    std::unordered_map<llama_seq_id, draft_shape> shapes;
+    std::vector<llama_seq_id>                     seq_ids;
+    std::vector<llama_token>                      ids_last;
+    int32_t                                       n_top = 1, n_steps = 1;
+    bool                                          has_trees = false;
+    fixed_.clear();
+    for (const draft_request & r : requests) {
+        const draft_shape & shape = shapes[r.seq_id] = shape_of(r);
+        fixed_.add_sequence(r.seq_id, shape.n_tokens, shape.depth);
+        if (first_ != nullptr && shape.depth > 0) {
+            seq_ids.push_back(r.seq_id);
+            ids_last.push_back(r.id_last);
+            n_top     = std::max(n_top, shape.p_min > 0.0f ? std::max(n_top_llama, shape.top_k) : shape.top_k);
+            n_steps   = std::max(n_steps, shape.depth);
+            has_trees = has_trees || shape.top_k > 1;
+        }
     }
-    return { request.seq_id, request.id_last, shape };
+    if (!seq_ids.empty()) {
+        // a graph of several levels follows the best token alone, but for a parallel drafter's
+        n_steps = has_trees && !first_->is_parallel() ? 1 : std::min(n_steps, first_->n_unroll());
+        first_->begin(seq_ids, ids_last, n_top, n_steps);
+        const std::vector<draft_node> & nodes = first_->nodes();
+        const auto                      keeps = [&](size_t i) {
+            return is_of(shapes[nodes[i].seq_id], nodes, i, first_->has_confidence());
+        };
+        int32_t                                   depth   = first_->is_parallel() ? 1 : n_steps;
+        const int32_t                             n_begun = depth - 1; // nodes of a chain that were expanded
+        std::unordered_map<llama_seq_id, int32_t> n_expanded;
+        for (size_t n_old = 0;; ++depth) {
+            fixed_.add(nodes, n_old, nullptr, draft_tree::by_drafter(0), keeps);
+            std::unordered_map<llama_seq_id, int32_t> n_level;
+            std::vector<int32_t>                      ends;
+            for (const int32_t i : fixed_.level(depth)) {
+                const llama_seq_id id = fixed_.at(i).seq_id;
+                if (n_level[id]++ < shapes[id].top_k && n_begun + ++n_expanded[id] <= first_->n_expand()) {
+                    ends.push_back(fixed_.at(i).in_source);
+                }
+            }
+            if (ends.empty()) {
+                break;
+            }
+            n_old = nodes.size();
+            first_->expand(ends, n_top);
+        }
+    }
+    fixed_.publish(fixed_.gains().size(), drafts_);
+    drafts_.resize(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+        if (static_cast<int32_t>(drafts_[i].tokens.size()) < shapes[requests[i].seq_id].n_min) {
+            drafts_[i] = {};
+        }
+    }
 }
 
 const std::vector<draft_tree> & policy::propose(const std::vector<draft_request> & requests, int32_t n_rows_extra) {
-    std::vector<fixed_request> fixed_ones;
-    std::vector<draft_request> planned;
-    for (const draft_request & request : requests) {
-        if (request.shape || !planner_) {
-            fixed_ones.push_back(fixed(request));
-        } else {
-            planned.push_back(request);
-        }
-    }
-    if (fixed_ones.empty()) {
+    const auto is_planned = [this](const draft_request & r) {
+        return planner_ && !r.shape;
+    };
+    std::vector<draft_request> planned, fixed;
+    std::partition_copy(requests.begin(), requests.end(), std::back_inserter(planned), std::back_inserter(fixed),
+                        is_planned);
+    if (fixed.empty()) {
         return plan().propose(requests, n_rows_extra);
     }
-    if (first_) {
-        drafts_ = draft_fixed(*first_, fixed_ones, params_.n_leaves_max);
-    } else {
-        drafts_.assign(fixed_ones.size(), {});
-    }
+    draft_fixed(fixed);
     if (planned.empty()) {
         return drafts_;
     }
@@ -71,7 +158,7 @@ const std::vector<draft_tree> & policy::propose(const std::vector<draft_request>
     }
     const std::vector<draft_tree> & plans = planner_->propose(planned, n_rows_extra);
     for (size_t i = 0, k = 0; i < requests.size(); ++i) {
-        if (!requests[i].shape) {
+        if (is_planned(requests[i])) {
             drafts_.insert(drafts_.begin() + static_cast<std::ptrdiff_t>(i), plans[k++]);
         }
     }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "policy/fixed.h"
 #include "policy/planner.h"
 
 #include <memory>
@@ -9,8 +8,8 @@
 
 namespace eagle3 {
 
-// What to draft for the sequences of a step: what the planner expects to pay best, or a shape that a sequence asks for.
-// Until it is measured what passes cost, the first drafter drafts short chains.
+// What to draft for the sequences of a step: what the planner expects to pay best, or a shape that a sequence asks for,
+// of the first drafter. Until it is measured what passes cost, that drafts short chains.
 class policy {
   public:
     // drafters: with their costs, or all without. target: costs of a pass over n rows; null: not measured. ngram:
@@ -29,10 +28,12 @@ class policy {
     const std::vector<draft_tree> & propose(const std::vector<draft_request> & requests, int32_t n_rows_extra);
 
   private:
-    fixed_request fixed(const draft_request & request) const;
+    draft_shape shape_of(const draft_request & request) const;
+    void        draft_fixed(const std::vector<draft_request> & requests);
 
     draft_session *         first_; // null: none drafts with weights
     planner_params          params_;
+    candidates              fixed_;
     std::optional<planner>  planner_;
     std::vector<draft_tree> drafts_;
 };

@@ -3,34 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace eagle3 {
 
 namespace {
 
-constexpr float   credit_max   = 24.0f; // what a drafter that turns bad can waste
-constexpr float   credit_probe = 1.0f;  // gained or lost: enough to decide about a closed gate
-constexpr float   variance_min = 0.25f;
-constexpr float   hopeless     = 14.0f; // at first a step counts so much if nothing was worth verifying, and rightly so
-constexpr float   rate_gate    = 1.0f / 32.0f;
-constexpr int32_t n_wait_first = 8;
-constexpr int32_t n_wait_max   = 256;
-constexpr int32_t n_wait_text  = 32;    // at most, when a new text begins
-constexpr float   share_probe  = 0.01f; // of a text's time, for probes
-constexpr float   n_probe      = 4.0f;  // and so many graphs of what earlier ones left over
-
-constexpr float share_chain = 0.5f; // of a level: one more of a chain in the first graph needs no graph of its own
-constexpr float rate_p      = 1.0f / 64.0f; // of forgetting, per look
-constexpr float second      = 0.3f;         // p of the second best token, of what the best one leaves over
-
-constexpr int32_t n_ready_max = 128;   // rows that wait and that a probe evaluates at most
-constexpr float   share_read  = 0.02f; // of all time, for prompts of one that has saved nothing yet
-constexpr float   n_read      = 4.0f;  // and so many tokens' time at first
-constexpr float   rate_row    = 0.25f; // of forgetting, per prompt
-
-using rank = acceptance::rank;
+constexpr float   n_grant    = 3.0f;         // tokens' time that the accounts begin with
+constexpr float   n_account  = 48.0f;        // at most: what a drafter that turns bad can waste
+constexpr float   share_time = 0.01f;        // that is added
+constexpr float   n_debt     = 2.0f;         // first graphs: one draft that is lost puts off the next by no more
+constexpr int32_t n_ready    = 128;          // rows that wait and are not paid for before they are read
+constexpr float   rate_mean  = 1.0f / 64.0f; // of forgetting, per step
+constexpr float   rate_row   = 0.25f;        // the same, per prompt
 
 double now_us() {
     const auto t = std::chrono::steady_clock::now().time_since_epoch();
@@ -39,49 +24,17 @@ double now_us() {
 
 } // namespace
 
-void gate::update(float value, float expected, float rival, bool verified, bool surprise) {
-    n_asked_ += 1.0f;
-    worth_ += std::max(1.0f / n_asked_, rate_gate) * (value - worth_);
-    const float more = value - rival;
-    variance_ += rate_gate * (more * more - variance_);
-    const float gain = more / std::sqrt(std::max(variance_, variance_min));
-    int32_t     wait = 0;
-    if (open_) {
-        credit_ = std::min(credit_ + (verified || surprise || n_wait_ > 0 ? gain : hopeless * gain), credit_max);
-        wait    = credit_ < 0.0f ? n_wait_first : 0;
-    } else {
-        // of a probe that was not verified, all that matters is whether the text agreed with it
-        credit_ += verified ? gain : 0.0f;
-        n_wait_            = surprise ? n_wait_first : n_wait_;
-        const bool is_lost = credit_ < -credit_probe || (expected <= rival && !surprise);
-        open_              = credit_ > credit_probe;
-        wait               = !open_ && is_lost ? std::min(2 * n_wait_, n_wait_max) : 0;
-        wait_              = 0; // not decided yet: probe again at once
-    }
-    if (wait > 0) {
-        open_   = false;
-        n_wait_ = wait_ = wait;
-        credit_         = 0.0f;
-    }
-}
-
-void gate::new_text() {
-    wait_ = std::min(wait_, n_wait_text);
-}
-
 source::source(priced_drafter priced, size_t index, const payoff & value) :
     drafter(priced.drafter), first(std::move(priced.begin)), step(std::move(priced.step)), index(index),
-    is_parallel(drafter->is_parallel()), accepted(value.params.n_seq_max),
-    saved_us(static_cast<size_t>(value.params.n_seq_max)), account_us(n_read * value.target->at(1)), value_(value),
-    has_trees_(value.params.has_trees()), share_level_(drafter->n_unroll() > 1 && !has_trees_ ? share_chain : 1.0f),
-    gates_(saved_us.size() + 1) {}
+    is_parallel(drafter->is_parallel()), saved_us(static_cast<size_t>(value.params.n_seq_max)),
+    account_us(n_grant * value.target->at(1)), value_(value), gates_(saved_us.size() + 1, { account_us, true }) {}
 
 float source::chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const {
     const int32_t n_more = n_levels - 1;
     if (is_parallel) {
         return first->at(n_rows) + (n_more > 0 ? std::max(0.0f, step->at(n_more * n_seqs) - first->at(1)) : 0.0f);
     }
-    return first->at(n_rows) + share_level_ * static_cast<float>(n_more) * step->at(n_seqs);
+    return first->at(n_rows) + static_cast<float>(n_more) * step->at(n_seqs);
 }
 
 bool source::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const {
@@ -136,10 +89,15 @@ void source::begin(int32_t top_k, int32_t n_steps) {
     if (n_read > 0) {
         took.read_us      = std::max(0.0, t_us - static_cast<double>(took.expected_us));
         const float t_row = static_cast<float>(took.read_us) / static_cast<float>(n_read);
-        account_us -= static_cast<float>(took.read_us);
         row_us_ += t_row > 0.0f ? (row_us_ > 0.0f ? rate_row : 1.0f) * (t_row - row_us_) : 0.0f;
     }
-    observe_p();
+    llama_seq_id seen = -1; // the best token after each sequence's last one
+    for (const draft_node & n : drafter->nodes()) {
+        if (n.parent < 0 && n.seq_id != seen) {
+            seen = n.seq_id;
+            log_p_ += std::max(1.0f / ++n_seen_, rate_mean) * (std::log(n.p > 1e-3f ? n.p : 1e-3f) - log_p_);
+        }
+    }
 }
 
 void source::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
@@ -151,53 +109,24 @@ void source::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     took.expected_us += level_us(n);
 }
 
-// the p of its best tokens after the sequences' last ones
-void source::observe_p() {
-    llama_seq_id seen = -1;
-    for (const draft_node & n : drafter->nodes()) {
-        if (n.parent < 0 && n.seq_id != seen) {
-            seen = n.seq_id;
-            n_seen_ += 1.0f;
-            logit_ += std::max(1.0f / n_seen_, rate_p) * (acceptance::logit(n.p) - logit_);
-        }
-    }
-}
-
 float source::best_ahead(std::vector<tail> tails, std::vector<float> gains, int32_t depth, int32_t n_ahead,
                          bool goes_on, const std::function<float(int32_t)> & cost, int32_t & n_best) const {
-    const auto n_most = static_cast<size_t>(value_.params.n_nodes_max); // what comes after these counts for nothing
-    const auto insert = [&gains, n_most](float cum) {
-        if (gains.size() < n_most || (n_most > 0 && cum > gains[n_most - 1])) {
-            gains.insert(std::upper_bound(gains.begin(), gains.end(), cum, std::greater<float>()), cum);
-            gains.resize(std::min(gains.size(), n_most));
-        }
-    };
-    const float p    = p_mean();
-    float       most = 0.0f;
-    n_best           = 0;
+    float most = 0.0f;
+    n_best     = 0;
     for (int32_t ahead = 1; ahead <= n_ahead; ++ahead) {
-        const int32_t level  = depth + ahead;
-        llama_seq_id  seq_id = -1; // that q_best and q_other are of: the same for all its paths
-        float         q_best = 0.0f, q_other = 0.0f, all = 0.0f;
-        tails.erase(std::remove_if(tails.begin(), tails.end(), [level](const tail & t) { return level > t.n_levels; }),
-                    tails.end());
-        if (tails.empty()) {
-            break;
-        }
+        const int32_t level = depth + ahead;
+        const float   q     = accepted.at(std::exp(log_p_), level, true);
+        float         all   = 0.0f;
         for (tail & t : tails) {
-            if (t.seq_id != seq_id) {
-                seq_id  = t.seq_id;
-                q_best  = accepted.at(p, level, seq_id, rank::best);
-                q_other = has_trees_ ? accepted.at(second * (1.0f - p), level, seq_id, rank::other) : 0.0f;
+            t.cum *= level > t.n_levels ? 0.0f : q;
+            all += static_cast<float>(t.cum);
+            if (!value_.params.uniform && t.cum > 0.0) {
+                const auto cum = static_cast<float>(t.cum);
+                gains.insert(std::upper_bound(gains.begin(), gains.end(), cum, std::greater<float>()), cum);
             }
-            if (has_trees_) {
-                insert(t.cum * q_other);
-            }
-            t.cum *= q_best;
-            all += t.cum;
-            if (!value_.params.uniform) {
-                insert(t.cum);
-            }
+        }
+        if (all <= 0.0f) {
+            break;
         }
         if (value_.params.uniform) {
             gains.resize(std::max(gains.size(), static_cast<size_t>(level)));
@@ -221,35 +150,35 @@ int32_t source::n_waiting() const {
     return n;
 }
 
-void source::leave_waiting() {
-    int32_t    n_left = asks_all ? std::numeric_limits<int32_t>::max() : n_ready_max;
-    const auto waits  = [&](const draft_request & r) {
-        const int32_t n    = drafter->n_waiting(r.seq_id);
-        const bool    fits = n <= n_left;
-        n_left -= fits ? n : 0;
-        return !fits;
-    };
-    asked.erase(std::remove_if(asked.begin(), asked.end(), waits), asked.end());
-}
-
 float source::debt_us(llama_seq_id seq_id) const {
     return row_us() * static_cast<float>(std::max(0, drafter->n_waiting(seq_id) - n_waiting_max));
 }
 
-void source::earn(double t_us, double t_saved, bool is_lost) {
-    const double t_read = is_dear() ? 0.0 : took.read_us; // else it is of the other account
-    probe_us_ += static_cast<float>(share_probe * t_us + (is_lost ? t_saved - t_read : 0.0));
-    account_us += static_cast<float>(share_read * t_us + t_saved);
-    t_saved_us += t_saved;
+bool source::can_ask(int32_t n_seqs) const {
+    float t_us = chain_us(n_waiting(), 1, static_cast<int32_t>(asked.size()));
+    for (const draft_request & r : asked) {
+        const int32_t n = is_dear() ? 0 : drafter->n_waiting(r.seq_id) - n_ready; // few more come with each step
+        t_us += row_us() * static_cast<float>(std::max(0, n));
+    }
+    return !asked.empty() && gates_[static_cast<size_t>(n_seqs)].account_us >= t_us;
 }
 
-void source::reset(llama_seq_id seq_id) {
-    accepted.reset(seq_id);
-    saved_us[static_cast<size_t>(seq_id)] = 0.0f;
-    probe_us_                             = std::min(probe_us_, n_probe * first->at(n_waiting_max));
-    for (gate & g : gates_) {
-        g.new_text();
-    }
+void source::earn(int32_t n_seqs, double t_us) {
+    const float share = share_time * static_cast<float>(t_us);
+    float &     us    = gates_[static_cast<size_t>(n_seqs)].account_us;
+    us                = std::min(us + share, n_account * value_.target->at(1));
+    account_us += share;
+}
+
+void source::gain(int32_t n_seqs, float value, double t_saved, float charge) {
+    worth_ += rate_mean * (value - worth_);
+    t_saved_us += t_saved;
+    account_us += static_cast<float>(t_saved - took.read_us);
+    gate & g = gates_[static_cast<size_t>(n_seqs)];
+    g.account_us += charge * static_cast<float>(t_saved);
+    g.account_us = std::max(g.account_us, -n_debt * first->at(static_cast<int32_t>(asked.size())));
+    g.account_us -= is_dear() ? 0.0f : static_cast<float>(took.read_us);
+    g.is_open = g.account_us > 0.0f;
 }
 
 } // namespace eagle3

@@ -126,7 +126,7 @@ class Drafting:
         """Drafters that may defer a sequence, as bits: with n_seqs in a step they are not asked for it soon."""
         if self.override is not None or s.draft.mode not in ("auto", "off"):
             return _ALL & ~1  # the first one drafts
-        return _ALL if s.draft.mode == "off" else self.policy.may_wait(s.seq_id, n_seqs)
+        return _ALL if s.draft.mode == "off" else self.policy.may_wait(n_seqs)
 
     @contextmanager
     def _foresight(self, sequences: SequenceOf[Sequence]) -> Iterator[None]:

@@ -109,9 +109,9 @@ def test_what_is_unread_is_not_asked_at_first() -> None:
 
 
 def test_a_small_models_prompt_waits_and_a_heads_does_not() -> None:
-    assert make_policy(small(GOOD, 1), n_max=8).may_wait(0, 1) == 1
+    assert make_policy(small(GOOD, 1), n_max=8).may_wait(1) == 1
     head = Machine(Costs(TARGET), GOOD)
-    assert make_policy(head, n_max=8).may_wait(0, 1) == 0
+    assert make_policy(head, n_max=8).may_wait(1) == 0
 
 
 def test_another_text_is_rented_anew() -> None:

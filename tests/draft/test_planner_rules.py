@@ -92,6 +92,26 @@ def test_probes_stay_within_their_budget(n_answer: int, graphs: dict[int, float]
     assert after["draft_us"] - before["draft_us"] <= 0.0105 * (machine.t - start)
 
 
+@pytest.mark.parametrize("n_prompt", [1000, 3000])
+def test_reading_a_prompt_is_a_part_of_a_probes_price(n_prompt: int) -> None:
+    """A prompt that waited while the gate was closed is read once 1 % of the time has paid for it."""
+    machine = Machine(Costs(us(TARGETS["F16"])), USELESS)
+    machine.n_wait_max = 10**9  # nobody else reads it
+    policy = make_policy(machine, n_max=16)
+    run_auto(machine, policy, 1000, text=10**9)
+    assert policy.may_wait(1) == 1
+    policy.reset()
+    machine.waiting = [n_prompt]
+    n_drafted, start = policy.stats()["drafted"], machine.t
+    while policy.stats()["drafted"] == n_drafted:
+        elapsed = machine.t - start
+        run_auto(machine, policy, 1, text=10**9)
+    price = machine.read_us * (n_prompt - 128)
+    assert 0.01 * elapsed > 0.5 * price  # the rest was there before
+    grant = 3 * machine.costs.target[1]
+    assert policy.stats()["draft_us"] < grant + 0.01 * machine.t + machine.read_us * 128
+
+
 @pytest.mark.parametrize("head", [USELESS, RANDOM, FAIR, GOOD], ids=["useless", "random", "fair", "good"])
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_the_first_answer_of_a_fresh_process_is_not_slower_than_plain(target: str, head: Head) -> None:
