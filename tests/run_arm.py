@@ -1,16 +1,19 @@
-"""Show that CPU kernels compute the same bits on 64-bit ARM as on this x86-64, under qemu.
+"""Show that CPU kernels compute the same bits on 64-bit ARM as on this x86-64, and that the package runs, under qemu.
 
-    python tests/run_arm.py [--if-built | --count]
+    python tests/run_arm.py [--if-built | --count | --package]
 
 Installs by apt what is missing (a cross compiler and qemu), compiles ggml's CPU backend for ARM into build/arm (once;
 some minutes of one core), and runs `tests/arm/kernel_bits.cpp` here and on emulated processors with NEON alone, with
-dotprod, with i8mm, and with SVE. Each compares its results with float64; what they print must be equal. --if-built does
-nothing where ggml is not compiled yet. --count prints how many instructions products take, ours and ggml's. Where
-packages cannot be had, or this is no x86-64, it says so and ends with 0.
+dotprod, with i8mm, and with SVE. Each compares its results with float64; what they print must be equal. Then the
+wheel for aarch64 is made, put beside a libllama for it into Debian's Python, and generates there, and some tests run.
+--package does that alone. --if-built does nothing where ggml is not compiled yet, and no more than compare kernels.
+--count prints how many instructions products take, ours and ggml's. Where packages cannot be had, or this is no x86-64,
+it says so and ends with 0.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -18,8 +21,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import arm_python
 import debian
 import llama_cpp
+import run_wheels
 from debian import CannotBeHad
 
 ROOT = Path(__file__).parent.parent
@@ -51,12 +56,21 @@ def main(arguments: list[str]) -> int:
             raise CannotBeHad(f"this is {platform.machine()}, and they compare with x86-64")
         install_missing()
         sources = llama_sources()
-        for name in BUILDS:
-            build_ggml(sources, name)
+        if "--package" not in arguments:
+            for name in BUILDS:
+                build(sources, name)
     except CannotBeHad as e:
-        print(f"The tests of kernels for ARM are left out: {e}")
+        print(f"The tests on ARM are left out: {e}")
         return 0
-    return print_counts(sources) if "--count" in arguments else compare(sources)
+    if "--count" in arguments:
+        return print_counts(sources)
+    failed = "--package" not in arguments and compare(sources) != 0
+    if "--if-built" not in arguments:
+        try:
+            failed |= try_package(sources) != 0
+        except CannotBeHad as e:
+            print(f"The package on ARM is left out: {e}")
+    return int(failed)
 
 
 def library(name: str) -> Path:
@@ -84,11 +98,12 @@ def llama_sources() -> Path:
     return Path(fetched.stdout.strip().splitlines()[-1])
 
 
-def build_ggml(sources: Path, name: str) -> None:
-    """Compile ggml's CPU backend for an ARM processor."""
-    if library(name).exists():
-        return
-    print(f"Compiling ggml for {BUILDS[name]}: some minutes of one core", flush=True)
+def build(sources: Path, name: str, target: str = "ggml-cpu") -> Path:
+    """Compile a library of llama.cpp for an ARM processor; returns where it is, with those that it needs."""
+    folder = BUILD / name / "bin"
+    if (folder / f"lib{target}.so.0").exists():
+        return folder
+    print(f"Compiling {target} for {BUILDS[name]}: some minutes of one core", flush=True)
     options = {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": "aarch64",
@@ -105,10 +120,9 @@ def build_ggml(sources: Path, name: str) -> None:
         **{f"LLAMA_BUILD_{part}": "OFF" for part in ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")},
     }
     flags = [f"-D{option}={value}" for option, value in options.items()]
-    folder = str(BUILD / name)
     for command in (
-        ["-S", str(sources), "-B", folder, *flags],
-        ["--build", folder, "--target", "ggml-cpu", "--parallel", "2"],
+        ["-S", str(sources), "-B", str(BUILD / name), *flags],
+        ["--build", str(BUILD / name), "--target", target, "--parallel", "2"],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "cmake", *command],
@@ -118,14 +132,15 @@ def build_ggml(sources: Path, name: str) -> None:
             check=False,
         )
         if done.returncode:
-            raise SystemExit(f"ggml cannot be compiled for {BUILDS[name]}:\n{done.stdout[-4000:]}")
+            raise SystemExit(f"{target} cannot be compiled for {BUILDS[name]}:\n{done.stdout[-4000:]}")
+    return folder
 
 
 def compile_program(sources: Path, compiler: str, libraries: Path, program: Path, flags: list[str]) -> None:
     """Compile the kernels and the program that prints their bits, if a source is newer."""
     files = [f for f in sorted((ROOT / "csrc" / "kernels").glob("*.cpp")) if f.name != "timing.cpp"]
-    files.append(ROOT / "tests" / "arm" / "kernel_bits.cpp")
-    headers = list((ROOT / "csrc" / "kernels").glob("*.h"))
+    files += [ROOT / "csrc" / "system.cpp", ROOT / "tests" / "arm" / "kernel_bits.cpp"]
+    headers = [*(ROOT / "csrc" / "kernels").glob("*.h"), ROOT / "csrc" / "system.h"]
     folder = program.parent / f"{program.name}.o"
     folder.mkdir(parents=True, exist_ok=True)
     ggml = sources / "ggml"
@@ -168,6 +183,58 @@ def compare(sources: Path) -> int:
         failed |= not is_same
         print(f"{processor}: {'the same bits' if is_same else 'FAILED: ' + '; '.join(wrong[:3] or found[-1:])}")
     return int(failed)
+
+
+GENERATE = """
+import json, platform
+import llama_cpp
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.models import bundled_pair
+
+target, head = map(str, bundled_pair())
+found = {"machine": platform.machine()}
+options = {"n_ctx": 256, "n_threads": 1, "verbose": False}
+prompt, sampling = "import os\\n\\n\\ndef ", {"max_tokens": 24, "temperature": 0.0}
+plain = llama_cpp.Llama(target, **options)
+found["plain"] = plain(prompt, **sampling)["choices"][0]["text"]
+plain.close()
+for kernels in ("off", "on"):
+    for draft in ("chain", "tree"):
+        with Eagle3Llama(target, head, draft=draft, cpu_kernels=kernels, **options) as llm:
+            found[f"{draft}, kernels {kernels}"] = llm(prompt, **sampling)["choices"][0]["text"]
+            found[f"accepted of {draft}, kernels {kernels}"] = [llm.stats.accepted, llm.stats.drafted]
+print(json.dumps(found))
+"""
+TESTS = (
+    "tests/core/test_target.py",
+    "tests/core/test_target_tree.py",
+    "tests/core/test_drafter_tree.py",
+    "tests/core/test_kernel_flash.py",
+    "tests/engine/test_engine.py",
+)
+"""Of the C++ side and the engine: what a processor in software can do in a quarter of an hour."""
+TESTS_SECONDS = 3600.0
+
+
+def try_package(sources: Path) -> int:
+    """The wheel under qemu: the texts that it generates must be plain llama_cpp's, and the tests pass."""
+    run_wheels.make_aarch64()
+    libraries = build(sources, "dotprod", "llama")
+    arm_python.prepare(shutil.which(QEMU) or QEMU, run_wheels.newest_wheel("linux-aarch64"), libraries)
+    generated = arm_python.run(["-c", GENERATE], arm_python.FOLDER, TESTS_SECONDS)
+    if generated.returncode:
+        print(f"FAILED: generating ended with {generated.returncode}: {generated.stderr[-2000:]}")
+        return 1
+    found = json.loads(generated.stdout.splitlines()[-1])
+    texts = {name: text for name, text in found.items() if isinstance(text, str) and name != "machine"}
+    wrong = [name for name, text in texts.items() if text != found["plain"]]
+    accepted = {name.removeprefix("accepted of "): n for name, n in found.items() if name.startswith("accepted")}
+    is_right = found["machine"] == "aarch64" and not wrong and all(n[0] > 0 for n in accepted.values())
+    print(f"{found['machine']}: {'the text of plain llama_cpp' if is_right else f'FAILED: {found}'}", flush=True)
+    print(f"accepted of drafted tokens: {accepted}", flush=True)
+    tests = arm_python.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS], ROOT, TESTS_SECONDS)
+    print("\n".join(tests.stdout.splitlines()[-15:]), tests.stderr[-500:], flush=True)
+    return int(not is_right or tests.returncode != 0)
 
 
 COUNTED = {

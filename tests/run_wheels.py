@@ -110,14 +110,19 @@ def make_wheel(name: str, environment: dict[str, str], defines: list[str]) -> li
     for define in (f"LLAMA_CPP_SOURCE_DIR={llama_sources()}", *defines):
         command += ["-C", f"cmake.define.{define}"]
     subprocess.run([*command, str(ROOT)], env=os.environ | environment, check=True)
-    tag = name.replace("-", "_")
-    wheel = max(DIST.glob(f"llama_cpp_eagle3-*{tag}.whl"), key=lambda path: path.stat().st_mtime)
+    wheel = newest_wheel(name)
     out = BUILD / f"{name}-wheel"
     shutil.rmtree(out, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(out)
     print(f"{name}: {wheel.relative_to(ROOT)}, {wheel.stat().st_size / 2**20:.1f} MiB", flush=True)
     return sorted((out / "llama_cpp_eagle3").glob("_c*.so"))
+
+
+def newest_wheel(name: str) -> Path:
+    """What was made last for a system."""
+    wheels = DIST.glob(f"llama_cpp_eagle3-*{name.replace('-', '_')}.whl")
+    return max(wheels, key=lambda path: path.stat().st_mtime)
 
 
 def link_macos() -> list[Path]:
@@ -158,6 +163,7 @@ def link(name: str, target: str, defines: dict[str, str]) -> list[Path]:
     ).stdout.strip()
     defines = {
         "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_CXX_FLAGS_RELEASE": "-O1 -DNDEBUG",  # what is not run need not be fast
         # -O2 also where CMake tries the compiler: zig makes its C++ library anew for each kind of build
         "CMAKE_C_COMPILER": str(wrapper(f"{name}-cc", ["cc", "-target", target, "-O2"])),
         "CMAKE_CXX_COMPILER": str(wrapper(f"{name}-c++", ["c++", "-target", target, "-O2"])),
@@ -285,7 +291,9 @@ def wrapper(name: str, arguments: list[str]) -> Path:
     """A program that is a command of zig's: CMake wants one word."""
     path = BUILD / "bin" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'#!/bin/sh\nexec {zig()} {" ".join(arguments)} "$@"\n')
+    text = f'#!/bin/sh\nexec {zig()} {" ".join(arguments)} "$@"\n'
+    if not path.exists() or path.read_text() != text:  # a compiler that is newer has everything compiled again
+        path.write_text(text)
     path.chmod(0o755)
     return path
 

@@ -65,8 +65,9 @@ def test_decode_takes_back(low):
     low.target.decode([1, 2, 3], 0)
     low.target.truncate(3)
     low.target.decode([9, 8], 3)
-    np.testing.assert_array_equal(low.tap.rows, rows)
-    np.testing.assert_array_equal(low.target.logits_all(2), logits)
+    # where ggml multiplies three rows otherwise than six, as on ARM, the cells before differ by rounding
+    np.testing.assert_allclose(low.tap.rows, rows, rtol=tolerance(1e-5), atol=tolerance(1e-5))
+    np.testing.assert_allclose(low.target.logits_all(2), logits, rtol=tolerance(1e-5), atol=tolerance(1e-5))
     assert low.target.pos.tolist() == [3, 4]
 
 
