@@ -117,6 +117,7 @@ def test_what_other_programs_had(auto: Callable[..., Any], caplog: pytest.LogCap
     def measured(contention: float, share_now: float) -> float:
         with pytest.MonkeyPatch.context() as patch, auto() as llm, caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
             patch.setattr("llama_cpp_eagle3.draft.costs.timing.Contention.share", contention)
+            patch.setattr("llama_cpp_eagle3.draft.costs.costs.implausible", lambda curve: [])  # on a busy machine
             patch.setattr("llama_cpp_eagle3.draft.costs.setup.Contention", lambda **_: SimpleNamespace(share=share_now))
             llm.calibrate()
             costs = load_costs(llm.loaded.costs_key())

@@ -358,8 +358,9 @@ def test_what_each_source_brought(tiny_target: Any, tiny_head: Any) -> None:
             stats.append(found)
         assert stats[1]["eagle3"]["steps"] >= stats[0]["eagle3"]["steps"] > 0
         assert stats[1]["eagle3"]["seconds_saved"] != 0.0
-        is_open = llm.policy.stats()["is_open"][0]
-        assert bool(stats[1]["eagle3"]["reason"]) != is_open
+        now = llm.policy.stats()
+        is_unread = now["unread"][0][0] > 0.0  # a prompt, which on a slow clock is dear
+        assert bool(stats[1]["eagle3"]["reason"]) == (is_unread or not now["is_open"][0])
 
 
 def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:

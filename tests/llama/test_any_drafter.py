@@ -31,8 +31,8 @@ class Kind:
     n_max: int = 4
     share: float = 0.4
     """Of a chain's tokens that are accepted, at least."""
-    tree_share: float = 0.2
-    """Of a tree's nodes: of several at one place one can be right."""
+    tree_share: float = 0.15
+    """Of a tree's nodes: of several at one place one can be right, and where rows cost nothing there are many."""
 
 
 def _mtp(row: str) -> Kind:
@@ -48,7 +48,7 @@ def _dflash(row: str) -> Kind:
 
 
 def _simple(*rows: str) -> Kind:
-    return Kind("simple", lambda folder: tuple(write_small_pair(folder, *rows)), share=0.15, tree_share=0.15)  # type: ignore[arg-type,return-value]
+    return Kind("simple", lambda folder: tuple(write_small_pair(folder, *rows)), share=0.15)  # type: ignore[arg-type,return-value]
 
 
 KINDS = {

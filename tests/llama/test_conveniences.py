@@ -52,7 +52,7 @@ def test_what_runs_where(
     tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Gpu:
-        name, description = "GPU7", "a card"
+        name, description, memory = "GPU7", "a card", (1 << 30, 1 << 30)
 
     with caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
         load(tiny_target, tiny_head).close()

@@ -27,9 +27,14 @@ serve.add_arguments(parser)
 args = parser.parse_args(sys.argv[1:])
 before = n_threads()
 server = load_server(args, serve_options(args, ""))
-end = time.monotonic() + 5  # they end by themselves, once their thread has
-while (loaded := n_threads()) >= before + args.n_threads - 1 and time.monotonic() < end:
-    time.sleep(0.01)
+def settled():  # they end by themselves, once their thread has
+    end, counts = time.monotonic() + 10, []
+    while time.monotonic() < end and (len(set(counts[-30:])) != 1 or len(counts) < 30):
+        counts.append(n_threads())
+        time.sleep(0.02)
+    return counts[-1]
+
+loaded = settled()
 server.engine.add([1, 2, 3], max_tokens=2)
 while server.engine.has_work:
     server.engine.step()
