@@ -157,8 +157,8 @@ class LoadedModel:
     def _tell(self) -> None:
         """Log what runs where, and with which head."""
         self._log(self.where)
-        if self.batch_invariance:
-            self._log(self.batch_invariance)
+        if told := self.batch_invariance:
+            self._log(told)
         if self._loading.model.leaves_gpu_idle(self._model_params.n_gpu_layers):
             _log.warning(
                 "the model runs on the CPU although this machine has %s: use n_gpu_layers=-1",
