@@ -26,8 +26,8 @@ class Queue:
         n_waiting_max: sequences that may wait beside those that run.
         n_body_max: bytes of a body.
         """
-        self.engine_thread, self.metrics = engine_thread, metrics
-        self.n_slots, self.n_waiting_max = engine_thread.engine.target.n_seq, n_waiting_max
+        self.engine_thread, self._metrics = engine_thread, metrics
+        self._n_slots, self._n_waiting_max = engine_thread.engine.target.n_seq, n_waiting_max
         self.n_bytes_max, self.n_bytes = _N_BODIES * n_body_max, 0
         self.n_preparing = 0
         """Sequences that have a place and do not run or wait yet."""
@@ -60,7 +60,21 @@ class Queue:
     @property
     def n_waiting(self) -> int:
         """Sequences that wait for a slot."""
-        return max(0, len(self.engine_thread.answers) + self.n_preparing - self.n_slots)
+        return max(0, len(self.engine_thread.answers) + self.n_preparing - self._n_slots)
+
+    def check_room(self, n: int) -> None:
+        """Raise ApiError if there is no room for n sequences, now or ever, or the model is gone."""
+        if self.engine_thread.failure:
+            raise failed(self.engine_thread.failure)
+        n_most = self._n_slots + self._n_waiting_max
+        if n > n_most:
+            raise invalid(
+                f"the request asks for {n} texts (prompts x n) and never fits: this server has {self._n_slots} slots "
+                f"and a queue of {self._n_waiting_max} (--max-queued-requests); send at most {n_most} at once"
+            )
+        if len(self.engine_thread.answers) + self.n_preparing + n > n_most:
+            seconds = self.n_waiting * self._metrics.mean_request_seconds / self._n_slots
+            raise too_busy(self.n_waiting, min(60, max(1, round(seconds))))
 
 
 @dataclass(slots=True, eq=False)
@@ -98,22 +112,11 @@ class Place:
         Raises:
             ApiError: there are too many for the queue, now or ever; the client has gone, or the model.
         """
-        queue = self.queue
-        with queue.lock:
+        with self.queue.lock:
             if self.is_over:
                 raise gone()
-            if queue.engine_thread.failure:
-                raise failed(queue.engine_thread.failure)
-            n_slots, n_most = queue.n_slots, queue.n_slots + queue.n_waiting_max
-            if n > n_most:
-                raise invalid(
-                    f"the request asks for {n} texts (prompts x n) and never fits: this server has {n_slots} slots and "
-                    f"a queue of {queue.n_waiting_max} (--max-queued-requests); send at most {n_most} at once"
-                )
-            if len(queue.engine_thread.answers) + queue.n_preparing + n > n_most:
-                seconds = queue.n_waiting * queue.metrics.mean_request_seconds / n_slots
-                raise too_busy(queue.n_waiting, min(60, max(1, round(seconds))))
-            queue.n_preparing += n
+            self.queue.check_room(n)
+            self.queue.n_preparing += n
             self.n += n
 
     def start(self, answers: Sequence[Answer]) -> None:
