@@ -19,7 +19,7 @@ def fetch_files(args: argparse.Namespace) -> None:
         HubError: see `fetch_pair`.
         Eagle3Error: something of the extra `hub` is missing.
     """
-    _fetch_named(args)
+    fetch_named(args, "model", "draft_model_path")
     token, args.hf_token = args.hf_token, None  # arguments are written to reports
     if args.hf_file is not None and args.hf_repo is None:
         raise ValueError("-hff names a file of a repository: give that with -hf")
@@ -49,9 +49,13 @@ def fetch_files(args: argparse.Namespace) -> None:
     args.draft_model_path = pair.head or args.draft_model_path
 
 
-def _fetch_named(args: argparse.Namespace) -> None:
-    """-m and -md with the name of a model that `models` knows; a file of that name comes first."""
-    for flag in ("model", "draft_model_path"):
+def fetch_named(args: argparse.Namespace, *flags: str) -> None:
+    """Put the file in place of a name that `models` knows, in each of these flags; a file of that name comes first.
+
+    Raises:
+        HubError: see `models.fetched`.
+    """
+    for flag in flags:
         name = getattr(args, flag)
         if name in models.names() and not Path(name).exists():
             found = models.fetched(name, lambda text: print(text, file=sys.stderr, flush=True))

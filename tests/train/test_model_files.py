@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import subprocess
 from collections import namedtuple
@@ -184,3 +185,10 @@ def test_by_name_on_the_command_line(
     (tmp_path / "one").write_bytes(b"no model")
     assert main([*command, "--temp", "0"]) == 2
     assert "fetching" not in capsys.readouterr().err
+
+
+def test_train_takes_a_name(file: ModelFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`train -m NAME` fetches the file as the other commands do; this one is no GGUF."""
+    pytest.importorskip("torch")
+    assert main(["train", "-m", "three", "-o", str(tmp_path / "head.gguf"), "--tokens", "8"]) != 0
+    assert re.search(r"three\.gguf': .*GGUF", capsys.readouterr().err)

@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 from llama_cpp_eagle3.cli.flags import pick
+from llama_cpp_eagle3.cli.hub import fetch_named
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.extras import extra
 from llama_cpp_eagle3_heads.cli.quantize import TYPES
@@ -157,6 +158,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--draft-vocab keep: there is no --init whose tokens could be kept")
     if args.device is not None:
         check_device(args.device)
+    fetch_named(args, "model")
     settings = Settings(
         lr=args.lr, anchors=args.anchors, device=args.device, dtype=args.dtype,
         patience=args.patience, seed=args.seed,
