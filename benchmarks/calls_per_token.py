@@ -93,7 +93,7 @@ def count(path: str) -> tuple[Counter[str], Counter[str]]:
 
 def prepare_us(n: int) -> float:
     """CPU time of one thread for making a chat's body a sequence of the engine."""
-    from llama_cpp_eagle3.serve.chat import prepare_chat
+    from llama_cpp_eagle3.serve.chat_completions import prepare_chat
     from llama_cpp_eagle3.serve.jsons import parse_json
     from llama_cpp_eagle3.serve.queue import Place
     from serving import Running

@@ -17,7 +17,7 @@ from comparison import peer_tools
 from comparison.runs import N_CTX, load, n_cores
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy
-from llama_cpp_eagle3.bench import machine
+from llama_cpp_eagle3.bench import provenance
 from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 HERE = Path(__file__).parent
@@ -106,7 +106,7 @@ def progress(text: str) -> None:
 def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> None:
     """Print the figures; with --publish also write them to results/."""
     progress("")
-    about = machine.describe(args.threads)
+    about = provenance.describe(args.threads)
     command = shlex.join(["python", f"benchmarks/{section.script}.py", *(a for a in sys.argv[1:] if a != "--publish")])
     lines = [
         section.text,

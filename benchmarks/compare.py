@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from comparison import bandwidth, measure, peer_tools, peers, replay, report, settings, synthetic
-from llama_cpp_eagle3.bench import machine
+from llama_cpp_eagle3.bench import provenance
 from llama_cpp_eagle3.cli import bench
 from llama_cpp_eagle3.cli.parser import Parser
 
@@ -63,8 +63,8 @@ def main(argv: list[str] | None = None) -> None:
     rate = bandwidth.read_bandwidth(args.n_threads) if args.n_gpu_layers == 0 else 0.0
     result = measure.measure(config, bench.show_progress)
     bench.show_progress("")
-    about = machine.describe(args.n_threads)
-    text = f"{report.markdown(result, rate)}\n\n{machine.line(about)}"
+    about = provenance.describe(args.n_threads)
+    text = f"{report.markdown(result, rate)}\n\n{provenance.line(about)}"
     print(text)
     if args.json is not None:
         document = {**about, "model": model, "draft": draft, "bytes_per_second": rate, **result.as_dict()}

@@ -23,7 +23,7 @@ from comparison.measure import Config, Result, Side, measure
 from comparison.runs import load, n_cores, run_own, total
 from inflate import inflated_pair
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3.bench import machine
+from llama_cpp_eagle3.bench import provenance
 from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.engine import SamplerChain, Sampling
 from llama_cpp_eagle3.files.cache_dir import cache_dir
@@ -243,7 +243,7 @@ def _read(path: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:
 
 def _write(path: Path, wanted: dict[str, Any], args: argparse.Namespace, figures: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"part": wanted, **machine.describe(args.threads), **figures}
+    document = {"part": wanted, **provenance.describe(args.threads), **figures}
     part = path.with_suffix(".part")
     part.write_text(json.dumps(document, indent=1) + "\n")
     part.replace(path)

@@ -20,8 +20,8 @@ _library.load()
 from ._core import NgramStore  # noqa: E402
 from .engine.stats import Stats  # noqa: E402
 from .llama import Eagle3Llama  # noqa: E402
-from .llama.batch import BatchResult  # noqa: E402
 from .llama.features import Features  # noqa: E402
+from .llama.generate_batch import BatchResult  # noqa: E402
 from .llama.state import Eagle3State  # noqa: E402
 
 __all__ = [

@@ -123,7 +123,7 @@ def test_heads_are_imported_by_one_door() -> None:
             for node in ast.walk(tree)
             if isinstance(node, ast.Import | ast.ImportFrom) and HEADS in ast.unparse(node)
         ]
-    assert sorted(doors) == [f"{PACKAGE}.cli.__init__", f"{PACKAGE}.hub.pair"]
+    assert sorted(doors) == [f"{PACKAGE}.cli.__init__", f"{PACKAGE}.hub.pair_files"]
 
 
 def test_no_private_name_of_another_object() -> None:

@@ -15,8 +15,8 @@ _END = "<!-- end -->\n"
 
 def table() -> str:
     """Name, default and meaning of each argument that is ours, or not as llama_cpp has it."""
-    from llama_cpp_eagle3.config.eagle3 import DEFAULTS, OPTIONS
-    from llama_cpp_eagle3.config.llama import LLAMA_DEFAULTS
+    from llama_cpp_eagle3.config.eagle3_options import DEFAULTS, OPTIONS
+    from llama_cpp_eagle3.config.llama_options import LLAMA_DEFAULTS
 
     rows = [
         "| argument | default | meaning |",

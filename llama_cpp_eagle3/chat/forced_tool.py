@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_cpp import Llama, LlamaGrammar
 
-from .limits import check_tools
+from .json_limits import check_tools
 from .schema import log_loosened
 from .schema.tools import arguments_grammar, name_of, parameters_of
 

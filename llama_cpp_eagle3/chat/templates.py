@@ -11,7 +11,7 @@ from .. import _chat
 from .._chat import Parser
 from ..engine import n_common
 from .fitting import Habits, shown_tools
-from .limits import check_messages, check_tools, to_json
+from .json_limits import check_messages, check_tools, to_json
 from .schema import Loosened, SchemaGrammar, log_loosened
 from .schema.tools import complete
 

@@ -90,7 +90,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
         args = parser.parse_args(argv)
         show_llama_cpp(getattr(args, "verbose", False))
         if getattr(args, "list_devices", False):
-            from .model import list_devices
+            from .load_model import list_devices
 
             return list_devices()
         return int(module.run(args))

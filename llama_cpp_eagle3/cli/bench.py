@@ -16,7 +16,7 @@ from pathlib import Path
 from ..draft.kinds import NGRAM, kind_of
 from ..files.whole_file import output_path, write_whole
 from .flags import HUB, PROMPT, changed, pick
-from .model import resolve_pair
+from .load_model import resolve_pair
 from .parser import Parser
 from .sources import source_options
 
@@ -50,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from ..bench import machine, report
+    from ..bench import provenance, report
     from ..bench.compare import Config, compare
 
     model, draft, texts, sources = read(args)
@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     config = Config(model, draft, settings, texts, options, sources, args.predict, args.runs, args.fresh, args.temp)
     result = compare(config, show_progress)
     show_progress("")
-    about = machine.describe(args.n_threads)
-    print(f"{report.markdown(config, result)}\n\n{machine.line(about)}")
+    about = provenance.describe(args.n_threads)
+    print(f"{report.markdown(config, result)}\n\n{provenance.line(about)}")
     if args.json is not None:
         document = {**about, **asdict(config), "texts": len(texts), **asdict(result)}
         write_whole(args.json, json.dumps(document, indent=1) + "\n")

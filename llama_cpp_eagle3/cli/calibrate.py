@@ -16,7 +16,7 @@ from ..draft.costs import Costs, DraftCosts, measure_types, save_costs
 from ..ggml_types import type_name
 from ..model import cpu_kernels
 from .flags import LOAD, LOG
-from .model import load_model, resolve_pair
+from .load_model import load_model, resolve_pair
 from .parser import Parser
 
 

@@ -16,10 +16,10 @@ from ..chat import ChatTemplates
 from ..chat.builtin_templates import named_templates
 from ..errors import Eagle3Error
 from ..llama import Eagle3Llama
-from .conversation import Conversation, Piece
+from .chat_session import ChatSession, Piece
 from .flags import CONVERSATION, LOAD, LOG, REFUSED, REFUSED_BY_CHAT, SAMPLING, TEMPLATE
-from .flags.chat import template_of
-from .model import calibrate, load_model, resolve_pair
+from .flags.template import template_of
+from .load_model import calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
 from .sources import head_of
@@ -94,7 +94,7 @@ class _Chat:
             )
             templates = ChatTemplates(llm.model_address, _TEXT)
         sampling = sampling_of(args)
-        self._conversation = Conversation(
+        self._conversation = ChatSession(
             llm,
             templates,
             sampling,

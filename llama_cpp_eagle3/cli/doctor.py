@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 
 from ..doctor import Finding, check_conversation, check_files, check_loaded, devices, prospects, software
-from ..doctor.pair import judge_losses, judge_trial, try_text
+from ..doctor.pair_check import judge_losses, judge_trial, try_text
 from ..draft.costs import Costs, load_costs, measure_types, save_costs
 from ..errors import Eagle3Error
 from .flags import LOAD, LOG
-from .model import load_model, resolve_pair
+from .load_model import load_model, resolve_pair
 from .parser import Parser
 from .sources import draft_paths, head_of
 

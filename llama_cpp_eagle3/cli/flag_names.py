@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..config.eagle3 import OPTIONS
+from ..config.eagle3_options import OPTIONS
 from ..draft.kinds import KINDS, NGRAM
 
 _FLAGS = {name: option.flag for name, option in OPTIONS.items() if option.flag is not None}

@@ -6,10 +6,10 @@ import argparse
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from ..config.serve import ServeOptions
+from ..config.serve_options import ServeOptions
 from ..serve.log_lines import configure
 from ..serve.server import Server
-from .model import load_model, resolve_pair
+from .load_model import load_model, resolve_pair
 from .server_options import serve_options
 from .sources import drafts_by_block, head_of, lacks_head, source_options
 

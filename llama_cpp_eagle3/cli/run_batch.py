@@ -15,8 +15,8 @@ from ..log import progress_bar
 from ..serve.batch_answers import Keep, answer_all
 from ..serve.batch_file import BatchRequest, Total, count_result, read_done, read_requests
 from ..serve.jsons import dumps
+from .load_model import BAR
 from .load_server import batch_server
-from .model import BAR
 
 
 def run_batch(args: argparse.Namespace) -> int:

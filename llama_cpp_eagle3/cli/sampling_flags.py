@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..chat import json_schema_to_grammar
-from ..config.sampling import names_of
+from ..config.sampling_options import names_of
 from ..engine import SAMPLERS, Sampling
 from .flags import SAMPLING
 

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from ..extras import extra
-from .model import resolve_pair
+from .load_model import resolve_pair
 from .parser import Parser
 from .server_options import add_server_flags, serve_options
 

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..config.serve import ServeOptions, is_loopback
+from ..config.serve_options import ServeOptions, is_loopback
 from ..files.whole_file import output_path
 from ..serve.embedder import POOLING
 from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, changed
-from .flags.chat import template_of
+from .flags.template import template_of
 from .parser import Parser
 from .sampling_flags import given as sampling_given
 

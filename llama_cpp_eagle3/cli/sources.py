@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..config.drafting import TEXT_TYPES
+from ..config.drafting_options import TEXT_TYPES
 from ..draft.kinds import KINDS, NGRAM, kind_of
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..draft.kinds.mtp import MtpBlock, has_block

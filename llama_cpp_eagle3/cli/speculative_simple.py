@@ -20,7 +20,7 @@ from ..log import progress_bar
 from ..media import Prompt, read_media
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
-from .model import BAR, calibrate, load_model, resolve_pair
+from .load_model import BAR, calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
 from .sources import drafts_by_block, head_of

@@ -25,7 +25,7 @@ from .context import Context
 from .features import Features
 
 if TYPE_CHECKING:
-    from ..config.eagle3 import ConstructorOptions
+    from ..config.eagle3_options import ConstructorOptions
     from ..media import Projector
 
 DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))

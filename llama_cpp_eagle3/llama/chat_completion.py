@@ -14,10 +14,10 @@ from llama_cpp import Llama
 from ..chat.conversation import Conversation, Tokenize, read_conversation
 from ..chat.message import OpenAIChoice, logprob_of
 from ..chat.templates import ChatParams, ChatTemplates
-from ..config.serve import AllowHttp
+from ..config.serve_options import AllowHttp
 from ..engine import Engine, Request, Sequence, Vocab
 from ..media import Projector, read_media
-from .batch import make_request
+from .generate_batch import make_request
 from .sampling_arguments import SamplingDefaults, grammar_text
 
 Json = dict[str, Any]

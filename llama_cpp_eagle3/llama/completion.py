@@ -13,7 +13,16 @@ from llama_cpp import Llama, LlamaTokenizer
 from ..engine import FimTokens, Request
 from ..errors import ContextFullError
 from .attributes import LlamaAttributes
-from .batch import BatchResult, BatchStream, PromptOptions, check_options, make_requests, results_of, run_batch, run_one
+from .generate_batch import (
+    BatchResult,
+    BatchStream,
+    PromptOptions,
+    check_options,
+    make_requests,
+    results_of,
+    run_batch,
+    run_one,
+)
 from .sampling_arguments import SCHEMAS, SamplingDefaults, asked_grammar
 
 if TYPE_CHECKING:

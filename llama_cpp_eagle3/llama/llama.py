@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from llama_cpp import LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .._core import Guard
-from ..config.eagle3 import DEFAULTS
+from ..config.eagle3_options import DEFAULTS
 from ..engine import Media, SamplerChain, Sampling, check_seed
 from ..files.model_file import file_errors
 from ..guard import bury
@@ -33,7 +33,7 @@ from .state import Eagle3State, check_state
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from ..config.eagle3 import ConstructorOptions, Eagle3LlamaOptions
+    from ..config.eagle3_options import ConstructorOptions, Eagle3LlamaOptions
     from ..media import Projector
 
 _FROM_PRETRAINED = (

@@ -1,6 +1,6 @@
 """Images and sounds: from a file or a message to rows of embeddings, with llama.cpp's libmtmd."""
 
-from .fetch import TIMEOUT_S
+from .fetch_url import TIMEOUT_S
 from .files import load_base64_or_url, read_media
 from .handlers import hook_handler
 from .limits import MediaError

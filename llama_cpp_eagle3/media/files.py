@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from .fetch import TIMEOUT_S, fetch
+from .fetch_url import TIMEOUT_S, fetch
 from .limits import N_BYTES_MAX, MediaError, short_url, too_large
 from .sizes import check
 
 if TYPE_CHECKING:
-    from ..config.serve import AllowHttp
+    from ..config.serve_options import AllowHttp
 
 
 def read_media(

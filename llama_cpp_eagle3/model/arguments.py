@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
-from ..config.eagle3 import DEFAULTS, OPTIONS, ConstructorOptions
-from ..config.llama import LLAMA_DEFAULTS
+from ..config.eagle3_options import DEFAULTS, OPTIONS, ConstructorOptions
+from ..config.llama_options import LLAMA_DEFAULTS
 from ..config.option import types_of
 from ..draft.kinds import kind_of
 from ..draft.kinds.mtp import has_block

@@ -30,7 +30,7 @@ from .loading import Loading
 from .machine import free_memory
 
 if TYPE_CHECKING:
-    from ..config.eagle3 import ConstructorOptions
+    from ..config.eagle3_options import ConstructorOptions
 
 _N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
 _N_CACHE_BYTES = 8 << 30

@@ -20,7 +20,7 @@ from .._core import (
     local_accelerators,
     model_matrices,
 )
-from ..config.llama import LLAMA_DEFAULTS
+from ..config.llama_options import LLAMA_DEFAULTS
 from ..draft.corpus import read_corpus
 from ..draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
 from ..engine import N_ROWS_ARGMAX, Vocab

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from ..config.llama import N_CTX_MAX
+from ..config.llama_options import N_CTX_MAX
 from ..config.threads import default_threads
 from ..draft.kinds import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
 from ..draft.kinds.eagle3 import Eagle3Head
@@ -19,7 +19,7 @@ from ..engine.request import DraftMode
 from ..ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 if TYPE_CHECKING:
-    from ..config.eagle3 import ConstructorOptions
+    from ..config.eagle3_options import ConstructorOptions
 
 DrafterKind = type[DrafterFile]
 

@@ -17,7 +17,7 @@ from ..files.fingerprint import fingerprint
 from .rpc import RpcServers, find_device
 
 if TYPE_CHECKING:
-    from ..config.eagle3 import ConstructorOptions
+    from ..config.eagle3_options import ConstructorOptions
 
 
 class _Override(ctypes.Structure):

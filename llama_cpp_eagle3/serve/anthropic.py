@@ -9,9 +9,9 @@ from ..chat import ChatParams, LeftOut, read_messages
 from ..engine import Output
 from .answer import Answer, Progress
 from .anthropic_schema import MessagesRequest, ToolChoice
-from .chat import count_tokens as count_chat_tokens
-from .chat import prepare_message
-from .errors import ApiError, anthropic_error, invalid
+from .api_errors import ApiError, anthropic_error, invalid
+from .chat_completions import count_tokens as count_chat_tokens
+from .chat_completions import prepare_message
 from .fields import MESSAGE_ALONE, parse_object
 from .queue import Place
 from .reply import NamedEvents

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from . import anthropic, chat, completions, embeddings, info, page, responses, slots
+from . import anthropic, chat_completions, completions, embeddings, info, page, responses, slot_endpoints
 from .absent import ABSENT
-from .errors import ApiError, failed, not_found, out_of_memory
+from .api_errors import ApiError, failed, not_found, out_of_memory
 from .http import ANTHROPIC, answer, error_response, generate, show
 from .middleware import Middleware
 from .reply import Prepare
@@ -60,17 +60,17 @@ def _routes() -> list[BaseRoute]:
     generates(completions.prepare_llama, "/completion", "/completions")
     generates(completions.prepare_openai, "/v1/completions")
     generates(completions.prepare_infill, "/infill")
-    generates(chat.prepare_chat, "/chat/completions", "/v1/chat/completions")
-    answers(chat.count_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
-    answers(chat.apply_template, "/apply-template")
+    generates(chat_completions.prepare_chat, "/chat/completions", "/v1/chat/completions")
+    answers(chat_completions.count_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
+    answers(chat_completions.apply_template, "/apply-template")
     generates(responses.prepare_response, "/responses", "/v1/responses")
     answers(responses.count_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
     generates(anthropic.prepare_messages, ANTHROPIC)
     answers(anthropic.count_tokens, f"{ANTHROPIC}/count_tokens")
     post(partial(embeddings.embed, openai=False), "/embedding", "/embeddings")
     post(partial(embeddings.embed, openai=True), "/v1/embeddings")
-    get(slots.slots, "/slots")
-    post(slots.act, "/slots/{id_slot}")
+    get(slot_endpoints.slots, "/slots")
+    post(slot_endpoints.act, "/slots/{id_slot}")
     return found
 
 

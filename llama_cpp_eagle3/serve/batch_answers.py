@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .api_errors import ApiError, failed, invalid
 from .batch_file import CHAT, BatchRequest
-from .chat import prepare_chat
+from .chat_completions import prepare_chat
 from .completions import prepare_openai
-from .errors import ApiError, failed, invalid
 from .jsons import check_body
 from .reply import Prepare, Reply, start
 from .server import Server, random_id

@@ -10,7 +10,7 @@ from ..chat import Loosened, constraint_of, log_loosened, without_constraints
 from ..chat.message import logprob_of
 from ..engine import Output, TokenLogprob
 from .answer import Answer, Progress
-from .errors import invalid, unsupported
+from .api_errors import invalid, unsupported
 from .fields import Completion, parse
 from .queue import Place
 from .reply import DONE, FINGERPRINT, Reply, progress_of, settings_of

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
 
+from .api_errors import failed, invalid, unsupported
 from .embedder import NO_POOLING, Embedder, Matrix
-from .errors import failed, invalid, unsupported
 from .http import compute, until_gone
 from .jsons import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
 from .server import Server

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
-from .errors import ApiError
+from .api_errors import ApiError
 
 _N_WORKERS = 2  # calls that compute at once: JSON, tokens, templates, grammars, images
 _N_DETACHED_MAX = 16  # threads beside those: they wait for other servers, or are late

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .answer import Came
-from .errors import ApiError, anthropic_error
+from .api_errors import ApiError, anthropic_error
 from .jsons import dumps, parse_json
 from .queue import Place
 from .reply import Prepare, Reply, start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine import FimTokens
-from .errors import invalid
+from .api_errors import invalid
 from .tokenizer import Tokenizer
 
 _SEPARATOR = "\n\n--- snippet ---\n\n"  # between files, for models that have no token for it

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from .absent import Absent
-from .errors import ApiError, invalid, not_found, unsupported
+from .api_errors import ApiError, invalid, not_found, unsupported
 from .fields import Completion, generation_settings, parse
 from .jsons import LIMITS, check_field
 from .reply import FINGERPRINT

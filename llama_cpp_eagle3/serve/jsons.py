@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import Any
 
 from ..chat import CONSTRAINTS
-from ..chat.limits import MAX_MESSAGES, MAX_TOOLS
-from .errors import invalid
+from ..chat.json_limits import MAX_MESSAGES, MAX_TOOLS
+from .api_errors import invalid
 
 _PARSING = threading.Lock()
 """The parser holds the GIL: between two bodies all other threads have their turn."""

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..config.serve import ServeOptions, is_loopback
-from .errors import ApiError
+from ..config.serve_options import ServeOptions, is_loopback
+from .api_errors import ApiError
 from .http import error_response
 from .log_lines import ACCESS
 

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from .errors import invalid, not_found
+from .api_errors import invalid, not_found
 from .server import Server
 
 _PAGE = Path(__file__).with_name("page.html")

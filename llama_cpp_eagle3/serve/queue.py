@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from .answer import Answer
+from .api_errors import failed, gone, invalid, no_room, too_busy
 from .engine_thread import EngineThread
-from .errors import failed, gone, invalid, no_room, too_busy
 from .metrics import Metrics
 
 _N_BODIES = 4  # of the largest size, at once

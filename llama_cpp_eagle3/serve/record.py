@@ -13,7 +13,7 @@ from pathlib import Path
 from ..files.file_lock import locked
 from ..files.whole_file import output_path
 from .answer import Answer
-from .errors import ApiError
+from .api_errors import ApiError
 from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)

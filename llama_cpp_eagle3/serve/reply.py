@@ -14,7 +14,7 @@ from ..chat.message import GrowingMessage
 from ..engine import Output, Vocab
 from ..errors import ContextFullError
 from .answer import Answer, Came, Progress
-from .errors import ApiError, failed, invalid, out_of_memory, too_long
+from .api_errors import ApiError, failed, invalid, out_of_memory, too_long
 from .fields import generation_settings
 from .jsons import dumps
 from .queue import Place

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..chat import LeftOut, arguments_text, text_of
-from .errors import invalid
+from .api_errors import invalid
 
 _ROLES = ("user", "system", "developer", "assistant")
 _ARGUMENTS = ("arguments", "action", "operation", "code", "queries", "query", "prompt", "revised_prompt")

@@ -8,9 +8,9 @@ from typing import Any
 from ..chat import ChatParams, LeftOut
 from ..engine import Output
 from .answer import Answer, Progress
-from .chat import count_tokens as count_chat_tokens
-from .chat import prepare_message
-from .errors import ApiError, invalid, unsupported
+from .api_errors import ApiError, invalid, unsupported
+from .chat_completions import count_tokens as count_chat_tokens
+from .chat_completions import prepare_message
 from .fields import MESSAGE_ALONE
 from .queue import Place
 from .reply import NamedEvents, progress_of

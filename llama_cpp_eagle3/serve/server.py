@@ -13,15 +13,15 @@ from typing import Any
 
 from ..chat import LeftOut, Loosened
 from ..chat.builtin_templates import named_templates
-from ..config.serve import ServeOptions
+from ..config.serve_options import ServeOptions
 from ..draft.costs import brought
 from ..engine import DraftSettings, Request, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .answer import Answer
+from .api_errors import failed, invalid, too_long
 from .embedder import Embedder
 from .engine_thread import EngineThread
-from .errors import failed, invalid, too_long
 from .executor import Executor
 from .fields import SEED_RANDOM, Completion, draft_of, sampling_of
 from .infill import Infill

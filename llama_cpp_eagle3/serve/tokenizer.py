@@ -7,7 +7,7 @@ from typing import Any
 from .._core import tokenize
 from ..engine import Vocab
 from ..errors import ContextFullError, ModelFileError
-from .errors import invalid, too_long
+from .api_errors import invalid, too_long
 
 
 def n_prompts(value: Any) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from chat_cases import WEATHER
 from chatting import Load
-from llama_cpp_eagle3.chat import ChatTemplates, json_schema_to_grammar, limits
+from llama_cpp_eagle3.chat import ChatTemplates, json_limits, json_schema_to_grammar
 
 USER = {"role": "user", "content": "Hello"}
 HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
@@ -63,9 +63,9 @@ def test_requests_beyond_a_limit(options: dict[str, Any], message: str) -> None:
 
 def test_requests_at_the_limits(load: Load) -> None:
     chat = load(HERMES)
-    deep = "[" * limits.MAX_NESTING + "]" * limits.MAX_NESTING
+    deep = "[" * json_limits.MAX_NESTING + "]" * json_limits.MAX_NESTING
     messages = [USER, call(deep), {"role": "tool", "content": deep}, USER]
-    variables = {"x": nested(limits.MAX_NESTING - 10)}
+    variables = {"x": nested(json_limits.MAX_NESTING - 10)}
     prompt = in_a_small_thread(lambda: chat.apply(messages, chat_template_kwargs=variables).prompt)
     assert deep in prompt.replace(" ", "")
     brackets = "(" * 20_000  # of a text that is no JSON

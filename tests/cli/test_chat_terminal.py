@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.cli.conversation import Conversation
+from llama_cpp_eagle3.cli.chat_session import ChatSession
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.cli.sampling_flags import sampling_of
 from loading import load, path_of
@@ -257,7 +257,7 @@ def test_conversation(pair: Any) -> None:
 
     with closing(load(pair[0], pair[1], n_ctx=128)) as llm:
         templates = ChatTemplates(llm.model_address, TEMPLATE)
-        talk = Conversation(llm, templates, sampling(), system="sys", n_predict=6)
+        talk = ChatSession(llm, templates, sampling(), system="sys", n_predict=6)
         text = "".join(piece.text for piece in talk.send("the self"))
         assert [m["role"] for m in talk.messages] == ["system", "user", "assistant"]
         assert talk.messages[-1]["content"] == text
@@ -266,10 +266,10 @@ def test_conversation(pair: Any) -> None:
         with pytest.raises(ValueError, match="begin anew with /clear"):
             list(talk.send("self " * 200))
         assert talk.messages == before
-        stopped = Conversation(llm, templates, sampling(), system="sys", n_predict=6, stop=[text[2:4]])
+        stopped = ChatSession(llm, templates, sampling(), system="sys", n_predict=6, stop=[text[2:4]])
         assert "".join(piece.text for piece in stopped.send("the self")) == text[: text.index(text[2:4])]
         assert stopped.finish_reason == "stop"
-        schema = Conversation(llm, templates, replace(sampling(), grammar='root ::= "ab" "c"'))
+        schema = ChatSession(llm, templates, replace(sampling(), grammar='root ::= "ab" "c"'))
         assert "".join(piece.text for piece in schema.send("the self")) == "abc"
         schema.clear()
         with pytest.raises(ValueError, match="no answer to drop"):
@@ -280,7 +280,7 @@ def test_an_answer_that_is_left_stays(pair: Any) -> None:
     from llama_cpp_eagle3.chat import ChatTemplates
 
     with closing(load(pair[0], pair[1], n_ctx=256)) as llm:
-        talk = Conversation(llm, ChatTemplates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))
+        talk = ChatSession(llm, ChatTemplates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))
         answer = talk.send("the self")
         text = "".join(next(answer).text for _ in range(5))
         answer.close()

@@ -11,7 +11,7 @@ import pytest
 
 from arch_keys import keys_of
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.doctor import Finding, check_conversation, check_files, machine, pair, prospects
+from llama_cpp_eagle3.doctor import Finding, check_conversation, check_files, installation, pair_check, prospects
 from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, save_costs
 from llama_cpp_eagle3.extras import install_command
 from loading import load, path_of
@@ -20,7 +20,7 @@ from tiny import write_perfect_pair, write_target
 
 FLAGS = ["-t", "1", "-c", "256", "-fa", "off"]
 ALL = {"AVX", "AVX2", "FMA", "F16C", "BMI2"}
-judge_build = machine.judge_build
+judge_build = installation.judge_build
 CHEAP = Costs({1: 100.0, 2: 100.0, 4: 104.0, 9: 120.0}, (DraftCosts({1: 5.0, 4: 5.0}, {1: 5.0}),))
 DEAR = Costs({1: 100.0, 2: 199.0, 4: 390.0, 9: 880.0}, (DraftCosts({1: 50.0, 4: 50.0}, {1: 50.0}),))
 
@@ -33,10 +33,10 @@ def levels(findings: list[Finding]) -> list[str]:
 def fine_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever runs the tests: its own findings are none of theirs."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(machine, "judge_build", lambda *_: [])
-    monkeypatch.setattr(machine, "cpu_quota", lambda: None)
-    monkeypatch.setattr(machine, "find_gpus", list)
-    monkeypatch.setattr(machine, "built_backends", set)
+    monkeypatch.setattr(installation, "judge_build", lambda *_: [])
+    monkeypatch.setattr(installation, "cpu_quota", lambda: None)
+    monkeypatch.setattr(installation, "find_gpus", list)
+    monkeypatch.setattr(installation, "built_backends", set)
 
 
 @pytest.fixture(scope="module")
@@ -82,21 +82,23 @@ def test_builds(
 
 
 def test_threads() -> None:
-    assert machine.judge_threads(8, None) == machine.judge_threads(8, 8.0) == []
-    (shared,) = machine.judge_threads(32, 2.5)
+    assert installation.judge_threads(8, None) == installation.judge_threads(8, 8.0) == []
+    (shared,) = installation.judge_threads(32, 2.5)
     assert "n_threads=2" in shared.advice
 
 
 def test_cache_folder(tmp_path: Path) -> None:
-    assert levels(machine.cache_folder(tmp_path / "new")) == ["ok"]
+    assert levels(installation.cache_folder(tmp_path / "new")) == ["ok"]
     (tmp_path / "file").write_text("")
-    assert levels(machine.cache_folder(tmp_path / "file")) == ["warning"]
+    assert levels(installation.cache_folder(tmp_path / "file")) == ["warning"]
 
 
 def test_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = machine.importlib.util.find_spec
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
-    assert any(f.advice == install_command("serve") for f in machine.software())
+    find = installation.importlib.util.find_spec
+    monkeypatch.setattr(
+        installation.importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name)
+    )
+    assert any(f.advice == install_command("serve") for f in installation.software())
 
 
 def test_files(files: list[str], tmp_path: Path) -> None:
@@ -117,14 +119,19 @@ def test_sizes(tmp_path: Path) -> None:
     for i in (1, 2, 3):
         (tmp_path / f"big[1]-{i:05}-of-00003.gguf").write_bytes(bytes(i))
     (tmp_path / "big[1]-00001-of-00002.gguf").write_bytes(bytes(9))
-    assert pair.size_of(str(tmp_path / "big[1]-00001-of-00003.gguf")) == 6
-    assert pair.size_of(str(tmp_path / "big[1]-00002-of-00003.gguf")) == 2
+    assert pair_check.size_of(str(tmp_path / "big[1]-00001-of-00003.gguf")) == 6
+    assert pair_check.size_of(str(tmp_path / "big[1]-00002-of-00003.gguf")) == 2
 
 
 def test_memory() -> None:
-    assert levels(pair.judge_memory(10, 9, None)) == ["warning"]
-    assert pair.judge_memory(10, 10, None) == pair.judge_memory(10, None, None) == pair.judge_memory(10, 9, 10) == []
-    (full,) = pair.judge_memory(10, 90, 9)
+    assert levels(pair_check.judge_memory(10, 9, None)) == ["warning"]
+    assert (
+        pair_check.judge_memory(10, 10, None)
+        == pair_check.judge_memory(10, None, None)
+        == pair_check.judge_memory(10, 9, 10)
+        == []
+    )
+    (full,) = pair_check.judge_memory(10, 90, 9)
     assert full.level == "warning"
     assert "-ngl N" in full.advice
 
@@ -182,12 +189,14 @@ def test_measured(files: list[str], capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_trial_findings() -> None:
-    trial = pair.Trial(40, 100.0, 200.0, 0.8, 3.0, "")
-    assert levels(pair.judge_trial(trial)) == ["ok"]
-    assert "2.00 times as fast" in pair.judge_trial(trial)[0].text
-    assert levels(pair.judge_trial(pair.Trial(40, 100.0, 50.0, 0.1, 1.1, ""))) == ["note"]
-    assert levels(pair.judge_trial(pair.Trial(0, None, None, 0.0, 1.0, ""))) == ["note"]
-    assert "nothing was drafted: costs" in pair.judge_trial(pair.Trial(9, 1.0, 1.0, 0.0, 1.0, "costs"))[0].text
+    trial = pair_check.Trial(40, 100.0, 200.0, 0.8, 3.0, "")
+    assert levels(pair_check.judge_trial(trial)) == ["ok"]
+    assert "2.00 times as fast" in pair_check.judge_trial(trial)[0].text
+    assert levels(pair_check.judge_trial(pair_check.Trial(40, 100.0, 50.0, 0.1, 1.1, ""))) == ["note"]
+    assert levels(pair_check.judge_trial(pair_check.Trial(0, None, None, 0.0, 1.0, ""))) == ["note"]
+    assert (
+        "nothing was drafted: costs" in pair_check.judge_trial(pair_check.Trial(9, 1.0, 1.0, 0.0, 1.0, "costs"))[0].text
+    )
 
 
 @pytest.mark.parametrize(

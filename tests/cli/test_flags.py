@@ -14,7 +14,7 @@ import flags as flags_tool
 from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Error
 from llama_cpp_eagle3.cli.flag_names import in_flags
-from llama_cpp_eagle3.cli.model import load_model
+from llama_cpp_eagle3.cli.load_model import load_model
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.cli.sampling_flags import sampling_of
 from llama_cpp_eagle3.cli.server_options import FLAGS as SERVE
@@ -22,9 +22,9 @@ from llama_cpp_eagle3.cli.server_options import add_server_flags as add_server
 from llama_cpp_eagle3.cli.server_options import defaults_of
 from llama_cpp_eagle3.cli.speculative_simple import FLAGS as SIMPLE
 from llama_cpp_eagle3.cli.speculative_simple import add_arguments
-from llama_cpp_eagle3.config.eagle3 import OPTIONS
+from llama_cpp_eagle3.config.eagle3_options import OPTIONS
 from llama_cpp_eagle3.config.flag import Flag
-from llama_cpp_eagle3.config.sampling import SAMPLING_OPTIONS, types_and_defaults
+from llama_cpp_eagle3.config.sampling_options import SAMPLING_OPTIONS, types_and_defaults
 from loading import load, path_of, take
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, HubError, IncompatibleDra
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.extras import install_command
-from llama_cpp_eagle3.hub.pair import fetch_pair
+from llama_cpp_eagle3.hub.pair_files import fetch_pair
 from llama_cpp_eagle3.hub.repository import Access
 from llama_cpp_eagle3_heads.convert import convert
 from loading import OPTIONS, load_plain, path_of, take

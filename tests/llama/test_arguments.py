@@ -15,8 +15,8 @@ import llama_cpp
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.config.eagle3 import DEFAULTS, OPTIONS, ConstructorOptions, Eagle3LlamaOptions
-from llama_cpp_eagle3.config.llama import LlamaOptions
+from llama_cpp_eagle3.config.eagle3_options import DEFAULTS, OPTIONS, ConstructorOptions, Eagle3LlamaOptions
+from llama_cpp_eagle3.config.llama_options import LlamaOptions
 from llama_cpp_eagle3.config.option import types_of
 from llama_cpp_eagle3.draft.kinds import KINDS, NGRAM, DraftSource
 

@@ -16,7 +16,7 @@ from llama_cpp_eagle3._core import SimpleDrafter
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, make_policy
 from llama_cpp_eagle3.draft.kinds import simple
-from llama_cpp_eagle3.draft.kinds.context import N_SCRATCH, make_context
+from llama_cpp_eagle3.draft.kinds.llama_context import N_SCRATCH, make_context
 from loading import load, load_plain, prompts, take
 from random_arch import random_tensors, write_arch, write_random_arch
 from small import write_small_pair

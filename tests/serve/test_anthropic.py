@@ -11,7 +11,7 @@ import anthropic
 import pytest
 
 from llama_cpp_eagle3.serve.anthropic import to_chat
-from llama_cpp_eagle3.serve.errors import ApiError
+from llama_cpp_eagle3.serve.api_errors import ApiError
 from serving import Running
 
 MESSAGES: Any = [{"role": "user", "content": "the self"}]

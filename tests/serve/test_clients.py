@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fuzz_values import Fuzzer
-from llama_cpp_eagle3.serve.errors import ApiError
+from llama_cpp_eagle3.serve.api_errors import ApiError
 from llama_cpp_eagle3.serve.responses import to_chat
 from serving import Running
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3.serve import server as server_module
-from llama_cpp_eagle3.serve.errors import ApiError
+from llama_cpp_eagle3.serve.api_errors import ApiError
 from llama_cpp_eagle3.serve.fields import Completion
 from llama_cpp_eagle3.serve.jsons import LIMITS, N_EMBEDDINGS_MAX, N_LOGPROBS_MAX, N_VALUES_MAX, check_body
 from llama_cpp_eagle3.serve.queue import Place

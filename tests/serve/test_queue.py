@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.serve.errors import ApiError
+from llama_cpp_eagle3.serve.api_errors import ApiError
 from llama_cpp_eagle3.serve.queue import Queue
 
 

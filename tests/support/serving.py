@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from llama_cpp_eagle3.config.serve import ServeOptions
+from llama_cpp_eagle3.config.serve_options import ServeOptions
 from llama_cpp_eagle3.serve.app import make_app
 from llama_cpp_eagle3.serve.protocol import http_config
 from llama_cpp_eagle3.serve.server import Server

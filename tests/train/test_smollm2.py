@@ -11,7 +11,7 @@ import pytest
 
 from llama_cpp_eagle3 import models
 from llama_cpp_eagle3._core import read_head
-from llama_cpp_eagle3.cli import chat, main, model
+from llama_cpp_eagle3.cli import chat, load_model, main
 from model_index import make_model_file, use_index
 from tiny import Head, Target, write_perfect_pair
 
@@ -38,7 +38,7 @@ CHAT = ("chat", "-p", "Hello", "--single-turn", "-n", "12", "-t", "1", "-c", "51
 def _flags(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
     """The flags of each model that is loaded from now on."""
     found: list[argparse.Namespace] = []
-    load = model.load_model
+    load = load_model.load_model
     monkeypatch.setattr(chat, "load_model", lambda args, *more: found.append(args) or load(args, *more))
     return found
 

@@ -1,7 +1,7 @@
 #include "drafters/llama_context/dflash_drafter.h"
 
 #include "drafter/time_scope.h"
-#include "drafters/llama_context/candidates.h"
+#include "drafters/llama_context/best_of_row.h"
 #include "error.h"
 #include "llama_ext.h"
 #include "lm_head.h"

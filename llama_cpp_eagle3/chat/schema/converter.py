@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..limits import to_json
+from ..json_limits import to_json
 from .core import TYPES, Core, Schemas, fits, types_of
 from .gbnf import Rules, one_text_of
 from .numbers import NumberError, integers, numbers

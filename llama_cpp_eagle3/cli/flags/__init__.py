@@ -6,17 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ...config.drafting import DRAFTS
-from ...config.eagle3 import OPTIONS
+from ...config.drafting_options import DRAFTS
+from ...config.eagle3_options import OPTIONS
 from ...config.flag import Flag
 from ...config.option import flags_of
-from .chat import CONVERSATION, TEMPLATE
-from .hub import HUB
-from .model import CONTEXT, FILES, LOG, MACHINE
-from .prompt import PROMPT
+from .llama_server import SERVER
+from .load import CONTEXT, FILES, HUB, LOG, MACHINE
+from .prompt import CONVERSATION, PROMPT
 from .refused import REFUSED, REFUSED_BY_CHAT, REFUSED_BY_SERVER
-from .sampling import SAMPLING
-from .server import SERVER
+from .samplers import SAMPLING
+from .template import TEMPLATE
 
 __all__ = [
     "COMMON", "CONVERSATION", "HUB", "LOAD", "LOG", "PROMPT", "REFUSED", "REFUSED_BY_CHAT", "REFUSED_BY_SERVER",

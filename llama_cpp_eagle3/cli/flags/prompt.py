@@ -1,8 +1,10 @@
-"""Flags of one prompt and its output."""
+"""Flags of one prompt, or of a conversation, and of the output."""
 
 from __future__ import annotations
 
-from ...config.eagle3 import MMPROJ
+from pathlib import Path
+
+from ...config.eagle3_options import MMPROJ
 from ...config.flag import flag, on_off_auto, only
 
 COLOR = flag(
@@ -42,4 +44,25 @@ PROMPT = (
     COLOR,
     flag("--json FNAME", "write the figures to a file too, - is stdout instead of text", is_ours=True),
     flag("--baseline", "run without the head too, and print the ratio", is_ours=True),
+)
+
+CONVERSATION = (
+    flag("-sys --system-prompt TEXT", "the system's message (default: none)", default=""),
+    flag("-sysf --system-prompt-file FNAME", "the same from a file", Path),
+    flag("-p --prompt TEXT", "the first message"),
+    flag("-f --file FNAME", "the same from a file"),
+    flag("-st --single-turn", "end after the first answer"),
+    flag("-mli --multiline-input", "messages of several lines, until one that ends with \\"),
+    flag(
+        "-n --predict --n-predict N LLAMA_ARG_N_PREDICT",
+        "tokens of an answer (default: -1, to its end)",
+        int,
+        default=-1,
+    ),
+    flag("-r --reverse-prompt TEXT", "stop string; may be repeated", repeats=True),
+    flag(
+        "-cnv --conversation | -no-cnv --no-conversation", "on alone: speculative-simple completes texts", default=True
+    ),
+    COLOR,
+    flag("--simple-io", "no line editing"),
 )

@@ -8,9 +8,9 @@ import llama_cpp.llama_cpp as lib
 
 from ..._core import AssistantDrafter, TargetInfo, check_header, find_kv_difference, read_assistant
 from ...errors import IncompatibleDraftError
-from .context import N_SCRATCH, load_model, make_context
 from .fit import check_generates, check_vocabulary, check_width
 from .kind import DrafterFile, LoadedTarget
+from .llama_context import N_SCRATCH, load_model, make_context
 
 
 class GemmaAssistant(DrafterFile):

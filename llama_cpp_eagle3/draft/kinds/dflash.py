@@ -8,9 +8,9 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from ..._core import DflashDrafter, TargetInfo, read_dflash
-from .context import load_model, make_context, set_cache_types
 from .fit import check_boundaries, check_generates, check_vocabulary, check_width
 from .kind import DrafterFile, LoadedTarget
+from .llama_context import load_model, make_context, set_cache_types
 
 _N_BATCH = 128, 256
 """Rows of a pass: as many blocks as fit into the second number, and not fewer than the first. llama.cpp makes logits

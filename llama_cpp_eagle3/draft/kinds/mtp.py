@@ -8,9 +8,9 @@ import llama_cpp.llama_cpp as lib
 
 from ..._core import MtpDrafter, TargetInfo, check_header, read_target
 from ...errors import IncompatibleDraftError, ModelFileError
-from .context import context_params, load_model, make_contexts, n_branches
 from .fit import check_vocabulary
 from .kind import DrafterFile, LoadedTarget
+from .llama_context import context_params, load_model, make_contexts, n_branches
 
 
 class MtpBlock(DrafterFile):

@@ -8,9 +8,9 @@ import llama_cpp.llama_cpp as lib
 
 from ..._core import SimpleDrafter, TargetInfo, check_header, read_target
 from ...errors import IncompatibleDraftError
-from .context import context_params, load_model, make_context, n_branches
 from .fit import check_generates, check_vocabulary
 from .kind import DrafterFile, LoadedTarget
+from .llama_context import context_params, load_model, make_context, n_branches
 
 
 class SmallModel(DrafterFile):

@@ -11,8 +11,8 @@ from ..chat.message import OpenAIChoice, logprob_of
 from ..engine import Output, TokenLogprob
 from ..media import load_base64_or_url
 from .answer import Answer, Progress
+from .api_errors import invalid
 from .completions import llama_end
-from .errors import invalid
 from .fields import Completion, parse
 from .queue import Place
 from .reply import DONE, FINGERPRINT, Reply, progress_of

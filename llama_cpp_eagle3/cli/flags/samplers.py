@@ -9,7 +9,7 @@ from typing import Any
 
 from ...config.flag import flag, logit_bias, text_of
 from ...config.sampler_names import samplers_of
-from ...config.sampling import SAMPLING_OPTIONS
+from ...config.sampling_options import SAMPLING_OPTIONS
 
 
 def _samplers(text: str) -> list[str]:

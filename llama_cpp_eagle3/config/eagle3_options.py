@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, cast
 
 from ..engine import check_rng
 from . import flag as flags
-from .drafting import DraftingOptions
+from .drafting_options import DraftingOptions
 from .flag import flag
-from .llama import DEVICES, MODELS, LlamaOptions
+from .llama_options import DEVICES, MODELS, LlamaOptions
 from .option import Option, flags_of, one_of, options_of
-from .serve import AllowHttp
+from .serve_options import AllowHttp
 
 SERVER = "server"
 """Title of the help."""

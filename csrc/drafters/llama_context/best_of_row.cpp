@@ -1,4 +1,4 @@
-#include "drafters/llama_context/candidates.h"
+#include "drafters/llama_context/best_of_row.h"
 
 #include "target/logits.h"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ...config.flag import flag, on_off_auto, one_of
-from .prompt import COLOR
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
 
@@ -61,25 +60,3 @@ def template_of(args: argparse.Namespace) -> str:
     if args.chat_template:
         raise ValueError("--chat-template and --chat-template-file exclude each other")
     return str(args.chat_template_file.expanduser().read_text(encoding="utf-8"))
-
-
-CONVERSATION = (
-    flag("-sys --system-prompt TEXT", "the system's message (default: none)", default=""),
-    flag("-sysf --system-prompt-file FNAME", "the same from a file", Path),
-    flag("-p --prompt TEXT", "the first message"),
-    flag("-f --file FNAME", "the same from a file"),
-    flag("-st --single-turn", "end after the first answer"),
-    flag("-mli --multiline-input", "messages of several lines, until one that ends with \\"),
-    flag(
-        "-n --predict --n-predict N LLAMA_ARG_N_PREDICT",
-        "tokens of an answer (default: -1, to its end)",
-        int,
-        default=-1,
-    ),
-    flag("-r --reverse-prompt TEXT", "stop string; may be repeated", repeats=True),
-    flag(
-        "-cnv --conversation | -no-cnv --no-conversation", "on alone: speculative-simple completes texts", default=True
-    ),
-    COLOR,
-    flag("--simple-io", "no line editing"),
-)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from .._core import local_accelerators, local_devices, read_target
-from ..config.eagle3 import OPTIONS
+from ..config.eagle3_options import OPTIONS
 from ..errors import HubError
 from ..llama import Eagle3Llama
 from ..log import log_to, progress_bar
 from ..models import bundled_pair, smollm2
+from .fetch_files import fetch_files
 from .flag_names import errors_in_flags
-from .flags.model import LOAD_MODES
-from .hub import fetch_files
+from .flags.load import LOAD_MODES
 from .sources import drafts_by_block, lacks_head, source_options
 
 _N_CTX = 4096

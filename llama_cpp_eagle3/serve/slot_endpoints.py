@@ -15,7 +15,7 @@ from starlette.requests import Request
 from ..engine import StoredPrefix
 from ..errors import Eagle3Error
 from ..files.prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
-from .errors import ApiError, failed, invalid, unsupported
+from .api_errors import ApiError, failed, invalid, unsupported
 from .http import compute, until_gone
 from .reply import settings_of
 from .server import Server

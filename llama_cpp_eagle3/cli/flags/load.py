@@ -1,14 +1,14 @@
-"""Flags of loading: llama.cpp's common flags."""
+"""Flags of everything that loads a model: llama.cpp's common flags, and those of the Hugging Face hub."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ...config.eagle3 import OPTIONS
+from ...config.eagle3_options import OPTIONS
 from ...config.flag import NO_FIT, TEXT_LOG, flag, one_of, only, scaled
-from ...config.llama import CONTEXT as CONTEXT_TITLE
-from ...config.llama import DEVICES, MODELS
-from ...config.llama import LOG as LOG_TITLE
+from ...config.llama_options import CONTEXT as CONTEXT_TITLE
+from ...config.llama_options import DEVICES, MODELS
+from ...config.llama_options import LOG as LOG_TITLE
 from ...config.option import flags_of
 
 LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
@@ -22,6 +22,21 @@ FILES = (
     *flags_of(OPTIONS, MODELS),
     flag("--lora-scaled FNAME:SCALE,...", "LoRA adapters with a scale", scaled, default=()),
     flag("--check-tensors", "look for invalid values in the weights"),
+)
+
+HUB = (
+    flag(
+        "-hf -hfr --hf-repo USER/REPO[:QUANT] LLAMA_ARG_HF_REPO",
+        "target of the Hugging Face hub (default type: Q4_K_M, else Q8_0, else the first)",
+    ),
+    flag("-hff --hf-file FILE LLAMA_ARG_HF_FILE", "the target's file in it, instead of QUANT"),
+    flag(
+        "-hfd -hfrd --hf-repo-draft --spec-draft-hf USER/REPO[:QUANT] LLAMA_ARG_SPEC_DRAFT_HF_REPO",
+        "head: a GGUF, or a checkpoint that is converted and kept (default: the eagle3-*.gguf in the target's "
+        "repository, if there is one)",
+    ),
+    flag("-hft --hf-token TOKEN", "access token (default: HF_TOKEN)"),
+    flag("--offline LLAMA_ARG_OFFLINE", "take what is on this machine already (HF_HUB_OFFLINE)"),
 )
 
 CONTEXT = (

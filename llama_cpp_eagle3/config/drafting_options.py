@@ -11,7 +11,7 @@ from ..draft.kinds import KINDS, DraftSource
 from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from . import flag as flags
 from .flag import NO_OTHER_DRAFTS, flag
-from .llama import MODELS, N_CTX_MAX, LlamaOptions, n_threads
+from .llama_options import MODELS, N_CTX_MAX, LlamaOptions, n_threads
 from .option import Option, in_range, one_of
 
 DRAFTS = "speculative decoding"

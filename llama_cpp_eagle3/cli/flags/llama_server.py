@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...config.eagle3 import MMPROJ, OPTIONS
-from ...config.eagle3 import SERVER as SERVER_TITLE
+from ...config.eagle3_options import MMPROJ, OPTIONS
+from ...config.eagle3_options import SERVER as SERVER_TITLE
 from ...config.flag import flag, one_of, only
 from ...config.option import flags_of
 from ...serve.absent import RERANKING
-from .chat import TEMPLATE
+from .template import TEMPLATE
 
 POOLING_TYPES = ("none", "mean", "cls", "last")
 

@@ -22,7 +22,7 @@ class Piece:
     """Whether the token had been drafted."""
 
 
-class Conversation:
+class ChatSession:
     """Messages, of which the user's and the model's take turns."""
 
     def __init__(
