@@ -10,8 +10,8 @@ import argparse
 import math
 from pathlib import Path
 
-from llama_cpp_eagle3.cli.flags import pick
 from llama_cpp_eagle3.cli.fetch_files import fetch_named
+from llama_cpp_eagle3.cli.flags import pick
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.extras import extra
 from llama_cpp_eagle3_heads.cli.quantize import TYPES
