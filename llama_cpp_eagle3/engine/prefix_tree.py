@@ -121,7 +121,9 @@ class PrefixTree:
         node.prefixes.append(prefix)
         if before is not None:
             self._walk(node, prefix, 1)
-            self._take(prefix, before)
+            before.prefixes.remove(prefix)
+            self._walk(before, prefix, -1)
+            self._prune(before)
             prefix.node = node
             return
         prefix.node, prefix.used_at = node, self.clock
@@ -307,11 +309,6 @@ class PrefixTree:
             node.children[rest[:N_BYTES]] = child
             node = child
         return node
-
-    def _take(self, prefix: Prefix, node: Node) -> None:
-        node.prefixes.remove(prefix)
-        self._walk(node, prefix, -1)
-        self._prune(node)
 
     def _prune(self, node: Node) -> None:
         """Remove what no prefix goes through any more."""

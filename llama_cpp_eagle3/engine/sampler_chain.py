@@ -15,7 +15,7 @@ import numpy as np
 
 from .._core import GrammarLookahead, GumbelNoise, Target, grammar_is_waiting, grammar_sampler, sampler_accept
 from ..errors import Eagle3Error
-from .sampling import Sampling
+from .sampling import SAMPLERS, Sampling
 from .vocab import Vocab
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -38,6 +38,8 @@ class SamplerChain:
         for option, sampler in sampling.ignored.items():
             _warn_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
         self._sampling, self._vocab = sampling, vocab
+        self._seed = _SEED_RANDOM if sampling.seed is None else int(sampling.seed) & 0xFFFFFFFF
+        self._there = SAMPLERS if sampling.samplers is None else sampling.samplers
         self._active = self._active_samplers()
         self._processors = list(sampling.logits_processors)
         self.noise: GumbelNoise | None = None
@@ -86,26 +88,22 @@ class SamplerChain:
         return self._active[:1] == ("top_k",)
 
     def _takes_greatest(self) -> bool:
+        """Whether the temperature leaves one candidate, the greatest; a range of temperatures ends above 0."""
         s = self._sampling
         if s.looks_back:
             return False
+        if s.samplers is None:
+            return s.temperature == 0.0
+        is_cold = s.mirostat_mode == 0 and s.temperature <= 0.0 and s.dynatemp_range <= 0.0
         # these may take the greatest away
         others = {"dry", "typ_p", "xtc", "infill", "adaptive_p"}
-        return self._leaves_one and others.isdisjoint(self._active)
+        return is_cold and "temperature" in s.samplers and others.isdisjoint(self._active)
 
     def lookahead(self) -> GrammarLookahead | None:
         """What the grammar allows next, for drafts of this step; None: anything."""
         if not self._gbnf_address or grammar_is_waiting(self._gbnf_address):
             return None
         return GrammarLookahead(self._rules_address, redraws=self._grammar is not None)
-
-    @property
-    def _leaves_one(self) -> bool:
-        """Whether the temperature leaves one candidate; a range of temperatures ends above 0."""
-        s = self._sampling
-        if s.samplers is None:
-            return s.temperature == 0.0
-        return s.mirostat_mode == 0 and s.temperature <= 0.0 and s.dynatemp_range <= 0.0 and "temperature" in s.samplers
 
     def _active_samplers(self) -> tuple[str, ...]:
         """Those of llama-server's samplers that do anything, in their order."""
@@ -175,11 +173,6 @@ class SamplerChain:
         penalties = (s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
         return lib.llama_sampler_init_penalties(self._vocab.n_tokens, s.repeat_last_n, *penalties)
 
-    @property
-    def _seed(self) -> int:
-        seed = self._sampling.seed
-        return _SEED_RANDOM if seed is None else int(seed) & 0xFFFFFFFF
-
     def _draw_link(self) -> Any:
         """A draw from the probabilities of what is left."""
         s = self._sampling
@@ -189,40 +182,30 @@ class SamplerChain:
         if s.samplers is None and s.temperature < 0.0:
             noise = GumbelNoise(seed, biases=s.biases(self._vocab))
         else:
-            temperature = self._temperature()
+            temperature = s.temperature if "temperature" in self._there else 1.0
+            if s.samplers is not None and s.dynatemp_range > 0.0 and "temperature" in self._there:
+                low, high = (max(0.0, temperature + sign * s.dynatemp_range) for sign in (-1, 1))
+                temperature = (low + high) / 2.0  # it depends on the row
             if temperature <= 0.0:  # the draw has one candidate, so that drafts need no noise
                 return _pointer(GumbelNoise(seed).sampler())
             noise = GumbelNoise(
                 seed,
                 temperature=temperature,
-                top_k=s.top_k if self._has("top_k") else 0,
-                top_p=s.top_p if self._has("top_p") else 1.0,
+                top_k=s.top_k if "top_k" in self._there else 0,
+                top_p=s.top_p if "top_p" in self._there else 1.0,
                 min_p=self._min_p(),
                 biases=s.biases(self._vocab),
             )
         self.noise = noise
         return _pointer(noise.sampler())
 
-    def _temperature(self) -> float:
-        """What logits are divided by; of a range that depends on the row, the middle."""
-        s = self._sampling
-        if not self._has("temperature"):
-            return 1.0
-        if s.samplers is None or s.dynatemp_range <= 0.0:
-            return s.temperature
-        return (max(0.0, s.temperature - s.dynatemp_range) + max(0.0, s.temperature + s.dynatemp_range)) / 2.0
-
     def _min_p(self) -> float:
         """Top-n-sigma is a min-p, of logits that deviate by `_SIGMA`: a drafter does not know the target's."""
         s = self._sampling
-        min_p = s.min_p if self._has("min_p") else 0.0
+        min_p = s.min_p if "min_p" in self._there else 0.0
         if s.samplers is None or "top_n_sigma" not in s.samplers or s.top_n_sigma <= 0.0:
             return min_p
         return max(min_p, math.exp(-_SIGMA * s.top_n_sigma))
-
-    def _has(self, sampler: str) -> bool:
-        samplers = self._sampling.samplers
-        return samplers is None or sampler in samplers
 
     def _mirostat_link(self) -> Any:
         s, n_vocab = self._sampling, self._vocab.n_tokens
