@@ -52,6 +52,16 @@ def too_long(n_prompt_tokens: int, n_ctx: int) -> ApiError:
     return ApiError(400, "exceed_context_size_error", message, n_prompt_tokens=n_prompt_tokens, n_ctx=n_ctx)
 
 
+def too_large(n_bytes_max: int) -> ApiError:
+    """The body has too many bytes."""
+    return ApiError(413, "invalid_request_error", f"the body is larger than {n_bytes_max} bytes")
+
+
+def too_slow() -> ApiError:
+    """The client does not send all of its body."""
+    return ApiError(408, "invalid_request_error", "the body did not arrive in time")
+
+
 def unsupported(message: str) -> ApiError:
     """The server, as it was started, cannot do this."""
     return ApiError(501, "not_supported_error", message)

@@ -1,11 +1,11 @@
-"""The middleware of all requests: keys, CORS, limits of size and time, the access log."""
+"""The middleware of all requests: keys, CORS, clients that do not read their answers, the access log."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 from collections.abc import Awaitable
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..config.serve_options import ServeOptions, is_loopback
-from .api_errors import ApiError
+from .api_errors import ApiError, too_large
 from .http import error_response
 from .log_lines import ACCESS
 
@@ -57,7 +57,7 @@ class Middleware:
                 return
             try:
                 self._check(scope, headers)
-                await self.app(scope, _Body(receive, self.options).receive, send_out)
+                await self.app(scope, receive, send_out)
             except ApiError as e:
                 if not status:
                     await error_response(e, scope["path"])(scope, receive, send_out)
@@ -79,7 +79,7 @@ class Middleware:
             raise ApiError(401, "authentication_error", "Invalid API Key")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.options.n_body_max:
-            raise _too_large(self.options.n_body_max)
+            raise too_large(self.options.n_body_max)
 
     def _knows(self, headers: Headers) -> bool:
         given = headers.get("authorization") or headers.get("x-api-key") or ""
@@ -157,31 +157,3 @@ async def _in_time(work: Awaitable[None], seconds: float) -> None:
         raise
     finally:
         timer.cancel()
-
-
-class _Body:
-    """Counts a request's body, and does not wait for it forever."""
-
-    def __init__(self, receive: Receive, options: ServeOptions):
-        self._receive, self._options = receive, options
-        self._n = 0
-        self._complete = False
-        self._end = monotonic() + options.timeout_seconds
-
-    async def receive(self) -> Message:
-        if self._complete:  # what comes now is that the client leaves
-            return await self._receive()
-        try:
-            message = await asyncio.wait_for(self._receive(), self._end - monotonic())
-        except asyncio.TimeoutError:
-            raise ApiError(408, "invalid_request_error", "the body did not arrive in time") from None
-        if message["type"] == "http.request":
-            self._n += len(message.get("body", b""))
-            self._complete = not message.get("more_body", False)
-            if self._n > self._options.n_body_max:
-                raise _too_large(self._options.n_body_max)
-        return message
-
-
-def _too_large(n_max: int) -> ApiError:
-    return ApiError(413, "invalid_request_error", f"the body is larger than {n_max} bytes")

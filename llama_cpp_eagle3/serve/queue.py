@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from .answer import Answer
-from .api_errors import failed, gone, invalid, no_room, too_busy
+from .api_errors import failed, gone, invalid, no_room, too_busy, too_large, too_slow
 from .engine_thread import EngineThread
 from .metrics import Metrics
 
@@ -19,15 +20,23 @@ _N_SMALL = 64 << 10  # bytes of a body: as many as there are connections hold li
 class Queue:
     """Bounds bodies that are read or prepared, and sequences that are prepared, wait or run, each together."""
 
-    def __init__(self, engine_thread: EngineThread, metrics: Metrics, n_waiting_max: int, n_body_max: int):
+    def __init__(
+        self,
+        engine_thread: EngineThread,
+        metrics: Metrics,
+        n_waiting_max: int,
+        n_body_max: int,
+        body_seconds: float,
+    ):
         """Args beside the thread that runs the sequences.
 
         metrics: know how long requests take.
         n_waiting_max: sequences that may wait beside those that run.
-        n_body_max: bytes of a body.
+        n_body_max, body_seconds: bytes of a body, and how long a client may take to send it.
         """
         self.engine_thread, self._metrics = engine_thread, metrics
         self._n_slots, self._n_waiting_max = engine_thread.engine.target.n_seq, n_waiting_max
+        self.n_body_max, self.body_seconds = n_body_max, body_seconds
         self.n_bytes_max, self.n_bytes = _N_BODIES * n_body_max, 0
         self.n_preparing = 0
         """Sequences that have a place and do not run or wait yet."""
@@ -93,12 +102,20 @@ class Place:
         """Read the request's body; small ones always have room.
 
         Raises:
-            ApiError: those of other requests leave no room.
+            ApiError: it is too large or does not come in time, or those of other requests leave no room.
         """
+        try:
+            return await asyncio.wait_for(self._read(stream), self.queue.body_seconds)
+        except asyncio.TimeoutError:
+            raise too_slow() from None
+
+    async def _read(self, stream: AsyncIterator[bytes]) -> bytes:
         queue, parts, n = self.queue, list[bytes](), 0
         async for part in stream:
             parts.append(part)
             n += len(part)
+            if n > queue.n_body_max:
+                raise too_large(queue.n_body_max)
             if n > _N_SMALL:
                 if queue.n_bytes + n - self.n_bytes > queue.n_bytes_max:
                     raise no_room(queue.n_bytes_max)

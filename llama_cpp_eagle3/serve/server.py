@@ -52,7 +52,8 @@ class Server:
         if options.embeddings:
             n_ubatch = llm.context_params.n_ubatch
             self.embedder = Embedder(llm.model_address, llm.model_path, options.pooling, n_ubatch, llm.n_threads)
-        self.queue = Queue(self.engine_thread, self.metrics, options.n_queue_max, options.n_body_max)
+        limits = options.n_queue_max, options.n_body_max, options.timeout_seconds
+        self.queue = Queue(self.engine_thread, self.metrics, *limits)
         self.executor = Executor(options.prepare_seconds)
         self._file_executor = Executor(_UNLIMITED_SECONDS)
         self.recorder: Recorder | None = None

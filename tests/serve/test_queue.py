@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ class Thread:
 def queue() -> Queue:
     thread: Any = Thread()
     metrics: Any = SimpleNamespace(mean_request_seconds=3.0)
-    return Queue(thread, metrics, 4, 100_000)
+    return Queue(thread, metrics, 4, 100_000, 10.0)
 
 
 async def parts(*sizes: int) -> AsyncIterator[bytes]:
@@ -123,13 +124,32 @@ def test_what_was_started_ends_with_the_request(queue: Queue) -> None:
 
 def test_bodies_are_bounded_together(queue: Queue) -> None:
     async def main() -> None:
-        async with queue.place() as first, queue.place() as second, queue.place() as small:
-            assert len(await first.read(parts(100_000, 200_000, 90_000))) == 390_000
+        async with AsyncExitStack() as stack:
+            *large, other, small = [await stack.enter_async_context(queue.place()) for _ in range(6)]
+            for place in large:
+                assert len(await place.read(parts(70_000, 27_500))) == 97_500
             with pytest.raises(ApiError, match="bodies of other requests") as error:
-                await second.read(parts(60_000, 60_000))
+                await other.read(parts(40_000, 40_000))
             assert error.value.code == 503
             assert await small.read(parts(50_000)) == b"x" * 50_000  # always has room
             assert queue.n_bytes == 390_000
 
     asyncio.run(main())
+    assert queue.n_bytes == 0
+
+
+def test_a_body_that_is_too_large_or_too_slow(queue: Queue) -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x" * 90_000
+        await asyncio.sleep(60.0)
+
+    async def read(stream: AsyncIterator[bytes]) -> ApiError:
+        async with queue.place() as place:
+            with pytest.raises(ApiError) as error:
+                await place.read(stream)
+        return error.value
+
+    assert asyncio.run(read(parts(99_999, 2))).code == 413
+    queue.body_seconds = 0.05
+    assert asyncio.run(read(slow())).code == 408
     assert queue.n_bytes == 0
