@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from ..errors import HubError
 from ..extras import heads
 from ..files.cache_dir import cache_dir
 from ..files.fingerprint import fingerprint
-from .checkpoint_files import CONFIG, CheckpointFiles, find_files
 from .choice import (
     HEAD_QUANTS,
     TARGET_QUANTS,
@@ -29,6 +27,8 @@ from .choice import (
 from .repository import Access, Repository, Snapshot
 
 _log = logging.getLogger("llama_cpp_eagle3")
+_CONFIG = "config.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _fetch_head(
         log(f"head: {repository.repo_id}, {name}")
         return str(repository.fetch(snapshot, [name], repository.access.local_dir)[0])
     ggufs = [f for f in repository.files if f.lower().endswith(".gguf")]
-    checkpoint = repository.find(lambda snapshot: find_files(snapshot.files) if CONFIG in snapshot.files else None)
+    checkpoint = repository.find(lambda snapshot: _is_checkpoint(snapshot) or None)
     if quant or checkpoint is None:
         wanted = quant or " or ".join(HEAD_QUANTS)
         kinds = f"GGUF files {list_files(ggufs)}" if ggufs else list_files(repository.files)
@@ -132,7 +132,11 @@ def _fetch_head(
         raise HubError(f"{repository.where} has no {wanted} head: it has {kinds}{hint}")
     if target_path is None:
         raise HubError(f"'{repository.repo_id}' is a checkpoint, which is converted for a target: give the target too")
-    return _convert(repository, *checkpoint, target_path, log)
+    return _convert(repository, checkpoint[0], target_path, log)
+
+
+def _is_checkpoint(snapshot: Snapshot) -> bool:
+    return _CONFIG in snapshot.files and any(name.endswith(_WEIGHTS) for name in snapshot.files)
 
 
 def _fetch_sidecar(repository: Repository, log: Callable[[str], None]) -> str | None:
@@ -163,32 +167,14 @@ def _converted(repository: Repository, commit: str, target_path: str) -> list[Pa
     return list(folder.glob(name)) if commit == "*" else [folder / name]
 
 
-def _convert(
-    repository: Repository, snapshot: Snapshot, files: CheckpointFiles, target_path: str, log: Callable[[str], None]
-) -> str:
+def _convert(repository: Repository, snapshot: Snapshot, target_path: str, log: Callable[[str], None]) -> str:
     """The checkpoint as a GGUF: from our cache folder, else fetched, converted and kept there."""
     (output,) = _converted(repository, snapshot.commit, target_path)
     if output.is_file():
         log(f"head: {repository.repo_id}, converted before: {output}")
         return str(output)
     with heads(f"converting the checkpoint '{repository.repo_id}'"):
-        from llama_cpp_eagle3_heads.convert.checkpoint import shard_names
-        from llama_cpp_eagle3_heads.convert.source import Source
-    log(f"head: {repository.repo_id}, {files.index or ', '.join(files.weights)}, converted for this target")
-    path = repository.fetch(snapshot, files.first)[-1]
-    if files.index is not None:
-        repository.fetch(snapshot, shard_names(path))
+        from llama_cpp_eagle3_heads.convert.from_hub import convert_snapshot
     output.parent.mkdir(parents=True, exist_ok=True)
-    source = Source.read(path.parent, Path(target_path), name=repository.repo_id)
-    source.save(output, progress=sys.stderr.isatty())
-    for note in source.spec.notes:
-        log(f"note: {note}")
-    for warning in (*files.notes, *source.spec.warnings):
-        _log.warning("the checkpoint of '%s': %s", repository.repo_id, warning)
-    for doubt in source.spec.doubts:
-        _log.warning(
-            "the checkpoint of '%s' leaves open: %s. Settle it: llama-cpp-eagle3 convert '%s' --target '%s' --probe "
-            "PROMPTS -o HEAD.gguf, and give that with -md",
-            *(repository.repo_id, doubt, path.parent, target_path),
-        )
+    convert_snapshot(repository, snapshot, Path(target_path), output, log)
     return str(output)

@@ -9,8 +9,8 @@ import pytest
 
 from checkpoints import FAMILIES, write_family, write_safetensors, write_sharded, write_torch_file
 from gguf_raw import parse
-from llama_cpp_eagle3.hub.checkpoint_files import find_files
 from llama_cpp_eagle3_heads.convert import convert
+from llama_cpp_eagle3_heads.convert.checkpoint_files import find_files
 from tiny import Target, write_head, write_target
 
 A, B = "draft-00001-of-00002.safetensors", "draft-00002-of-00002.safetensors"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3.errors import ModelFileError
-from llama_cpp_eagle3.hub.checkpoint_files import CheckpointFiles, find_files
 
+from .checkpoint_files import CheckpointFiles, find_files
 from .safetensors_file import read_safetensors
 from .tensors import FLOAT_TYPES, Array, LazyTensor
 from .torch_file import read_torch_file, read_torch_table
