@@ -12,12 +12,12 @@ from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .prefix_cache import PrefixStats
 from .prefix_disk import FolderEntry, PrefixFolder
-from .prefix_nodes import StoredFile, n_common
+from .prefix_nodes import Slot, StoredFile, n_common
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Output, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
-from .slots import Slot, Slots
+from .slots import Slots
 from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 

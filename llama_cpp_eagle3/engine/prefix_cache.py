@@ -11,21 +11,17 @@ import logging
 import sys
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .._core import SavedState
 from .memory import N_MIN_COPIED, Memory
 from .prefix_disk import PrefixDisk, PrefixFolder
-from .prefix_nodes import Match, Prefix, State, key_of, n_common
+from .prefix_nodes import Match, Prefix, Slot, State, key_of, n_common
 from .prefix_tree import PrefixTree
 from .sequence import Sequence
 from .sequence import State as SequenceState
 
-if TYPE_CHECKING:
-    from .slots import Slot
-
 _EVALUATE_NS = 1e6
-"""Of a token, until prompts were evaluated."""
+"""Time to evaluate a token, until prompts were evaluated."""
 _N_SHARE = 8
 """A text is copied from its slot while the engine is idle once an eighth of it is new: so a conversation of many turns
 is written a few times, and what is lost when the process is killed is little of it."""
@@ -72,10 +68,10 @@ class PrefixStats:
     """What the prefix cache holds in host memory, and what it did since the model was loaded."""
 
     n_bytes: int
-    """Of host memory, of prefixes and states."""
+    """Bytes of host memory that prefixes and states take."""
     n_bytes_max: int
     n_prefixes: int
-    """In host memory; those in slots are not counted."""
+    """Prefixes in host memory; those in slots are not counted."""
     n_states: int
     """Saved states of recurrent layers and sliding windows."""
     n_evicted: int

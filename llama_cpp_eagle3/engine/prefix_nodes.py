@@ -1,4 +1,4 @@
-"""What is in the tree of prefixes: nodes, and prefixes and states at them; and how far a text is in it."""
+"""What the tree of prefixes is made of: nodes, prefixes and states at them, slots; and how far a text is in it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core import SavedState
-from .sequence import Saved
+from .sequence import Saved, Sequence
+from .sequence import State as SequenceState
 
 N_BYTES = 4
-"""Of a token in a key."""
+"""Bytes of a token in a key."""
 _N_LOOKED_AT = 64
 """Prefixes that one look-up compares: those that have more in common come first."""
 
@@ -32,7 +33,7 @@ class Node:
     n_tokens: int
     """From the root to here."""
     children: dict[bytes, Node] = field(default_factory=dict)
-    """By the first token of their edges."""
+    """The nodes below, by the first token of their edges."""
     prefixes: list[Prefix] = field(default_factory=list)
     """That end here."""
     state: State | None = None
@@ -41,9 +42,9 @@ class Node:
     n_slots: int = 0
     """Those of them that are in slots."""
     n_hosted: int = 0
-    """In host memory."""
+    """Those of them that are in host memory."""
     n_filed: int = 0
-    """In files."""
+    """Those of them that are in files."""
 
     @property
     def above(self) -> Iterator[Node]:
@@ -60,13 +61,13 @@ class StoredFile:
 
     name: str
     n_bytes: int
-    """Of the file."""
+    """Size of the file."""
 
 
 @dataclass(eq=False, slots=True)
 class _Item:
     n_bytes: int
-    """Of host memory, while it is there."""
+    """Bytes of host memory, while it is there."""
     used_at: int = 0
     n_hits: int = 0
     node: Node | None = None
@@ -92,7 +93,7 @@ class Prefix(_Item):
     seq_id: int = -1
     """The slot that it is in; -1: it is in host memory."""
     saved: Saved | None = None
-    """In host memory."""
+    """What host memory holds of it."""
     n_turn: int = 0
     """Where its last answer begins: what follows is not likely to be asked for again."""
     n_past_min: int = 1
@@ -111,7 +112,36 @@ class State(_Item):
     """What cannot be cut anywhere, as it was when a sequence had the tokens up to a node."""
 
     saved: SavedState | None = None
-    """In host memory."""
+    """What host memory holds of it."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """A sequence id of target and draft."""
+
+    seq_id: int
+    prefix: Prefix
+    """What it holds, in the tree: of a running sequence, what it will hold of its prompt."""
+    user: Sequence | None = None
+    cached: list[int] = field(default_factory=list)
+    """Tokens of the cached prefix, while no sequence uses the slot."""
+    is_dirty: bool = False
+    """No sequence uses it, and what target and draft hold there is to be cleared."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether another sequence may have it."""
+        return self.user is None or self.user.state is SequenceState.PAUSED
+
+    @property
+    def tokens(self) -> SequenceOf[int]:
+        """What target and draft hold there."""
+        return self.cached if self.user is None else self.user.tokens[: self.user.n_past]
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether what it holds can be used by other sequences."""
+        return not self.is_dirty if self.user is None else not self.user.is_dirty
 
 
 @dataclass(frozen=True, slots=True)
