@@ -265,7 +265,7 @@ DEFAULTS = cast(
         if name not in LlamaOptions.__annotations__
     },
 )
-"""Of our own arguments; those of `llama_cpp.Llama` have its defaults."""
+"""Defaults of our own arguments; those of `llama_cpp.Llama` have its defaults."""
 
 _LINK = re.compile(r" \(\[.*?\]\(.*?\)\)", re.DOTALL)
 Eagle3LlamaOptions.__doc__ = f"{Eagle3LlamaOptions.__doc__}\n\n    Attributes:\n" + "".join(

@@ -50,7 +50,7 @@ class Flag:
     is_ours: bool = False
     """Whether llama.cpp has no such flag."""
     title: str = ""
-    """Of an option's flag: the group of the help that it is in."""
+    """The group of the help that an option's flag is in."""
 
     @property
     def on(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ class SamplingOption:
     limits: Mapping[str, Any] | None = None
     """A request's number must be so (ge, gt, le); else the request is refused."""
     name: str = ""
-    """In `Sampling`; empty: as in requests."""
+    """The name in `Sampling`; empty: it is that in requests."""
 
 
 _COUNT = {"ge": 0, "le": _INT_MAX}
@@ -79,7 +79,32 @@ SAMPLING_OPTIONS: Mapping[str, SamplingOption] = {
     "mirostat_tau": SamplingOption(flag("--mirostat-ent X", "tau (default: 5)", float)),
     "min_keep": SamplingOption(limits=_COUNT),
 }
-"""By their names in requests. What has another form there (seed, samplers, grammar, ...) is not among them."""
+"""Options by their names in requests; those that have another form there (seed, samplers, grammar, ...) are missing."""
+
+
+_CHARS = {
+    "d": "dry",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "s": "top_n_sigma",
+    "m": "min_p",
+    "t": "temperature",
+    "x": "xtc",
+    "i": "infill",
+    "e": "penalties",
+    "a": "adaptive_p",
+}
+"""llama.cpp's samplers by the letters of llama-server's flags."""
+_NAMES = {
+    **{name.replace("_", ""): name for name in _CHARS.values()},
+    "typicalp": "typ_p",
+    "typical": "typ_p",
+    "typ": "typ_p",
+    "nucleus": "top_p",
+    "temp": "temperature",
+}
+"""llama.cpp's samplers by their names in requests and flags, in lower case and without underscores."""
 
 
 def names_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,3 +120,11 @@ def types_and_defaults() -> dict[str, tuple[Any, Any]]:
         field: (types[option.name or field], defaults[option.name or field])
         for field, option in SAMPLING_OPTIONS.items()
     }
+
+
+def samplers_of(value: list[str] | str) -> list[str]:
+    """llama.cpp's names of samplers that are given by llama-server's names or letters; unknown ones are left out."""
+    if isinstance(value, str):
+        return [_CHARS[char] for char in value if char in _CHARS]
+    names = (_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
+    return [name for name in names if name is not None]

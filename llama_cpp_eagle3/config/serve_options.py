@@ -19,7 +19,7 @@ class ServeOptions:
     aliases: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
     defaults: dict[str, Any] = field(default_factory=dict)
-    """Of a request's fields."""
+    """Defaults of a request's fields."""
     api_keys: tuple[str, ...] = ()
     cors_origins: str = ""
     """Empty: none; "localhost", "*", or origins separated by commas."""
@@ -37,10 +37,10 @@ class ServeOptions:
     """How long a client may take to send a body, or to read a part of an answer."""
     ping_seconds: float = 30.0
     prepare_seconds: float = 60.0
-    """For what comes before a request can wait for its turn: templates, tokens, grammars, images."""
+    """Limit of what comes before a request can wait for its turn: templates, tokens, grammars, images."""
     why_no_draft: str = ""
     chat_template: str = ""
-    """In place of the model's own: Jinja, or the name of one of llama.cpp's."""
+    """The template in place of the model's own: Jinja, or the name of one of llama.cpp's."""
     jinja: bool = True
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     enable_thinking: bool | None = None

@@ -15,7 +15,7 @@ import llama_cpp
 
 from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
-from ..config.threads import default_threads
+from ..config.llama_options import default_threads
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
 from ..extras import install_command
 from ..files.cache_dir import cache_dir

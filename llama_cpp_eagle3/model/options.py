@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from ..config.llama_options import N_CTX_MAX
-from ..config.threads import default_threads
+from ..config.llama_options import N_CTX_MAX, default_threads
 from ..draft.kinds import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..engine import DraftSettings
@@ -106,7 +105,7 @@ class DraftOptions:
         return [None if kind is MtpBlock and self.uses_own_block else self.model_path for kind in self.kinds]
 
     def without_model(self) -> DraftOptions:
-        """The same without a drafter with weights."""
+        """These options without a drafter with weights."""
         sources = tuple(s for s in self.settings.sources if s == NGRAM)
         settings = replace(self.settings, sources=sources)
         return replace(self, kinds=(), uses_own_block=False, model_path=None, settings=settings)

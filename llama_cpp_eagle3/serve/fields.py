@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from ..config.sampler_names import samplers_of
-from ..config.sampling_options import SAMPLING_OPTIONS, types_and_defaults
+from ..config.sampling_options import SAMPLING_OPTIONS, samplers_of, types_and_defaults
 from ..draft.kinds import KINDS
 from ..engine import NGRAM, SAMPLERS, DraftSettings, Sampling
 from .api_errors import invalid

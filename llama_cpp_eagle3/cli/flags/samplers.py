@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...config.flag import flag, logit_bias, text_of
-from ...config.sampler_names import samplers_of
-from ...config.sampling_options import SAMPLING_OPTIONS
+from ...config.sampling_options import SAMPLING_OPTIONS, samplers_of
 
 
 def _samplers(text: str) -> list[str]:
