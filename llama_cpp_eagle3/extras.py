@@ -17,7 +17,7 @@ from .errors import Eagle3Error
 _NAME = "llama-cpp-eagle3"
 HEADS = "llama-cpp-eagle3-heads"
 _HEADS_FOLDER = "heads"
-"""Of the repository."""
+"""The folder of the repository that it is in."""
 
 
 @contextmanager

@@ -9,7 +9,7 @@ CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, 
 """What a K/V cache can be kept in: llama.cpp's attention reads no others."""
 
 FLOAT_TYPES = (CACHE_TYPES["f32"], CACHE_TYPES["f16"], CACHE_TYPES["bf16"])
-"""Of these V can be without flash attention."""
+"""Types that V can have without flash attention."""
 
 WEIGHT_TYPES = {
     "f32": 0,

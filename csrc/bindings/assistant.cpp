@@ -44,9 +44,9 @@ void register_assistant(py::module_ & m) {
                                "read_assistant().")
         .def_readonly("path", &assistant_file::path)
         .def_readonly("n_embd", &assistant_file::n_embd, "Its own width.")
-        .def_readonly("n_embd_tgt", &assistant_file::n_embd_tgt, "Of the target's rows.")
+        .def_readonly("n_embd_tgt", &assistant_file::n_embd_tgt, "Width of the target's rows.")
         .def_readonly("n_layer", &assistant_file::n_layer)
-        .def_readonly("n_vocab", &assistant_file::n_vocab, "Of the target.")
+        .def_readonly("n_vocab", &assistant_file::n_vocab, "Tokens of the target's vocabulary.")
         .def("__repr__", [](const assistant_file & f) {
             return py::str("AssistantFile(path={!r}, n_embd={}, n_embd_tgt={}, n_layer={})")
                 .format(f.path, f.n_embd, f.n_embd_tgt, f.n_layer);

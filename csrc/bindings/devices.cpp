@@ -49,13 +49,13 @@ void register_devices(py::module_ & m) {
         .def_property_readonly("name", [](const py_device & self) { return ggml_backend_dev_name(self.dev); })
         .def_property_readonly(
             "description", [](const py_device & self) { return ggml_backend_dev_description(self.dev); },
-            "Of a device on a ggml-rpc server: its endpoint.")
+            "The endpoint of a device on a ggml-rpc server.")
         .def_property_readonly(
             "is_remote", [](const py_device & self) { return is_remote(self.dev); },
             "Whether it is on a ggml-rpc server.")
         .def_property_readonly(
             "address", [](const py_device & self) { return reinterpret_cast<uintptr_t>(self.dev); },
-            "Of the ggml_backend_dev_t.")
+            "The address of the ggml_backend_dev_t.")
         .def_property_readonly("memory",
                                py::cpp_function(
                                    [](const py_device & self) {

@@ -264,7 +264,7 @@ void register_drafter(py::module_ & m) {
         )pbdoc")
         .def_property_readonly("nodes", &nodes,
                                R"pbdoc(
-            Of the draft that begin() started: (parent, token, p, depth, seq_id), parents before their children.
+            Nodes of the draft that begin() started: (parent, token, p, depth, seq_id), parents before their children.
 
             `parent` is an index, -1 = it follows id_last; `p` is the probability after the parent. Any call but
             `expand` ends the draft.
@@ -377,11 +377,12 @@ void register_drafter(py::module_ & m) {
             py::arg("seq_id") = 0, "Rows that `begin` has to evaluate first.")
         .def_property_readonly(
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
-            "Of the matrices that the first graph of a draft reads, lm_head included.")
+            "Bytes of the matrices that the first graph of a draft reads, lm_head included.")
         .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl().stats.t_process_us; })
         .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(
-            "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "Of both, inside ggml.")
+            "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); },
+            "Microseconds of both inside ggml.")
         .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })
         .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().stats.n_steps; });
 }

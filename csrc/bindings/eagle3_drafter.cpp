@@ -89,17 +89,17 @@ void register_eagle3_drafter(py::module_ & m) {
                                [](const py_eagle3_drafter & self) { return self.eagle3().weights().n_vocab_dft; })
         .def_property_readonly(
             "n_bytes_own", [](const py_eagle3_drafter & self) { return self.eagle3().weights().n_bytes_own; },
-            "Of the head's tensors.")
+            "Bytes of the head's tensors.")
         .def_property_readonly(
             "n_bytes_shared", [](const py_eagle3_drafter & self) { return self.eagle3().weights().n_bytes_shared; },
-            "Of the target's tensors that the head uses in place.")
+            "Bytes of the target's tensors that the head uses in place.")
         .def_property_readonly(
             "n_bytes_cache",
             [](py_eagle3_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return self.eagle3().n_bytes_cache();
             },
-            "Of the K/V cache as of now: it grows and shrinks with what is held.")
+            "Bytes of the K/V cache now: it grows and shrinks with what it holds.")
         .def_property_readonly(
             "draft_logits",
             [](py_eagle3_drafter & self) {

@@ -45,9 +45,9 @@ void register_head(py::module_ & m) {
         .def_readonly("rms_eps", &head_hparams::rms_eps)
         .def_readonly("logit_scale", &head_hparams::logit_scale)
         .def_readonly("kv_lora_rank", &head_hparams::kv_lora_rank,
-                      "Of multi-head latent attention, 0 = it has another.")
+                      "Rank of K and V in multi-head latent attention; 0 = it has another attention.")
         .def_readonly("q_lora_rank", &head_hparams::q_lora_rank,
-                      "Of multi-head latent attention, 0 = q is not compressed.")
+                      "Rank of Q in multi-head latent attention; 0 = Q is not compressed.")
         .def_readonly("mask_token", &head_hparams::mask_token,
                       "P-EAGLE: token of the rows that the target has not computed, -1 = the head is none.")
         .def_readonly("rope_freq_base", &head_hparams::rope_freq_base)

@@ -106,7 +106,8 @@ void register_kernels(py::module_ & m) {
         .def(py::init<uintptr_t, kernels::channel_ranges>(), py::arg("matrix"), py::arg("ranges"),
              "matrix: address of a ggml tensor. ranges: (first, last) of the channels that are computed; others become "
              "-inf.")
-        .def("close", &limited_scope::close, "Of several that are open, the one that was made last.");
+        .def("close", &limited_scope::close,
+             "Close it; of several that are open the one that was made last comes first.");
     m.def("model_matrices", &matrices_of, py::arg("model"),
           "Addresses of the ggml tensors that a llama_model multiplies by.");
     m.def("cpu_kernel_shapes", &shapes_of, py::arg("matrices"), py::arg("n_rows_max"),
@@ -142,7 +143,8 @@ void register_kernels(py::module_ & m) {
             return py::make_tuple(static_cast<int>(k.type), k.layout == kernels::layout::repacked, k.n_channels,
                                   k.n_inputs);
         },
-        py::arg("name"), "Of a kernel's weights: ggml type, whether repacked, channels of a group, inputs of a block.");
+        py::arg("name"),
+        "What a kernel's weights are: ggml type, whether repacked, channels of a group, inputs of a block.");
     m.def("cpu_kernel_mul_mat", &mul_mat, py::arg("name"), py::arg("weights"), py::arg("x"),
           "Weights in a kernel's layout times rows (n_rows, n_in), as (n_rows, n_out).");
 }

@@ -57,7 +57,7 @@ void register_text(py::module_ & m) {
             py::arg("tokens"), "Add a piece of a text.")
         .def("clear", &ngram_store::clear, "Remove all.")
         .def("__len__", &ngram_store::n_tokens, "Tokens that it holds.")
-        .def_property_readonly("n_bytes", &ngram_store::n_bytes, "Of memory.");
+        .def_property_readonly("n_bytes", &ngram_store::n_bytes, "Bytes of memory.");
 
     py::class_<ngram_drafter, std::shared_ptr<ngram_drafter>>(m, "NgramDrafter", R"pbdoc(
         Drafts without a model: what followed, the last times, where a text ended as it ends now.

@@ -243,7 +243,7 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def_readonly("seq_id", &batch_part::seq_id)
         .def_readonly("n_past", &batch_part::n_past)
-        .def_readonly("tokens", &batch_part::tokens, "With the draft.")
+        .def_readonly("tokens", &batch_part::tokens, "The tokens, those of the draft included.")
         .def_readonly("is_draft", &batch_part::is_draft);
 
     py::class_<saved_state, std::shared_ptr<saved_state>>(m, "SavedState", R"pbdoc(

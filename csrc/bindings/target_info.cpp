@@ -74,7 +74,7 @@ void register_target_info(py::module_ & m) {
                       "Tokens that both have, with other texts, in ascending order.")
         .def_property_readonly(
             "text_tgt", [](const vocab_difference & self) { return py::bytes(self.text_tgt); },
-            "Of the first of others.")
+            "Bytes of the first of `others`.")
         .def_property_readonly("text_dft", [](const vocab_difference & self) { return py::bytes(self.text_dft); })
         .def_readonly("n_more", &vocab_difference::n_more, "Tokens at the end of one of both, without padding.")
         .def_readonly("flags", &vocab_difference::flags, "How BOS and EOS differ, as sentences.");

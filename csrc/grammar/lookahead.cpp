@@ -14,13 +14,13 @@ constexpr uint64_t max_ticks = 10000; // about 5 ms: slower grammars are not wor
 } // namespace
 
 // the sampler as it will be then
-llama_sampler * grammar_lookahead::behind(const std::vector<llama_token> & path) {
+llama_sampler * grammar_lookahead::after(const std::vector<llama_token> & path) {
     if (path.empty()) {
         return sampler_;
     }
     auto & found = paths_[path];
     if (!found) {
-        found.reset(llama_sampler_clone(behind({ path.begin(), path.end() - 1 })));
+        found.reset(llama_sampler_clone(after({ path.begin(), path.end() - 1 })));
         llama_sampler_accept(found.get(), path.back());
     }
     return found.get();
@@ -39,7 +39,7 @@ std::vector<bool> grammar_lookahead::allowed(const std::vector<llama_token> & pa
     llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/false };
     try {
         const grammar_budget::scope scope(max_ticks);
-        llama_sampler_apply(behind(path), &cur_p);
+        llama_sampler_apply(after(path), &cur_p);
     } catch (const std::exception &) { // if it matters, the text's own sampler will throw too
         has_failed_ = true;
         return result;

@@ -26,7 +26,7 @@ class grammar_lookahead {
         void operator()(llama_sampler * smpl) const { llama_sampler_free(smpl); }
     };
 
-    llama_sampler * behind(const std::vector<llama_token> & path);
+    llama_sampler * after(const std::vector<llama_token> & path);
 
     llama_sampler * sampler_;
     bool            redraws_;

@@ -40,7 +40,7 @@ struct arch_graph {
 
 arch_graph find_arch_graph(const std::string & arch);
 
-// Why no head can stand behind an architecture, for a message; null if one can
+// Why no head can be used with an architecture, for a message; null if one can
 const char * why_no_target(const std::string & arch);
 
 // the same for drafters that read nothing of it but tokens

@@ -13,7 +13,7 @@
 
 namespace eagle3 {
 
-// Reads the target's hidden states out of llama.cpp while it decodes.
+// Layer-input extraction: reads the target's hidden states out of llama.cpp while it decodes.
 //
 // A boundary b is the residual stream after b layers: the input of layer b, 0 <= b <= n_layer. The extra value
 // n_layer + 1 is the stream after the final norm. n_layer + 2, alone, is all residual streams of a target that has

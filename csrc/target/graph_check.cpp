@@ -181,8 +181,8 @@ void check_graphs(llama_context * ctx, uint32_t n_outputs_max,
     if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
         return; // a vocabulary only
     }
-    // the two shapes for which llama.cpp has allocated already, the larger one last, as it does: other ones would leave
-    // other buffers behind
+    // the two shapes for which llama.cpp has allocated already, the larger one last, as it does: other shapes would
+    // change its buffers
     const uint32_t n_seqs     = llama_n_seq_max(ctx);
     const uint32_t n_tokens[] = { n_seqs, std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx))) };
     for (int which : { 0, 1 }) {

@@ -32,7 +32,7 @@ struct target_info {
 
     // where its hidden states can be read: 0 .. n_layer, and n_layer + 1 after the final norm
     std::vector<int32_t> boundaries;
-    // why no head can stand behind it, empty if one can
+    // why no head can be used with it, empty if one can
     std::string          why_no_target;
     std::string          why_no_text; // why nothing can draft for it, nor it for others
 };

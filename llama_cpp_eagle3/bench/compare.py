@@ -34,7 +34,7 @@ class Config:
     """The sides: ("plain", 0), ("auto", 0) or ("chain", its length)."""
     texts: list[str]
     options: dict[str, Any]
-    """Of `load`, for all sides. n_ctx 0: as much as the longest prompt and its answer need."""
+    """Options of `load`, for all sides. n_ctx 0: as much as the longest prompt and its answer need."""
     sources: tuple[str, ...]
     """As `draft_sources`."""
     n_predict: int = 128
@@ -51,9 +51,9 @@ class Side:
 
     name: str
     tokens_per_second: list[float] = field(default_factory=list)
-    """Of each run, all its prompts together; without the prompts and the token that each yields."""
+    """Of each run, with all its prompts together; the prompts and the token that each yields do not count."""
     stats: Stats = field(default_factory=Stats)
-    """Of all runs."""
+    """The figures of all runs."""
     t_first: list[float] = field(default_factory=list)
     """Seconds to the first token, of the prompts that were evaluated anew."""
 

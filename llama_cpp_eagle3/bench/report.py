@@ -21,7 +21,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one value."""
+        """The spread of at least one value."""
         found = sorted(values)
         return cls(statistics.median(found), found[0], found[-1], len(found))
 

@@ -20,11 +20,11 @@ class Constraint:
     """What a text has to be: the one or the other."""
 
     name: str
-    """Of the request's field."""
+    """The request's field that asks for it."""
     grammar: str = ""
     """GBNF."""
     json_schema: Any = None
-    """Of the whole text, which is JSON."""
+    """The schema of the whole text, which is JSON."""
 
     def compile(self) -> SchemaGrammar:
         """Its grammar.

@@ -368,7 +368,7 @@ def _plainer(tool: Tool) -> Iterator[Tool]:
 
 
 def _plain(schema: Any) -> dict[str, Any]:
-    """With one type, and what says in words what it is."""
+    """The schema with one type, and a description that says in words what it is."""
     own = schema if isinstance(schema, dict) else {}
     kinds = own.get("type") if isinstance(own.get("type"), list) else [own.get("type")]
     kind = next((kind for kind in kinds or () if kind in TYPES and kind != "null"), "string")

@@ -12,7 +12,7 @@ from typing import Any
 from .. import _chat
 
 MAX_MESSAGES = 10_000
-"""Of a conversation: a second on a slow machine."""
+"""Messages of a conversation: these take a second on a slow machine."""
 MAX_TOOLS = 512
 MAX_NESTING = 500
 """Brackets within brackets of JSON: schemas, arguments of tool calls, variables of templates."""
@@ -43,7 +43,7 @@ def check_nesting(name: str, text: str) -> None:
 
 
 def _check_parsed(name: str, text: str) -> None:
-    """The same for a text that may be JSON: brackets after what no parser reads, as in a log, do not count."""
+    """Check a text that may be JSON: brackets after what no parser reads, as in a log, do not count."""
     if _chat.json_nesting(text) <= MAX_NESTING:
         return
     try:

@@ -12,7 +12,7 @@ from .templates import ChatParams
 _log = logging.getLogger("llama_cpp_eagle3")
 
 Message = dict[str, Any]
-"""In OpenAI's form: role, content, and if there are any reasoning_content and tool_calls."""
+"""A message in OpenAI's form: role, content, and reasoning_content and tool_calls if there are any."""
 
 
 class GrowingMessage:

@@ -55,7 +55,7 @@ class ChatParams:
     prompt: str
     """To be tokenized with special tokens parsed."""
     grammar: str
-    """In GBNF; empty without one."""
+    """The grammar in GBNF; empty without one."""
     grammar_lazy: bool
     """Whether the grammar waits for one of its triggers."""
     grammar_begins_in_prompt: bool
@@ -75,9 +75,9 @@ class ChatParams:
     message_delimiters: tuple[tuple[str, str], ...]
     """(role, what its messages begin with)."""
     format: int
-    """Of the answer; `format_name` is its name."""
+    """The format of the answer; `format_name` is its name."""
     parser: str
-    """Of the answer, as llama.cpp saves it."""
+    """The parser of the answer, as llama.cpp saves it."""
     is_continuation: bool
     """Whether the answer goes on with the conversation's last message."""
     grammar_root: str = "root"

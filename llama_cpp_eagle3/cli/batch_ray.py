@@ -97,7 +97,7 @@ def _connected(ray: Any, args: argparse.Namespace) -> Iterator[None]:
 
 
 def _gpus(args: argparse.Namespace) -> float:
-    """Of each worker."""
+    """GPUs of each worker."""
     if args.ray_gpus is not None:
         return float(args.ray_gpus)
     return float(bool(local_accelerators()) and args.n_gpu_layers != 0)

@@ -82,7 +82,7 @@ def find_gpus(root: Path = Path("/")) -> list[Gpu]:
 
 
 def _name(folder: Path) -> str:
-    """Of an entry in /sys: of the card itself, not of its connectors (card0-HDMI-A-1)."""
+    """The name of a card's entry in /sys; a connector (card0-HDMI-A-1) keeps its own."""
     return folder.parent.name if folder.name == "device" else folder.name
 
 
@@ -107,7 +107,7 @@ def built_backends() -> set[str]:
 
 
 def backends_in(folder: Path) -> set[str]:
-    """The same of the libraries in a folder."""
+    """Backends for GPUs among the libraries in a folder."""
     found = {m[1] for path in folder.glob("*ggml-*") if (m := re.match(r"(?:lib)?ggml-(\w+)\.", path.name))}
     return {name for name in _FLAGS if name.lower() in found}
 

@@ -55,7 +55,7 @@ def vulkan_devices() -> VulkanDevices:
 
 
 def list_devices(vulkan: Any) -> VulkanDevices:
-    """The same by a loader. vulkan: its library."""
+    """The devices that a loader finds. vulkan: its library."""
     instance, n = ctypes.c_void_p(), ctypes.c_uint32()
     info = _InstanceCreateInfo(sType=1)  # VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO
     status = vulkan.vkCreateInstance(ctypes.byref(info), None, ctypes.byref(instance))

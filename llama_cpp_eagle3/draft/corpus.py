@@ -13,7 +13,7 @@ from .._core import NgramStore, tokenize
 from ..engine import Vocab
 
 N_BYTES_MAX = 256 << 20
-"""Of memory for a corpus."""
+"""Bytes of memory for a corpus."""
 _BYTES_PER_TOKEN = 104  # at most: four tables of 4 to 16 bytes for slots and 4 to 8 for links, which grow by doubling
 _N_CHARS_MAX = 16  # per token, on average: a file of more than these cannot fit
 _log = logging.getLogger("llama_cpp_eagle3")

@@ -9,7 +9,7 @@ from typing import Any, overload
 from .._core import Drafter, FeatureTap, GrammarLookahead, GumbelNoise
 
 Rows = tuple[int, int, list[int], list[int], int]
-"""Of one sequence: its id, the position of the first token, the tokens, their rows in the batch, and the drafters that
+"""One sequence's id, the position of the first token, the tokens, their rows in the batch, and the drafters that
 may evaluate them later, as bits."""
 _SIZE = struct.Struct("<Q")
 

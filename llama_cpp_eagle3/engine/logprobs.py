@@ -12,7 +12,7 @@ from .sequence import TokenLogprob
 
 
 def token_prob(probs: Sequence[tuple[int, float]], token: int, n_top: int) -> TokenLogprob:
-    """Of the candidates that the samplers left, the most probable first."""
+    """The log-probability among the candidates that the samplers left, of which the most probable comes first."""
     p = next((p for other, p in probs if other == token), 1.0)
     return TokenLogprob(token, math.log(p), {other: math.log(p) for other, p in probs[:n_top]})
 

@@ -23,7 +23,7 @@ from .prefix_tree import PrefixTree
 from .sequence import Saved, StoredPrefix
 
 _READ_NS = 1.0
-"""Of a byte, until files were read: 1 GB/s."""
+"""Time to read a byte, until files were read: 1 GB/s."""
 _N_TIMED = 1 << 20
 """Bytes from which on the time of reading says something."""
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -37,7 +37,7 @@ class FolderEntry:
     tokens: SequenceOf[int]
     n_turn: int
     n_memory_bytes: int
-    """Of host memory that what it holds takes."""
+    """Bytes of host memory that what it holds takes."""
     is_state: bool
 
 
@@ -45,7 +45,7 @@ class PrefixFolder(Protocol):
     """Reads and writes files of prefixes and states, in threads of its own. An error is said there."""
 
     n_bytes_max: int
-    """Of all files."""
+    """Bytes of all files."""
 
     def entries(self) -> Iterable[FolderEntry]:
         """The files that fit target and settings, those that were used last first."""

@@ -28,7 +28,7 @@ class PrefixTree:
         """n_bytes_max: of host memory. n_states_max: of one path. n_file_bytes_max: of files."""
         self.n_bytes_max, self.n_states_max, self.n_file_bytes_max = n_bytes_max, n_states_max, n_file_bytes_max
         self.n_bytes = 0
-        """Of host memory, of what is not pinned."""
+        """Bytes of host memory that what is not pinned takes."""
         self.n_file_bytes = 0
         self.n_evicted = 0
         """Prefixes and states that had to go so far, from host memory."""
@@ -85,7 +85,7 @@ class PrefixTree:
         return self._weigh(item, n_else)
 
     def file_value(self, item: Prefix | State) -> float:
-        """The same for its file: after a restart there is nothing but files."""
+        """The value of its file: after a restart there is nothing but files."""
         node, n_own = item.node, item.file is not None
         assert node is not None
         if isinstance(item, State):

@@ -31,7 +31,7 @@ class DraftSettings:
     n_max: int = 8
     """Maximum length of a chain of drafted tokens."""
     ngram_n_max: int = 64
-    """The same for the n-gram drafter."""
+    """Maximum length of a draft of the n-gram drafter."""
     sources: tuple[str, ...] = ("eagle3", NGRAM)
     """The drafters of mode "auto"; the other modes are the first one's."""
     n_min: int = 0

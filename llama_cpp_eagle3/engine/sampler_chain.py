@@ -49,7 +49,7 @@ class SamplerChain:
         self._gbnf_address = 0  # of the grammar alone, in the link that applies it
         self._rules_address = 0
         self.probs: list[tuple[int, float]] = []
-        """With `keeps_probs`: the candidates of the last draw, the most probable first."""
+        """The candidates of the last draw, the most probable first, with `keeps_probs`."""
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         self._address = _address(self._chain)
         biases = sampling.biases(vocab)
@@ -71,7 +71,7 @@ class SamplerChain:
 
     @property
     def _n_after_grammar(self) -> int:
-        """Of what the grammar allows, the best that the draw looks at; 0: all of it."""
+        """How many of the best that the grammar allows the draw looks at; 0: all."""
         s = self._sampling
         if s.samplers is not None or s.temperature < 0.0:  # llama-server's asks about what was drawn
             return 0

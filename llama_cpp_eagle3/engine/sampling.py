@@ -105,7 +105,7 @@ class Sampling:
     mirostat_eta: float = 0.1
     """Mirostat's learning rate."""
     seed: int | None = None
-    """Of the generator; None, or 2**32 - 1 as in llama.cpp: a random one."""
+    """The generator's seed; None, or 2**32 - 1 as in llama.cpp: a random one."""
     rng: Rng = "gumbel"
     """"gumbel": take the token with the greatest logit + Gumbel noise, which is a draw from the softmax. The noise is a
     function of the seed, the number of tokens drawn and the token, so the drafter can compute it too. "llama":
@@ -135,7 +135,7 @@ class Sampling:
     dynatemp_range: float = 0.0
     """The temperature varies with the entropy by this much around `temperature`; 0 = fixed."""
     dynatemp_exponent: float = 1.0
-    """Of the normalized entropy."""
+    """The exponent of the normalized entropy in that."""
     dry_multiplier: float = 0.0
     """Strength of DRY, which penalizes tokens that would repeat a sequence of the text; 0 = off."""
     dry_base: float = 1.75

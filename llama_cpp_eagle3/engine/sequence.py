@@ -43,7 +43,7 @@ class Saved:
 
     @property
     def n_bytes(self) -> int:
-        """Of both sides."""
+        """Bytes of both sides."""
         return len(self.target) + len(self.draft)
 
 
@@ -81,9 +81,9 @@ class Result:
     error: BaseException | None = None
     """What ended it, if that was an error."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Of the generated tokens, if they were asked for."""
+    """Log-probabilities of the generated tokens, if they were asked for."""
     prompt_logprobs: list[TokenLogprob] | None = None
-    """Of the prompt's tokens from the second one on, if they were asked for."""
+    """Log-probabilities of the prompt's tokens from the second one on, if they were asked for."""
     stats: Stats = field(default_factory=Stats)
 
 
@@ -257,7 +257,7 @@ class ScheduledSequence:
 
     @property
     def first_row(self) -> int:
-        """Of the batch."""
+        """Its first row in the batch."""
         return self.root + 1 - len(self.tokens)
 
     @property
@@ -273,11 +273,11 @@ class Step:
 
     scheduled: list[ScheduledSequence]
     n_rows: int = 0
-    """Of the batch, tokens that are evaluated again included."""
+    """Rows of the batch, tokens that are evaluated again included."""
     n_prefill_rows: int = 0
-    """Of them, of prompts."""
+    """Those of them that belong to prompts."""
     n_own_rows: int = 0
-    """Of them, of the scheduled tokens and drafts."""
+    """Those of them that belong to the scheduled tokens and drafts."""
     candidates: list[Sequence] = field(default_factory=list)
     """The sequences that might have been scheduled, oldest first."""
     may_draft: bool = True
@@ -296,7 +296,7 @@ class Output:
     drafted: bool = False
     """Whether the token had been drafted."""
     logprob: TokenLogprob | None = None
-    """Of the token, if the sequence keeps them."""
+    """The token's log-probability, if the sequence keeps them."""
     finish_reason: FinishReason = ""
     """Why the sequence ended with this; empty: it goes on."""
 

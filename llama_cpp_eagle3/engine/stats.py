@@ -47,7 +47,7 @@ class Stats:
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
     by_source: dict[str, SourceStats] = field(default_factory=dict)
-    """The same by drafter: "eagle3", "dflash", "mtp", "assistant", "simple", "ngram", as in `draft_sources`. Of
+    """Counts by drafter: "eagle3", "dflash", "mtp", "assistant", "simple", "ngram", as in `draft_sources`. Of
     whole drafts; a token that two drafted counts for both."""
 
     why_not_drafted: str = ""

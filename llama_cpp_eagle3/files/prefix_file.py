@@ -76,11 +76,11 @@ class Head:
     states: list[tuple[int, int, int]]
     """(tokens, positions, bytes) of each."""
     n_bytes: int
-    """Of the head."""
+    """Size of the head."""
 
     @property
     def n_file_bytes(self) -> int:
-        """Of the whole file."""
+        """Size of the whole file."""
         return self.n_bytes + self.n_target + self.n_draft + sum(n for _, _, n in self.states) + _N_DIGEST
 
 

@@ -25,7 +25,7 @@ from .cache_dir import cache_dir
 from .whole_file import write_whole
 
 CPU_SECONDS = 60
-"""Of the processor, after which a trial counts as hung; one of a large vocabulary takes half a second."""
+"""Seconds of the processor after which a trial counts as hung; one of a large vocabulary takes half a second."""
 TIMEOUT = 20.0 * CPU_SECONDS
 """Seconds by the clock after which it does too: on a busy machine they say little of a file."""
 

@@ -89,7 +89,7 @@ class Context:
 
     @property
     def stats(self) -> Stats:
-        """Of the last (or running) generation."""
+        """Figures of the last (or running) generation."""
         return self.sequence.result.stats
 
     @stats.setter
@@ -98,7 +98,7 @@ class Context:
 
     @property
     def total_stats(self) -> Stats:
-        """Of everything since the model was loaded."""
+        """Figures of everything since the model was loaded."""
         return self._stats_before + self.stats
 
     def begin_stats(self) -> None:

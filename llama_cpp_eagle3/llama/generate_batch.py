@@ -64,7 +64,7 @@ class BatchResult:
     error: BaseException | None = None
     """The error that ended this prompt, such as one that a logits processor raised."""
     logprobs: list[TokenLogprob] | None = None
-    """Of each token, if they were asked for."""
+    """Log-probabilities of each token, if they were asked for."""
 
 
 BatchStream = Generator[tuple[int, int | None, str], None, list[BatchResult]]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from .limits import MediaError, short_url, too_large
 
 TIMEOUT_S = 30.0
-"""For all files of a request together: names, connections, answers."""
+"""Limit for all files of a request together: names, connections, answers."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 

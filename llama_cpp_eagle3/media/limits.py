@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 N_BYTES_MAX = 64 << 20
-"""Of a file."""
+"""Size of a file."""
 N_BYTES_SUM_MAX = 256 << 20
-"""Of all files of a request."""
+"""Size of all files of a request."""
 N_PIXELS_MAX = 64 << 20
-"""Of an image: it takes three bytes each, and more while it is resized."""
+"""Pixels of an image: each takes three bytes, and more while the image is resized."""
 N_PIXELS_SUM_MAX = 128 << 20
-"""Of all images of a request: they are decoded before the first one is encoded."""
+"""Pixels of all images of a request: all are decoded before the first one is encoded."""
 N_SAMPLES_MAX = 64 << 20
-"""Of all sounds of a request, as the encoder takes them: four bytes each."""
+"""Samples of all sounds of a request, as the encoder takes them: each takes four bytes."""
 
 
 class MediaError(ValueError):

@@ -118,7 +118,7 @@ class Projector:
             for kind, is_audio in zip(self.types, (False, True), strict=True)
             if kind
         }
-        """Of sounds (True) and of images (False): the token, and why that one."""
+        """The token that stands for sounds (True) and for images (False), and why that one."""
         params = context_params()
         params.use_gpu, params.print_timings, params.warmup = use_gpu, False, False
         params.n_threads = n_threads

@@ -12,7 +12,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _N_PARTS_MAX = 1 << 20
 """Chunks, segments or blocks of a file: more of them are there to take time."""
 _N_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""By a PNG's color type."""
+"""Channels by a PNG's color type."""
 
 
 def check_files(files: Sequence[bytes]) -> None:
@@ -140,7 +140,7 @@ def _check_inflated(data: bytes, name: str) -> None:
 
 
 def _bmp_size(data: bytes) -> tuple[int, int]:
-    """Of a file that is whole: the decoder takes what is missing for black."""
+    """The size of an image whose file is whole: the decoder takes what is missing for black."""
     first, n_header = struct.unpack("<II", data[10:18])
     if n_header == 12:
         width, height, _, n_bits = struct.unpack("<HHHH", data[18:26])
@@ -154,7 +154,7 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Of a file that has an end: the decoder takes what is missing for gray."""
+    """The size of an image whose file has an end: the decoder takes what is missing for gray."""
     i, size = 2, None
     for _ in range(_N_PARTS_MAX):
         if i + 9 >= len(data):

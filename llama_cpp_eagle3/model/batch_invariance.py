@@ -35,7 +35,7 @@ class Loss:
     """Only in passes of more rows than our kernels are used for."""
 
     def __str__(self) -> str:
-        """For a line of the log."""
+        """The text for a line of the log."""
         return f"{self.what}, since {self.why}" + (f": use {self.remedy}" if self.remedy else "")
 
 

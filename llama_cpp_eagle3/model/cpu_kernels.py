@@ -78,7 +78,7 @@ class KernelChoice:
         """mode: auto, on or off. seconds: about the most to spend on measuring."""
         self.mode = mode
         self.times: dict[str, Times] = {}
-        """Of the kernels that were measured, now or before."""
+        """Times of the kernels that were measured, now or before."""
         self._limits = dict.fromkeys(fastest(cpu_kernel_names()), _N_ROWS_ANY) if mode != "off" else {}
         self._seconds = seconds
         self._unmeasured: dict[str, str] = {}  # why

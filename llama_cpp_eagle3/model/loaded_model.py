@@ -251,7 +251,7 @@ class LoadedModel:
 
     @property
     def _draft_vocab(self) -> list[int]:
-        """Of each drafter the tokens that it always drafts; 0: all."""
+        """How many tokens each drafter always drafts; 0: it drafts all."""
         return [d.draft_vocab for d in self.engine.drafters]
 
     @property

@@ -71,7 +71,7 @@ def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Pa
 
 
 def names() -> list[str]:
-    """Of the models that `fetched` and -m know."""
+    """Names of the models that `fetched` and -m know."""
     return list(model_files())
 
 

@@ -140,7 +140,7 @@ def _require_digest(f: IO[bytes], file: ModelFile, path: Path) -> None:
 
 
 def _digest(f: IO[bytes], n_bytes: int) -> str:
-    """Of the next n_bytes, or of what is left."""
+    """The digest of the next n_bytes, or of what is left."""
     digest = hashlib.sha256()
     while n_bytes > 0 and (chunk := f.read(min(_N_CHUNK, n_bytes))):
         digest.update(chunk)

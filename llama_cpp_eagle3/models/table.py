@@ -20,7 +20,7 @@ class Part:
     """The wheel's member that is the piece."""
     bytes: int
     sha256: str
-    """Of the member."""
+    """The digest of the member."""
 
 
 @dataclass(frozen=True)

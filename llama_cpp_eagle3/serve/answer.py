@@ -44,7 +44,7 @@ class Answer:
     loosened: tuple[Loosened, ...] = ()
     """What its grammar does not keep of JSON schemas."""
     prompt_logprobs: list[TokenLogprob] | None = None
-    """Of the prompt's tokens from the second one on, if they were asked for; they are there with the first event."""
+    """Log-probabilities of the prompt's tokens from the second one on, if asked for; the first event brings them."""
     receive: Callable[[Came], None] = lambda came: None
     """Is called in the event loop with all that comes."""
 

@@ -94,7 +94,7 @@ def _request(value: Any, number: int) -> BatchRequest:
 
 
 _BEGIN = b'{"id":"batch_req_'
-"""Of each line of an output."""
+"""How each line of an output begins."""
 
 
 def read_done(path: Path, retry_errors: bool) -> tuple[set[str], list[dict[str, Any]]]:

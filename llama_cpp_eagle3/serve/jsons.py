@@ -35,7 +35,7 @@ N_EMBEDDINGS_MAX = 2048
 N_FLOATS_MAX = 1 << 24
 """Numbers of an answer with embeddings."""
 N_LOGPROBS_MAX = 1 << 22
-"""Of all tokens of a request that may come: each takes some 100 bytes until its end."""
+"""Log-probabilities of all tokens of a request that may come: each takes some 100 bytes until its end."""
 _N_ITEMS_MAX = 100_000
 _MEDIA = ("image_url", "input_audio", "input_image", "source")
 """Parts with files, which have limits of their own (`media.limits`)."""
@@ -46,13 +46,13 @@ class Limit:
     """The limits of a field; None: not limited."""
 
     n_entries: int | None = None
-    """Of a list or an object."""
+    """Entries of a list or an object."""
     n_bytes: int | None = None
-    """Of all its text in UTF-8, without files."""
+    """Bytes of all its text in UTF-8, without files."""
     n_values: int | None = None
-    """Of all lists and objects in it, at any depth, together."""
+    """Values of all lists and objects in it, at any depth, together."""
     largest: int | None = None
-    """Of a number."""
+    """The largest number."""
 
 
 _TEXT = Limit(n_bytes=16 << 20)

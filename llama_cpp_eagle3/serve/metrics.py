@@ -124,7 +124,7 @@ class Metrics:
                 self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)
 
     def prometheus(self, n_unfinished: int, n_slots: int, cache_usage: float, prefixes: PrefixStats) -> str:
-        """In Prometheus' text format. Gauges of speed are over the time since the last call."""
+        """The metrics in Prometheus' text format. Gauges of speed are over the time since the last call."""
         with self._lock:
             bucket, self._bucket = self._bucket, _Bucket()
             n_running = min(n_unfinished, n_slots)

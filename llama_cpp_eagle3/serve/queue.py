@@ -94,7 +94,7 @@ class Place:
     n: int = 0
     """Sequences that it may start."""
     n_bytes: int = 0
-    """Of its body, if that is not small."""
+    """Bytes of its body, if that is not small."""
     started: Sequence[Answer] = ()
     is_over: bool = False
 

@@ -156,7 +156,7 @@ class Reply(ABC):
         return self.answers[:: self.answers[0].completion.n]
 
     def log_fields(self) -> dict[str, Any]:
-        """For the access log."""
+        """The figures that the access log has."""
         answers, prompts = self.answers, self._prompts
         stats = [answer.sequence.result.stats for answer in answers]
         ttft = min((answer.t_first - answer.t_submit for answer in answers if answer.t_first), default=0.0)

@@ -104,7 +104,7 @@ def _add_call(messages: list[dict[str, Any]], id: str, name: str, arguments: Any
 
 
 def _add_results(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Of a tool that the host ran: its call holds them too."""
+    """Add the results of a tool that the host ran: its call holds them too."""
     text = text_of([item.get(name) for name in _RESULTS])
     if text:
         messages.append({"role": "tool", "tool_call_id": _call_id(item), "content": text})

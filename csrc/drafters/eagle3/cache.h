@@ -21,12 +21,12 @@ namespace eagle3 {
 // one attention serves all of them (see draft_stream).
 class draft_cache {
   public:
-    // n_ctx: positions of each sequence. Behind them there is room for drafted nodes, of which many share a position.
+    // n_ctx: positions of each sequence. After them there is room for drafted nodes, of which many share a position.
     draft_cache(const head_hparams & hparams, int32_t n_ctx, int32_t n_seq_max, ggml_type type_k, ggml_type type_v,
                 const device & dev);
 
     static constexpr int32_t n_pad     = 256; // graphs are rebuilt only when the length passes a multiple of this
-    static constexpr int32_t n_scratch = 128; // drafted nodes of a sequence that fit behind its last valid slot
+    static constexpr int32_t n_scratch = 128; // drafted nodes of a sequence that fit after its last valid slot
 
     int32_t n_ctx() const { return n_ctx_; }
     int32_t n_seq_max() const { return static_cast<int32_t>(extents_.size()); }

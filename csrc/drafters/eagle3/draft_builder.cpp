@@ -43,7 +43,7 @@ void draft_builder::compute() {
 }
 
 // The waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state.
-// Of a parallel head with the rows of all steps behind them.
+// A parallel head computes the rows of all steps after them too.
 void draft_builder::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : participants_) {
         memory_.request(part.seq_id, part.pos + 1);
@@ -101,7 +101,7 @@ int32_t draft_builder::n_top(int32_t n) const {
     return std::min(knows_something() ? std::max(n, foresight::n_top_known) : n, weights_.n_vocab_dft);
 }
 
-// The n_top best tokens of an output of the last graph, behind the drafted tokens `path`.
+// The n_top best tokens of an output of the last graph, after the drafted tokens `path`.
 std::vector<draft_candidate> draft_builder::candidates(const participant & part, int32_t i_out, int32_t i_step,
                                                        const std::vector<llama_token> & path, int32_t n_top) {
     std::vector<draft_candidate> found = runner_.candidates(i_out, i_step);
@@ -109,7 +109,7 @@ std::vector<draft_candidate> draft_builder::candidates(const participant & part,
     return found;
 }
 
-// candidates become nodes behind `parent`; returns the first of them, -1 if there is none
+// candidates become nodes after `parent`; returns the first of them, -1 if there is none
 int32_t draft_builder::append_nodes(const participant & part, int32_t parent,
                                     const std::vector<draft_candidate> & found, int32_t state) {
     const int32_t first = nodes_.append(part.seq_id, parent, found);

@@ -14,8 +14,9 @@ namespace eagle3 {
 
 // Builds one draft after the other, each for some sequences at once, level by level. The verbs are those of drafter.
 //
-// A draft begins with one graph for all waiting rows, of which only the last one of each sequence goes all the way, and
-// drafts from there with the head's own recurrent rows. Drafted tokens use slots at n_past and above.
+// A draft begins with one graph for all waiting rows, of which only the last one of each sequence goes all the way. The
+// recurrent rounds follow: each is a graph that drafts the next level from the head's own rows of the one before.
+// Drafted tokens use slots at n_past and above.
 class draft_builder {
   public:
     // n_unroll: steps of a chain in one graph, at most; of a parallel head all

@@ -33,7 +33,7 @@ class draft_memory {
     const draft_cache &                 cache() const { return cache_; }
     const std::vector<rope_positions> & positions() const { return positions_; } // by sequence
 
-    // Slots < n of a sequence are about to be written, and some behind them by drafted nodes; provide() makes room for
+    // Slots < n of a sequence are about to be written, and some after them by drafted nodes; provide() makes room for
     // all that was requested (see draft_cache).
     void request(llama_seq_id seq_id, int32_t n) { cache_.request(seq_id, n + draft_cache::n_scratch); }
     void provide() { cache_.provide(); }

@@ -18,7 +18,7 @@ namespace {
 //   z  = y + mlp(post_attention_layernorm(y))               then plain Llama blocks, if the head has more layers
 //   n  = norm(z), logits = lm_head(n)                       next recurrent row: z, or n with norm_output
 //
-// P-EAGLE (vllm#32887): the rows behind the last one of the target have fc(mask_hidden) for g and the mask token's
+// P-EAGLE (vllm#32887): the rows after the last one of the target have fc(mask_hidden) for g and the mask token's
 // embedding, see all rows before them and give the tokens of all steps at once.
 class builder {
   public:

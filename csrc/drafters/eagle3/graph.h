@@ -16,8 +16,8 @@ inline bool is_view(const ggml_tensor * node) {
            node->op == GGML_OP_TRANSPOSE;
 }
 
-// What a graph of the head computes. All are the same block; they differ in where the hidden rows come from and in how
-// many rows go all the way.
+// What a graph of the head computes: the EAGLE-3 graph in three kinds. All are the same block; they differ in where the
+// hidden rows come from and in how many rows go all the way.
 enum class graph_kind {
     kv_only,  // target rows -> K/V of their slots, nothing else (prompts)
     catch_up, // target rows -> K/V, and the last row of each sequence through the whole block -> first drafted tokens
@@ -42,7 +42,7 @@ struct draft_shape {
     int32_t    n_rows = 0;
     int32_t    n_out  = 0;
     int32_t    n_top  = 0; // candidates with probabilities per row; 0 = the best one without
-    int32_t n_steps = 1; // of the chain behind each row; of a parallel head, rows of each sequence that go all the way
+    int32_t n_steps   = 1; // of the chain after each row; of a parallel head, rows of each sequence that go all the way
 
     // Empty where nothing attends. Neighbours whose bases are equally far apart and that are alike otherwise get one
     // attention.

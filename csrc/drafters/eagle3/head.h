@@ -43,7 +43,7 @@ struct head_hparams {
 
     float attn_scale = 0.0f; // of scores, 0 = 1 / sqrt(n_embd_head)
 
-    // P-EAGLE: all tokens in one pass. Rows behind the last one of the target have mask_hidden for features and this
+    // P-EAGLE: all tokens in one pass. Rows after the last one of the target have mask_hidden for features and this
     // token's embedding. -1 = a head that drafts one token after another
     int32_t mask_token = -1;
 

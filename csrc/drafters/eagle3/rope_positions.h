@@ -7,7 +7,7 @@
 namespace eagle3 {
 
 // Where the slots of a sequence stand for a head whose rotation has sections (M-RoPE): text counts on in all of them,
-// rows of an image have their own positions, and what comes behind counts on from where the image ends.
+// rows of an image have their own positions, and what comes after counts on from where the image ends.
 class rope_positions {
   public:
     static constexpr int32_t n_sections = 4;
@@ -16,7 +16,7 @@ class rope_positions {
     int32_t at(int32_t slot, int32_t section) const;
 
     // an image begins at slot `first`: pos has n_sections positions of each of its rows, [n_sections][n_rows]; n_pos is
-    // how many positions it takes of what comes behind. What was known from there on is removed
+    // how many positions it takes of what comes after. What was known from there on is removed
     void add(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos);
 
     // remove images that begin at slot n or later

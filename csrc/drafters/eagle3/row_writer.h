@@ -5,7 +5,7 @@
 
 namespace eagle3 {
 
-// Evaluates rows that wait without drafting behind them, such as those of a prompt: only their K/V is computed.
+// Evaluates rows that wait without drafting after them, such as those of a prompt: only their K/V is computed.
 class row_writer {
   public:
     // n_batch: rows of one graph, at most

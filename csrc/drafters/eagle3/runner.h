@@ -41,7 +41,7 @@ struct draft_pass {
     };
     std::vector<segment> features;
 
-    int32_t state_last = 0; // the row of the state that is behind the last output, for tests and tools
+    int32_t state_last = 0; // the row of the state that is after the last output, for tests and tools
 
     // append a row that sees the slots of its sequence from `first` on up to itself
     row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos, int32_t first);
@@ -75,7 +75,7 @@ class draft_runner {
     void check(const draft_shape & shape) { get_graph(shape); }
 
     // for tests and tools: of the last step that the first chain of the last pass took; empty if there was none. Of the
-    // last pass with outputs, the recurrent row behind it
+    // last pass with outputs, the recurrent row after it
     std::vector<float> last_logits() const;
     std::vector<float> last_state() const;
 

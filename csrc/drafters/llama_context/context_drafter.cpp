@@ -154,7 +154,7 @@ bool context_drafter::compute_round() {
     return true;
 }
 
-// what follows a row of the last batch becomes nodes behind `parent`
+// what follows a row of the last batch becomes nodes after `parent`
 void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch,
                                    int32_t top_k) {
     const float * logits = ctx.logits(i_batch);
@@ -170,7 +170,7 @@ void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const dr
     logits_last_.assign(logits, logits + n_logits());
 }
 
-// what waits of all participants, and the first level behind it
+// what waits of all participants, and the first level after it
 void context_drafter::catch_up(int32_t top_k) {
     const auto n_rows = [this] {
         int32_t n = 0;

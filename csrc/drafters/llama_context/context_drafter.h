@@ -18,17 +18,17 @@
 
 namespace eagle3 {
 
-// A drafter on a context of llama.cpp, which is its cache and its graph: chains and trees. What of a text waits
-// and what a row of a batch is made of is the derived class's.
+// A drafter on a context of llama.cpp, which is its cache and its graph: it drafts chains and trees. The derived class
+// decides which tokens of a text wait, and what a row of a batch is made of.
 //
-// Each sequence has the id of its own in the context, with the cells of what was accepted, and of id_last while it is
-// drafted behind that. Drafted tokens lie behind and are removed before anything else is written.
+// Each sequence has an id of its own in the context. That id has the cells of the accepted tokens, and the cell of
+// id_last during a draft. The cells of drafted tokens come next, and are removed before anything else is written.
 //
 // Trees: each node that is expanded is a row of a sequence id, which shares the cells of its path with the others of
 // the tree. The first child of a node goes on with the id of its parent, each further one takes one of the ids that the
 // context has beyond n_seq_max; without one left it is not expanded. A context without such ids, or whose sequences do
 // not share their cells, drafts chains. A recurrent state cannot be taken back: there each sequence drafts a chain in
-// one of the further ids, as a copy of itself. Where drafted tokens leave nothing behind, all nodes are rows of the
+// one of the further ids, as a copy of itself. Where drafted tokens write no cells, all nodes are rows of the
 // sequence itself.
 class context_drafter : public drafter {
   public:
@@ -65,10 +65,10 @@ class context_drafter : public drafter {
 
     int64_t t_graph_us() const override { return t_graph_us_; }
 
-    // of the last row that was computed for a token behind it, for tests and tools
+    // of the last row that was computed for a token after it, for tests and tools
     const std::vector<float> & logits() const { return logits_last_; }
 
-    // nodes of a sequence that can be expanded in a draft: cells behind the last valid one
+    // nodes of a sequence that can be expanded in a draft: cells after the last valid one
     static constexpr int32_t n_scratch = 32;
 
   protected:
@@ -90,7 +90,7 @@ class context_drafter : public drafter {
 
     virtual const draft_limits & limits() const = 0;
 
-    // whether there is something to draft behind, and the position of the row that the first level comes out of
+    // whether there is a token to draft after, and the position of the row that the first level comes out of
     virtual bool    can_begin(llama_seq_id seq_id) const = 0;
     virtual int32_t pos_begin(llama_seq_id seq_id) const = 0;
 

@@ -201,9 +201,9 @@ dflash_drafter::drafted_row dflash_drafter::read_row(const foresight & known, in
     return row;
 }
 
-// the best tokens behind the drafted ones `path`
-std::vector<draft_candidate> dflash_drafter::behind(const participant & part, const std::vector<llama_token> & path,
-                                                    int32_t n_top) {
+// the best tokens after the drafted ones `path`
+std::vector<draft_candidate> dflash_drafter::best_after(const participant & part, const std::vector<llama_token> & path,
+                                                        int32_t n_top) {
     const size_t                 level = path.size();
     std::vector<draft_candidate> found = part.levels[level].found;
     if (hparams_.kind == block_kind::dflash2) {
@@ -294,7 +294,7 @@ void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
 }
 
 void dflash_drafter::append_nodes(const participant & part, int32_t parent, int32_t top_k) {
-    nodes_.append(part.seq_id, parent, behind(part, nodes_.path(parent), top_k));
+    nodes_.append(part.seq_id, parent, best_after(part, nodes_.path(parent), top_k));
 }
 
 const dflash_drafter::participant & dflash_drafter::participant_of(llama_seq_id seq_id) const {

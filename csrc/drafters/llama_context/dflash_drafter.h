@@ -23,15 +23,15 @@ struct dflash_params {
 
 // Drafts with a block drafter: a model of its own, whose context is its K/V cache and its graphs. Two kinds of batches
 // go through it. Rows of the target become K/V at their positions, once each. A block is the token at n_past and
-// copies of a mask token behind it: all rows see each other and what lies before, and row i predicts what comes i
+// copies of a mask token after it: all rows see each other and what lies before, and row i predicts what comes i
 // tokens later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
 //
-// What rows predict, by block_kind: of dflash it does not depend on the tokens before. Of dspark it is behind the best
-// token of each row before, and a node of another path gets the same. Of dflash2 it depends on the token of the row
-// before, so that its trees have other probabilities, and another order, behind each node.
+// What a row predicts depends on block_kind. A row of dflash does not depend on the tokens before. A row of dspark
+// follows the best token of each row before, and a node of another path gets the same. A row of dflash2 depends on the
+// token of the row before, so that its trees have other probabilities, and another order, after each node.
 //
 // A row needs no token beside it, so that rows can be evaluated as soon as they are there. They wait, because many are
-// cheaper together and the gate may keep the drafter closed for a while. Cells of a block lie behind the sequence's
+// cheaper together and the gate may keep the drafter closed for a while. Cells of a block lie after the sequence's
 // and are removed before anything else is written.
 class dflash_drafter : public drafter {
   public:
@@ -102,7 +102,7 @@ class dflash_drafter : public drafter {
     // what a row of a block predicts for the token that it drafts
     struct drafted_row {
         std::vector<draft_candidate> found;   // the best first
-        std::vector<float>           lattice; // of dflash2 instead: candidates, and their scores behind each one of the
+        std::vector<float>           lattice; // of dflash2 instead: candidates, and their scores after each one of the
                                               // row before
     };
 
@@ -125,7 +125,8 @@ class dflash_drafter : public drafter {
     void                         add_block(llama_seq_id seq_id, llama_token id_last, int32_t n_steps);
     void                         compute_blocks();
     drafted_row                  read_row(const foresight & known, int32_t i_row, int32_t n_top);
-    std::vector<draft_candidate> behind(const participant & part, const std::vector<llama_token> & path, int32_t n_top);
+    std::vector<draft_candidate> best_after(const participant & part, const std::vector<llama_token> & path,
+                                            int32_t n_top);
     std::vector<draft_candidate> candidates(int32_t i_row, int32_t n_top);
 
     void                enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);

@@ -23,12 +23,12 @@ struct mtp_params {
 // cell at position p.
 //
 // Of n chained blocks, block i drafts token i, and the last one all further tokens. Each has a context of its own. Rows
-// of the target are written by all of them at once. A drafted path is written by the block that goes on behind it, from
+// of the target are written by all of them at once. A drafted path is written by the block that goes on after it, from
 // its first row on, with the rows that the blocks before made: so a block computes one node of a sequence at a time.
 class mtp_drafter : public context_drafter {
   public:
     // Takes the context over, and the model of a block in a file of its own (else null), whatever happens: they are
-    // freed with this object, before the target's model goes. further: the contexts of chained blocks behind the first
+    // freed with this object, before the target's model goes. further: the contexts of chained blocks after the first
     // one. Throws incompatible_draft_error, model_file_error.
     mtp_drafter(llama_context * ctx, llama_model * model, const std::string & path, const mtp_params & params,
                 std::vector<draft_context> further = {});
@@ -71,7 +71,7 @@ class mtp_drafter : public context_drafter {
     int32_t              keep_row(const draft_context & ctx, int32_t i_batch) override;
     void                 add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) override;
     void                 on_leave() override;
-    void                 on_failed(llama_seq_id) override {} // cells behind n_cells() are trimmed
+    void                 on_failed(llama_seq_id) override {} // cells after n_cells() are trimmed
 
     // of chained blocks
     void           compute() override;
@@ -81,7 +81,7 @@ class mtp_drafter : public context_drafter {
     bool           find_output_matrices() override;
 
   private:
-    // a chained block behind the first one
+    // a chained block after the first one
     struct further_block {
         draft_context                                ctx;
         std::map<llama_seq_id, std::vector<int32_t>> paths; // of a draft: the nodes whose rows it has written

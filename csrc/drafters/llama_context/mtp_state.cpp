@@ -18,7 +18,7 @@ struct state_header {
     int32_t        n_embd;
     uint64_t       fingerprint;
     uint64_t       size;    // of the whole state
-    uint64_t       n_cells; // bytes of llama.cpp's own states behind all else, each behind the number of its own
+    uint64_t       n_cells; // bytes of llama.cpp's own states after all else, each after the number of its own
 };
 
 } // namespace

@@ -71,7 +71,7 @@ class simple_drafter : public context_drafter {
     static constexpr int32_t n_wait_max = 128;
 
     // The tokens of a sequence, from pos_start on. The first n_written of them are in the cache; once all are, the
-    // token that something was drafted behind may be there too: it is `seeded`.
+    // token that something was drafted after may be there too: it is `seeded`.
     struct text {
         int32_t                    pos_start = 0;
         std::vector<llama_token>   tokens;

@@ -156,7 +156,7 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
     }
 }
 
-// occurrences that go on behind a node with what the rules forbid have no vote
+// occurrences that go on after a node with what the rules forbid have no vote
 void ngram_drafter::drop_forbidden(branch & b, int32_t node, const std::vector<ngram_node> & nodes,
                                    grammar_lookahead & rules) {
     const auto               depth = static_cast<size_t>(b.depth);

@@ -42,7 +42,7 @@ class ngram_drafter {
     // What its next tokens must be, as long as its text is what it is; null: anything.
     void set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id);
 
-    // Tokens that may follow, the likeliest n_nodes of paths no longer than n_max, with at most top_k behind each node;
+    // Tokens that may follow, the likeliest n_nodes of paths no longer than n_max, with at most top_k after each node;
     // the best child of a node comes first.
     void propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k, std::vector<ngram_node> & nodes);
 

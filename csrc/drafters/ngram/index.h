@@ -11,9 +11,9 @@ namespace eagle3 {
 
 // A text, and where each of its parts occurred before.
 //
-// For n-grams of a few lengths a hash table holds the latest place behind each, and every place links to the one before
-// it with the same n-gram. So an append takes constant time, and can be taken back: the links hold what the table held.
-// A match of one length is extended backwards, so that the longest of those looked at is found.
+// For n-grams of a few lengths a hash table holds the latest place after each n-gram, and every place links to the one
+// before it with the same n-gram. So an append takes constant time, and can be taken back: the links hold what the
+// table held. A match of one length is extended backwards, so that the longest of those looked at is found.
 class ngram_index {
   public:
     static constexpr std::array<int32_t, 4> orders    = { 2, 4, 8, 16 };
@@ -33,14 +33,14 @@ class ngram_index {
 
     const std::vector<llama_token> & tokens() const { return tokens_; }
 
-    // Where the last tokens of [begin, end) occurred with something behind them: the latest n_matches places behind the
+    // Where the last tokens of [begin, end) occurred with something after them: the latest n_matches places after the
     // longest n-gram that did, latest first. [begin, end) may be the tokens of this text, all of them.
     void find(const llama_token * begin, const llama_token * end, size_t n_matches, std::vector<match> & found) const;
 
     size_t n_bytes() const;
 
   private:
-    // latest places by n-gram, open addressing; 0 = free, since nothing is behind no token
+    // latest places by n-gram, open addressing; 0 = free, since nothing follows no token
     struct table {
         std::vector<uint32_t> slots = std::vector<uint32_t>(64);
         std::vector<uint32_t> before; // [place]: the place before it with the same n-gram, 0 = none

@@ -17,7 +17,7 @@ from .gbnf import Ranges
 _LAST = sys.maxunicode
 _SURROGATES = ((0xD800, 0xDFFF),)
 _N_RANGES = 24
-"""Of a set in a grammar, whose every range is compared with every token."""
+"""Ranges of a set in a grammar: every range is compared with every token."""
 _COMMON = 0x250
 """Below it are ASCII and Latin: always kept."""
 
@@ -63,9 +63,9 @@ class CharClass:
     """A class of characters."""
 
     sure: Ranges
-    """In all dialects."""
+    """Code points that belong to the class in all dialects."""
     possible: Ranges
-    """In any dialect."""
+    """Code points that belong to it in any dialect."""
 
     def __or__(self, other: CharClass) -> CharClass:
         return CharClass(union(self.sure, other.sure), union(self.possible, other.possible))

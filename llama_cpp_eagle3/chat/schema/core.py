@@ -42,16 +42,16 @@ class Core:
     """Whether it has a list of properties, even an empty one: others are then written only if it asks for them."""
     required: tuple[str, ...] = ()
     by_pattern: tuple[tuple[str, Schemas], ...] = ()
-    """Of properties whose names match."""
+    """Schemas of properties whose names match a pattern."""
     others: Schemas | None = None
-    """Of all other properties; None: nothing is said of them."""
+    """Schemas of all other properties; None: nothing is said of them."""
     names: Schemas = ()
-    """Of the properties' names."""
+    """Schemas of the properties' names."""
     n_properties: tuple[int, int | None] = (0, None)
     first: tuple[Schemas, ...] = ()
-    """Of an array's first items."""
+    """Schemas of an array's first items."""
     items: Schemas | None = None
-    """Of those that follow."""
+    """Schemas of the items that follow."""
     n_items: tuple[int, int | None] = (0, None)
 
 

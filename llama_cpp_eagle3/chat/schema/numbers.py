@@ -9,7 +9,7 @@ from fractions import Fraction
 from .gbnf import Rules, one_of
 
 _DIGITS_MAX = 16
-"""Of an integer without bounds."""
+"""Digits of an integer without bounds."""
 _SAFE_DIGITS = 15
 """Decimals of so many digits are different numbers as float64, too."""
 _BOUND_DIGITS_MAX = 400

@@ -14,7 +14,7 @@ from .pattern import PatternError, parse
 from .pattern_grammar import RAW_JSON, pattern_grammar
 
 _STATES_MAX = 20_000
-"""Of a grammar that counts properties."""
+"""States of a grammar that counts properties."""
 _KEY_MAX = 100
 """Characters of a name that others are told apart by."""
 _TEXT = {"type": "string"}

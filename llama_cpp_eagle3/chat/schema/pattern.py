@@ -331,7 +331,7 @@ def is_nullable(node: Node) -> bool:
 
 
 def _without_empty(node: Node) -> Node | None:
-    """The same texts but the empty one; None: there are no others."""
+    """A node for the same texts but the empty one; None: there are no others."""
     if not is_nullable(node):
         return node
     if isinstance(node, Repeat):

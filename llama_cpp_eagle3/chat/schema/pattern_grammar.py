@@ -10,7 +10,7 @@ from .gbnf import Ranges, Rules, characters, literal, one_of
 from .pattern import ANY, EMPTY, Chars, Either, Node, PatternError, Repeat, Sequence_, is_nullable, lengths
 
 _N_STATES, _N_POSITIONS = 8_000, 1_000
-"""Of an automaton that counts characters, and of the one that it is made of."""
+"""Limits of an automaton that counts characters, and of the one that it is made of."""
 _TOO_MANY = "it has too many ways for its lengths"
 _CONTROLS: Ranges = ((0, 0x1F), (0x7F, 0x7F))
 RAW_JSON = complement(union(_CONTROLS, ((0x22, 0x22), (0x5C, 0x5C))))
@@ -47,7 +47,7 @@ class _Writer:
         return self._sequence(node)
 
     def _sequence(self, node: Node) -> str:
-        """In a sequence with others."""
+        """The grammar of a node that stands in a sequence with others."""
         if not isinstance(node, Sequence_):
             return self.item(node)
         parts: list[str] = []

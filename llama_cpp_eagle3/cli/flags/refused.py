@@ -60,7 +60,7 @@ REFUSED = _refuse(
         "`register-python-argcomplete llama-cpp-eagle3` prints the script": "--completion-bash",
     }
 )
-"""By every command that loads a model."""
+"""Every command that loads a model refuses these."""
 
 REFUSED_BY_SERVER = _refuse(
     {
@@ -128,9 +128,9 @@ REFUSED_BY_SERVER = _refuse(
             --gpt-oss-120b-default, --vision-gemma-4b-default, --vision-gemma-12b-default""",
     }
 )
-"""By `serve` and `batch` besides."""
+"""`serve` and `batch` refuse these besides."""
 
 REFUSED_BY_CHAT = _refuse(
     {"what is typed here is text: serve and speculative-simple take images": "-mm --mmproj FILE LLAMA_ARG_MMPROJ"}
 )
-"""By `chat` besides."""
+"""`chat` refuses these besides."""

@@ -20,7 +20,7 @@ class Contention:
 
     @property
     def share(self) -> float:
-        """Of the time that the threads wanted, what they waited: 0 to 1."""
+        """Share of the time in which the threads wanted to run that they waited: 0 to 1."""
         ran = waited = 0
         for thread, times in _times().items():
             before = self._start.get(thread, (0, 0))

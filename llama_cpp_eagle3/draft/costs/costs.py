@@ -36,10 +36,10 @@ class DraftCosts:
     """Measured microseconds of a drafter; both are empty if it was not measured."""
 
     begin: dict[int, float]
-    """Of a draft's first graph over n waiting rows."""
+    """Time of a draft's first graph over n waiting rows."""
     step: dict[int, float]
-    """Of a later graph over n nodes; of a parallel drafter (P-EAGLE) of the first graph with n rows to draft after the
-    target's."""
+    """Time of a later graph over n nodes; of a parallel drafter (P-EAGLE) the time of the first graph with n rows to
+    draft after the target's."""
 
     def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
         """Microseconds of drafting a chain of n tokens. is_parallel: of the drafter."""
@@ -54,17 +54,17 @@ class Costs:
     """Measured microseconds."""
 
     target: dict[int, float]
-    """Of a pass of the target over n rows, logits and hidden states included."""
+    """Time of a pass of the target over n rows, logits and hidden states included."""
     drafts: tuple[DraftCosts, ...] = ()
-    """Of each drafter with weights."""
+    """Costs of each drafter with weights."""
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
     is_whole: bool = True
     """Whether they are enough to plan with; if not, the time was over before."""
     contention: float = 0.0
-    """Of the processors' time that measuring wanted, what other programs had."""
+    """Share of the processors' time that other programs had while costs were measured."""
     growths: tuple[Growth, ...] = ()
-    """Of each curve, what running passes have shown: empty, or as many as `curves`."""
+    """What running passes have shown of each curve: empty, or as many as `curves`."""
 
     @property
     def was_busy(self) -> bool:
@@ -84,7 +84,7 @@ class Costs:
         return ""
 
     def bounded(self) -> Costs:
-        """The same with each pass at most as long as its rows in several."""
+        """These costs with each pass at most as long as its rows in several."""
         curves = [
             {n: min(t, limits[n]) for n, t in curve.items()}
             for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
@@ -98,7 +98,7 @@ class Costs:
         return Costs(target, tuple(good), self.draft_type, is_whole=False)
 
     def guessed(self, experts: Experts = (0, 0)) -> Costs:
-        """The same with guesses for what is missing, to plan with until it is measured; `target` has one row's time.
+        """These costs with guesses for what is missing, to plan with until it is measured; `target` has one row's time.
 
         experts: of the target, which rows of a mixture read one after the other.
         """
@@ -111,7 +111,7 @@ class Costs:
 
     @property
     def curves(self) -> list[dict[int, float]]:
-        """Of the target, then of each drafter's first graph and of its later ones, as `Policy.costs`."""
+        """Curves of the target, then of each drafter's first graph and of its later ones, as `Policy.costs`."""
         return [self.target, *(curve for d in self.drafts for curve in (d.begin, d.step))]
 
     @classmethod

@@ -25,7 +25,7 @@ _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
 _N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes time
 _NARROW_SHARE = 0.2
 _N_ROWS = 64
-"""Of a pass with drafts: what our kernels compute of up to 64 rows has the same bits whatever their number."""
+"""Rows of a pass with drafts: what our kernels compute of up to 64 rows has the same bits whatever their number."""
 _N_NODES_MIN = 32  # drafted tokens of a step, however many sequences there are
 _TOPK = 4
 _CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
@@ -267,7 +267,7 @@ def measure_types(
 
 
 def experts_of(metadata: Mapping[str, str]) -> Experts:
-    """Of a model, by its file's keys."""
+    """The experts of a model, by its file's keys."""
     arch = metadata.get("general.architecture")
     try:
         n, n_used = (int(metadata.get(f"{arch}.expert{name}_count", 0)) for name in ("", "_used"))

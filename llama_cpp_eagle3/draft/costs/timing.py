@@ -183,7 +183,7 @@ def _in_steps(run: Callable[[], float], end: float, t_row: float, limit: Limit) 
 
 
 def _measure_parallel(engine: Engine, drafter: Drafter, seconds: float, limit: Limit) -> DraftCosts:
-    """The same for a drafter that drafts all tokens in one graph: the second curve is that graph's over n more rows."""
+    """Measure a drafter that drafts all tokens in one graph: the second curve is that graph's over n more rows."""
     verify, n_max = _pass(engine)
     token = 1 % engine.vocab.n_tokens
     n_usual = min(4, drafter.n_unroll)

@@ -32,11 +32,11 @@ class LoadedTarget:
     has_trees: bool
     """Whether trees can be verified."""
     n_threads: int
-    """Of the drafter, on a CPU."""
+    """Threads of the drafter, on a CPU."""
     draft_n_ctx: int | None = None
     """Positions of each sequence that a small model reads; None: all."""
     n_gpu_layers: int = -1
-    """Of the drafter; < 0: where the target is."""
+    """Layers of the drafter on a GPU; < 0: it runs where the target does."""
     device: Device | None = None
     """Where the drafter runs; None: by n_gpu_layers."""
     type_k: int | None = None
