@@ -41,7 +41,7 @@ class Device:
 
     @property
     def address(self) -> int:
-        """Of the ggml_backend_dev_t."""
+        """The address of the ggml_backend_dev_t."""
 
     @property
     def buffer_type(self) -> tuple[str, int] | None:
@@ -49,7 +49,7 @@ class Device:
 
     @property
     def description(self) -> str:
-        """Of a device on a ggml-rpc server: its endpoint."""
+        """The endpoint of a device on a ggml-rpc server."""
 
     @property
     def extra_buffer_types(self) -> list[str]:
@@ -188,7 +188,7 @@ class BatchPart:
     def seq_id(self) -> int: ...
     @property
     def tokens(self) -> list[int]:
-        """With the draft."""
+        """The tokens, those of the draft included."""
 
 class SavedState:
     """What of a sequence cannot be cut at any position, as `Target.save` found it: recurrent states, sliding
@@ -509,7 +509,7 @@ class VocabDifference:
     def text_dft(self) -> bytes: ...
     @property
     def text_tgt(self) -> bytes:
-        """Of the first of others."""
+        """Bytes of the first of `others`."""
 
 class Head:
     """What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head()."""
@@ -542,7 +542,7 @@ class Head:
     def hidden_act(self) -> str: ...
     @property
     def kv_lora_rank(self) -> int:
-        """Of multi-head latent attention, 0 = it has another."""
+        """Rank of K and V in multi-head latent attention; 0 = it has another attention."""
 
     @property
     def logit_scale(self) -> float: ...
@@ -584,7 +584,7 @@ class Head:
     def path(self) -> str: ...
     @property
     def q_lora_rank(self) -> int:
-        """Of multi-head latent attention, 0 = q is not compressed."""
+        """Rank of Q in multi-head latent attention; 0 = Q is not compressed."""
 
     @property
     def rms_eps(self) -> float: ...
@@ -625,7 +625,7 @@ class LimitedProduct:
         """
 
     def close(self) -> None:
-        """Of several that are open, the one that was made last."""
+        """Close it; of several that are open the one that was made last comes first."""
 
 class LoadGuard:
     """While its block runs, an assertion of llama.cpp that fails on this thread fails the call instead of the
@@ -665,7 +665,7 @@ class GumbelNoise:
     """
 
     def __call__(self, token: int, n_ahead: int = 0, attempt: int = 0) -> float:
-        """Of a token that comes after n_ahead others that are not drawn yet; attempt: draws that were refused."""
+        """The noise of a token after n_ahead others that are not drawn yet; attempt: draws that were refused."""
 
     def __init__(
         self,
@@ -816,7 +816,7 @@ class Drafter:
 
     @property
     def n_bytes_read(self) -> int:
-        """Of the matrices that the first graph of a draft reads, lm_head included."""
+        """Bytes of the matrices that the first graph of a draft reads, lm_head included."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -844,7 +844,7 @@ class Drafter:
 
     @property
     def nodes(self) -> list[tuple[int, int, float, int, int]]:
-        """Of the draft that begin() started: (parent, token, p, depth, seq_id), parents before their children.
+        """Nodes of the draft that begin() started: (parent, token, p, depth, seq_id), parents before their children.
 
         `parent` is an index, -1 = it follows id_last; `p` is the probability after the parent. Any call but
         `expand` ends the draft.
@@ -852,7 +852,7 @@ class Drafter:
 
     @property
     def t_graph_us(self) -> int:
-        """Of both, inside ggml."""
+        """Microseconds of both inside ggml."""
 
     @property
     def t_process_us(self) -> int: ...
@@ -899,15 +899,15 @@ class Eagle3Drafter(Drafter):
 
     @property
     def n_bytes_cache(self) -> int:
-        """Of the K/V cache as of now: it grows and shrinks with what is held."""
+        """Bytes of the K/V cache now: it grows and shrinks with what it holds."""
 
     @property
     def n_bytes_own(self) -> int:
-        """Of the head's tensors."""
+        """Bytes of the head's tensors."""
 
     @property
     def n_bytes_shared(self) -> int:
-        """Of the target's tensors that the head uses in place."""
+        """Bytes of the target's tensors that the head uses in place."""
 
     @property
     def n_embd(self) -> int: ...
@@ -1000,13 +1000,13 @@ class DflashFile:
 
     @property
     def n_embd(self) -> int:
-        """Of the drafter and of its target."""
+        """Width of the rows of the drafter and of its target."""
 
     @property
     def n_layer(self) -> int: ...
     @property
     def n_vocab(self) -> int:
-        """Of the target."""
+        """Tokens of the target's vocabulary."""
 
     @property
     def n_vocab_dft(self) -> int:
@@ -1046,13 +1046,13 @@ class AssistantFile:
 
     @property
     def n_embd_tgt(self) -> int:
-        """Of the target's rows."""
+        """Width of the target's rows."""
 
     @property
     def n_layer(self) -> int: ...
     @property
     def n_vocab(self) -> int:
-        """Of the target."""
+        """Tokens of the target's vocabulary."""
 
     @property
     def path(self) -> str: ...
@@ -1095,7 +1095,7 @@ class NgramStore:
 
     @property
     def n_bytes(self) -> int:
-        """Of memory."""
+        """Bytes of memory."""
 
 class NgramDrafter:
     """Drafts without a model: what followed, the last times, where a text ended as it ends now.
@@ -1312,7 +1312,7 @@ def compare_vocabularies(path_tgt: str, path_dft: str, n_vocab_tgt: int = 0, n_v
     """
 
 def cpu_kernel_format(name: str) -> tuple[int, bool, int, int]:
-    """Of a kernel's weights: ggml type, whether repacked, channels of a group, inputs of a block."""
+    """What a kernel's weights are: ggml type, whether repacked, channels of a group, inputs of a block."""
 
 def cpu_kernel_mul_mat(name: str, weights: bytes, x: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Weights in a kernel's layout times rows (n_rows, n_in), as (n_rows, n_out)."""

@@ -82,8 +82,7 @@ void register_sampler(py::module_ & m) {
              py::arg("biases") = std::unordered_map<llama_token, float>(),
              "What comes between logits and the draw is for drafts: the draw itself only adds the noise.")
         .def("__call__", &gumbel_noise::operator(), py::arg("token"), py::arg("n_ahead") = 0, py::arg("attempt") = 0,
-             "The noise of a token that comes after n_ahead others that are not drawn yet; attempt: draws that were "
-             "refused.")
+             "The noise of a token after n_ahead others that are not drawn yet; attempt: draws that were refused.")
         .def_readwrite("position", &gumbel_noise::position, "Tokens of the text that were drawn.")
         .def(
             "sampler",

@@ -230,9 +230,6 @@ class PrefixCache:
         """A request begins with a source."""
         items = source.prefix, source.match.state(source.n_past)
         self.tree.use(*items)
-        for item in items:
-            if item is not None:
-                item.was_read = False
         if self._disk is not None:
             self._disk.used(*items)
 

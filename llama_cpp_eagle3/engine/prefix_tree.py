@@ -65,7 +65,7 @@ class PrefixTree:
         """A request begins with them."""
         for item in items:
             if item is not None:
-                item.used_at = self.clock
+                item.used_at, item.was_read = self.clock, False
                 item.n_hits += 1
 
     def value(self, item: Prefix | State) -> float:
