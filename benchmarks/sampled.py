@@ -1,7 +1,7 @@
 """Sampled text by temperature: drafts that know the noise of the draw (rng "gumbel") and drafts that do not ("llama").
 
 llama.cpp's default samplers. Every prompt goes through all settings in turn, with the same seed in all of them. What is
-accepted does not depend on the machine, but for "auto", which drafts what pays there. Speeds are of the processor's
+accepted does not depend on the machine, except "auto", which drafts what pays there. Speeds are of the processor's
 time without prompts: use -t 1. --publish writes the table and the plot.
 
     python benchmarks/sampled.py -t 1 -n 48 --publish

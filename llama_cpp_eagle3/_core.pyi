@@ -812,7 +812,7 @@ class Drafter:
 
     @property
     def matrices(self) -> list[int]:
-        """Addresses of the ggml tensors that it multiplies by, but for those of the target."""
+        """Addresses of the ggml tensors that it multiplies by, except those of the target."""
 
     @property
     def n_bytes_read(self) -> int:

@@ -22,7 +22,7 @@ def show_llama_cpp(verbose: bool) -> None:
 
 
 def log_info(verbose: bool, text: str) -> None:
-    """Log it; with `verbose` it is seen. No method of the model: who holds it would keep that."""
+    """Log it; with `verbose` it is seen. It is no method of the model, since a callback would keep the model alive."""
     if verbose and not _log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("Eagle3Llama: %(message)s"))

@@ -25,7 +25,7 @@ PRIVATE = {
     "os._exit": "public in spite of its name",
     "sys.modules[__package__]._core": "our own compiled module",
 }
-"""Names that may be used, of others' libraries but for the last, and why."""
+"""Names that may be used, of others' libraries except for the last, and why."""
 
 
 def modules() -> dict[str, ast.Module]:

@@ -173,7 +173,7 @@ def generate(
 def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int, **options: Any) -> tuple[Run, list[int]]:
     """Generate in our engine, by default greedily; returns the figures and the tokens.
 
-    options: those of `generate`, but for on_first.
+    options: those of `generate`, except on_first.
     """
     before: list[tuple[float, ...]] = []
 

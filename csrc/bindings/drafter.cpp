@@ -173,7 +173,7 @@ void register_drafter(py::module_ & m) {
                 }
                 return addresses;
             },
-            "Addresses of the ggml tensors that it multiplies by, but for those of the target.")
+            "Addresses of the ggml tensors that it multiplies by, except those of the target.")
         .def(
             "use_cpu_kernels",
             [](py_drafter & self, const kernels::row_limits & n_rows_max) {

@@ -42,7 +42,7 @@ class drafter : public draft_session {
     virtual std::string         device() const       = 0; // name of the ggml device that it runs on
     virtual size_t              n_bytes_read() const = 0; // of weights, by the first graph of a draft
 
-    // that it multiplies by, but for those of the target
+    // that it multiplies by, except those of the target
     virtual const kernels::matrices & matrices() const = 0;
 
     // Have the CPU multiply its own weights by our kernels; the target's limits choose which compute its

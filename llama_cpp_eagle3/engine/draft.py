@@ -15,7 +15,7 @@ class Draft:
 
     `parents[i]` is the index in `tokens` of the token before token i, -1 for those that follow the last token of the
     text. `probs[i]` is the head's own probability of token i after its parent; empty if they were not requested.
-    `sources[i]` is who drafted token i: BY_NGRAM, FIRST_DRAFTER << k or several of them; empty: the first drafter.
+    `sources[i]` says what drafted token i: BY_NGRAM, FIRST_DRAFTER << k or several of them; empty: the first drafter.
     """
 
     tokens: list[int] = field(default_factory=list)

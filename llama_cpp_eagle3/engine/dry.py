@@ -23,7 +23,7 @@ class DrySamplers:
         self._lock = threading.Lock()
 
     def copy(self, vocab: Any, key: Key) -> Any:
-        """A new sampler that has seen no token, for who frees it. vocab: the llama_vocab, always the same."""
+        """A new sampler that has seen no token; the caller frees it. vocab: the llama_vocab, always the same."""
         with self._lock:
             made = self._made.pop(key, None)
         if made is None:

@@ -81,7 +81,7 @@ class Engine:
             prefix_cache_bytes: host memory for evicted prefixes, and for states that recurrent layers and sliding
                 windows go back to.
             ctx_checkpoints: such states of one text at most.
-            checkpoint_min_step: tokens between two of them, but for those at the end of a prompt.
+            checkpoint_min_step: tokens between two of them, except those at the end of a prompt.
             prefix_folder: where prefixes are kept over restarts; `close` closes it.
             n_swa: tokens of the target's sliding windows; 0 = it has none.
             swa_full: the context keeps what leaves them.

@@ -354,7 +354,7 @@ class PrefixCache:
         self._disk.close()
 
     def clear(self) -> None:
-        """Drop what host memory holds, but for what preempted sequences go on from; files stay."""
+        """Drop what host memory holds, except what preempted sequences go on from; files stay."""
         for prefix in list(self.tree.hosted):
             if not prefix.is_pinned:
                 self.tree.leave_host(prefix)

@@ -40,9 +40,9 @@ class PrefixTree:
         self.filed: dict[Prefix | State, None] = {}
         """What is in files."""
         self.unfiled: dict[Prefix | State, None] = {}
-        """What is in host memory alone, but for what was given up."""
+        """What is in host memory alone, except what was given up."""
         self.unused_files: list[StoredFile] = []
-        """Files of which nothing is in the tree any more: whoever has the folder removes them."""
+        """Files of which nothing is in the tree any more: the owner of the folder removes them."""
         self.clock = 0
         """Counts requests."""
         self._root = Node(None, b"", 0)

@@ -237,7 +237,7 @@ class SamplerChain:
         return links
 
     def _ordered_links(self) -> list[Any]:
-        """Those of llama-server, but for those that do nothing."""
+        """Those of llama-server, except those that do nothing."""
         s = self._sampling
         assert s.samplers is not None
         if s.mirostat_mode:

@@ -3,7 +3,7 @@
 Lossless by construction: a sequence's sampler sees only the target's logits, once per sampled token and in order. A
 draft decides how many rows one pass of the target computes, never which token is sampled.
 
-A step ends with `commit`, but for one in which a sequence is paced: its client asks for token after token (`sample`),
+A step ends with `commit`, except one in which a sequence is paced: its client asks for token after token (`sample`),
 and whatever the engine does next commits first, however many tokens were asked for.
 """
 

@@ -65,7 +65,7 @@ def test_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
         (ALL, set(), set(), set(), ["ok"]),
         ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, {"AMX", "CPU_REPACK"}, ["ok", "warning"]),
         (ALL, set(), {"GCC 12.2.0"}, {"AMX", "CPU_REPACK"}, ["ok", "warning"]),
-        # compiled without AMX, but for the C file that tells the features
+        # compiled without AMX, except the C file that tells the features
         ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, {"CPU_REPACK"}, ["ok"]),
         ({*ALL, "AMX_INT8"}, set(), {"GCC 12.4.0"}, {"AMX"}, ["ok"]),
         ({"SSE3"}, {"avx", "avx2"}, set(), set(), ["ok", "warning"]),

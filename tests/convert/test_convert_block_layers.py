@@ -190,7 +190,7 @@ def test_a_row_of_another_token(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_table_with_one_row_of_its_own(target: Target, tmp_path: Path) -> None:
-    """A copy of the target's but for the mask token is no copy; nor is an output that was trained."""
+    """A copy of the target's except for the mask token is no copy; nor is an output that was trained."""
     shape, tables = SHAPES["plain"], tables_of(target)
     embd, output = tables["token_embd.weight"].copy(), tables["output.weight"] + 0.5
     embd[300] = np.linspace(-2, 2, shape.n_embd)

@@ -50,7 +50,7 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is installed here but for the package itself, which may be an editable one."""
+    """What is installed here except for the package itself, which may be an editable one."""
     folder = tmp_path_factory.mktemp("libraries")
     for entry in Path(llama_cpp.__file__).parent.parent.iterdir():
         if "eagle3" not in entry.name.lower():

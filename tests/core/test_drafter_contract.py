@@ -46,7 +46,7 @@ class Kind(ABC):
         self.rows: dict[tuple[int, ...], np.ndarray] = {}
 
     def give(self, text: Sequence[int], seq_id: int = 0, sizes: Sequence[int] = (), drafter: Any = None) -> None:
-        """Show a drafter what it lacks of a text but for its last token, in pieces."""
+        """Show a drafter what it lacks of a text except for its last token, in pieces."""
         drafter = drafter or self.drafter
         first, n = drafter.n_past(seq_id), len(text) - 1
         rows = self.evaluate(text[:-1], seq_id)

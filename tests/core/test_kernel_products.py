@@ -44,7 +44,7 @@ def noise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def assert_about(found: np.ndarray, expected: np.ndarray, tolerance: np.ndarray) -> None:
-    """Equal but for the rounding of activations."""
+    """Equal except for the rounding of activations."""
     assert (np.abs(found - expected) <= tolerance + 1e-6).all()
 
 

@@ -157,7 +157,7 @@ def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 def make_spm(file: RawFile) -> None:
-    """A SentencePiece vocabulary whose byte tokens are missing but for a few."""
+    """A SentencePiece vocabulary whose byte tokens are missing except for a few."""
     tokens = file.get("tokenizer.ggml.tokens")
     tokens[:] = [
         b"<unk>",

@@ -32,7 +32,7 @@ N_TOKENS = 24
 TREE = {"draft_tree_depth": 4, "draft_tree_topk": 3, "draft_tree_tokens": 8}
 
 # How much the logits of two contexts may differ that came to the same text by different ways, see difference(). They
-# are equal but for rounding: chains give 2e-6 at most, trees 5e-5, because ggml's table for GELU has steps
+# are equal except for rounding: chains give 2e-6 at most, trees 5e-5, because ggml's table for GELU has steps
 TOLERANCE = 1e-4
 GGML: dict[str, Any] = {"cpu_kernels": "off"}
 """What a trace is looked for with: by other sums, values that are stored in 16 bits would differ by more."""

@@ -2,7 +2,7 @@
 
     python tests/parity/run.py [--part] [-f FILES] [-k EXPRESSION]
 
-Every test that llama-server passes must pass here, but for those in exceptions.txt, which says why. Many assert what a
+Every test that llama-server passes must pass here, except those in exceptions.txt, which says why. Many assert what a
 model writes that is not at hand: those fail on both sides.
 """
 

@@ -26,7 +26,7 @@ def test_off(running: Running) -> None:
 
 @pytest.mark.parametrize("n_max", [1, 2, 4])
 def test_lengths(running: Running, n_max: int) -> None:
-    """The head is always right: every chain is accepted whole, but for the last one."""
+    """The head is always right: every chain is accepted whole, except the last one."""
     for body in ({"speculative": {"n_max": n_max}}, {"speculative.n_max": n_max}):
         answer = running.ask("/v1/completions", BODY | body)
         figures = answer["metrics"]["speculative_decoding"]

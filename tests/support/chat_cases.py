@@ -62,7 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def templates() -> list[Path]:
-    """llama.cpp's chat templates, which the build has unpacked; but for those that write today's date."""
+    """llama.cpp's chat templates, which the build has unpacked; except for those that write today's date."""
     folders = sorted(ROOT.glob("build/*/llama.cpp/models/templates"))
     found = sorted(folders[-1].glob("*.jinja")) if folders else []
     dated = ("strftime_now", "date_string", "datetime")

@@ -44,7 +44,7 @@ class Draw:
         )
 
     def options(self) -> dict[str, Any]:
-        """For `Llama.generate`, but for seed, ignore_eos and rng."""
+        """For `Llama.generate`, except seed, ignore_eos and rng."""
         return {
             "temp": self.temperature,
             "top_k": self.top_k,

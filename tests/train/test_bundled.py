@@ -1,4 +1,4 @@
-"""What the bundled pair is made with, but for the training itself."""
+"""What the bundled pair is made with, except the training itself."""
 
 from __future__ import annotations
 

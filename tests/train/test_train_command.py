@@ -140,7 +140,7 @@ def test_resuming_changes_no_bit(
 
 
 def test_generated_rows_are_those_of_a_pass(target: Target, prompts: Path, tmp_path: Path) -> None:
-    """What was kept while answers were generated, many at once, is what one pass gives, but for flash attention."""
+    """What was kept while answers were generated, many at once, is what one pass gives, except flash attention."""
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     assert _train(target, output, "-f", prompts, "--steps", "1", "--cache", cache) == 0
     texts = Store(tmp_path / "head.gguf.work").texts

@@ -98,7 +98,7 @@ class context_drafter : public drafter {
 
     virtual int32_t n_pos_max() const { return n_ctx(); } // it drafts before this position alone
 
-    // Write what waits, but for what begin() has to compute with logits anyway
+    // Write what waits, except what begin() has to compute with logits anyway
     virtual void flush(llama_seq_id seq_id) = 0;
 
     // a draft begins: the row of id_last will be computed again

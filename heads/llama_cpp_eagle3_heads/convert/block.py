@@ -187,7 +187,7 @@ def _own_tables(reader: BlockConfig, mask_token: int, has_d2t: bool) -> tuple[bo
         own_embedding = True
     elif embd is not None and not is_copy(embd, target.n_vocab, target.embedding_rows, [mask_token]):
         own_embedding = True
-        notes.append("embed_tokens is a copy of the target's but for the mask token: it is in the file")
+        notes.append("embed_tokens is a copy of the target's except for the mask token: it is in the file")
     own_output = output is not None and (has_d2t or not is_copy(output, target.n_vocab, target.output_rows))
     shared = [name for name, has, own in (
         ("embed_tokens", embd is not None, own_embedding), ("lm_head", output is not None, own_output)

@@ -126,7 +126,7 @@ class BlockConfig:
         return [round(1 + i * (n_layer - 4) / (n - 1)) for i in range(n)] if n > 1 else [n_layer // 2]
 
     def n_vocab(self) -> int:
-        """Tokens of the checkpoint, which are the target's but for a few at the end."""
+        """Tokens of the checkpoint, which are the target's except for a few at the end."""
         n, n_tgt = self.config.get_int("vocab_size"), self.target.n_vocab
         if not has_nearly(n, n_tgt):
             raise IncompatibleDraftError(

@@ -182,7 +182,7 @@ def llama3_divisors(n_rot: int, theta: float, factor: float, n_ctx: int, low: fl
 
 
 def add_rope_keys(writer: gguf.GGUFWriter, arch: str, rope: Rope) -> None:
-    """Add the keys of a rotation, but for its sections."""
+    """Add the keys of a rotation, except its sections."""
     writer.add_uint32(f"{arch}.rope.dimension_count", rope.n_rot)
     writer.add_float32(f"{arch}.rope.freq_base", rope.theta)
     if rope.kind in ("linear", "yarn"):

@@ -192,7 +192,7 @@ def _layer_ids(cfg: HeadConfig) -> dict[str, Any]:
     """The keys of boundaries in EAGLE's form: none for the default ones.
 
     Otherwise readers differ (`convert.boundaries`). Boundaries as they are at the top are understood by vLLM, llama.cpp
-    and us, inside `eagle_config` by SGLang, but for ids that begin with 1, which SGLang takes for layers' outputs.
+    and us, inside `eagle_config` by SGLang, except ids that begin with 1, which SGLang takes for layers' outputs.
     """
     eagle: dict[str, Any] = {"use_aux_hidden_state": cfg.has_fc}
     boundaries, n_layer = cfg.boundaries, cfg.n_layer_tgt

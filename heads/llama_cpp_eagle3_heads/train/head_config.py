@@ -69,7 +69,7 @@ class Rotation:
         return ((torch.arange(self.n_rot // 2) - first) / max(last - first, 0.001)).clamp(0.0, 1.0)
 
     def hf_config(self) -> dict[str, Any]:
-        """rope_theta, rope_scaling and partial rotation as in transformers' configs, but for the head's width."""
+        """rope_theta, rope_scaling and partial rotation as in transformers' configs, except the head's width."""
         scaling: dict[str, Any] = {}
         if self.kind != "none":
             scaling = {"rope_type": self.kind, "factor": self.factor}
