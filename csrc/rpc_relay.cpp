@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 namespace eagle3 {
@@ -33,37 +35,45 @@ constexpr size_t n_chunk = 1 << 18;
 struct answer {
     uint8_t  command;
     uint64_t size;
-    uint64_t value;     // of its first bytes, where the server is lost
-    uint64_t asked = 0; // of a buffer, its size
+    uint64_t value;      // of its first bytes, where the server is lost
+    uint64_t asked  = 0; // of a buffer, its size, or which one
+    uint32_t device = 0;
 };
 
-// Whether ggml can go on with the first numbers of an answer: it divides by an alignment and rounds sizes up to it, and
-// asserts that a buffer is somewhere, and as large as was asked for
-bool is_possible(const answer & a, const uint64_t (&values)[2]) {
-    switch (a.command) {
-        case 0: return values[0] == 0 || values[1] >= a.asked;
-        case 1: return values[0] != 0 && (values[0] & (values[0] - 1)) == 0 && values[0] <= 1 << 20;
-        case 3: return values[0] != 0;
-        default: return true;
+// what ggml keeps of a device for good
+struct limits {
+    uint64_t alignment;
+    uint64_t size_max; // of a buffer
+};
+
+constexpr uint64_t alignment_max = 1 << 20;
+constexpr int      n_seconds     = 5; // to wait for an answer before anything is on the server
+
+template <typename T>
+T read_at(const std::vector<char> & message, size_t at) {
+    T value = 0;
+    if (at + sizeof(value) <= message.size()) {
+        memcpy(&value, message.data() + at, sizeof(value));
     }
+    return value;
 }
 
 // Requests are a command (1 byte), a size (8 bytes) and so many bytes; answers are a size and so many bytes (enum
 // rpc_cmd of ggml-rpc.cpp). Nothing where there is no answer.
-std::optional<answer> answer_to(uint8_t command, const std::vector<char> & body) {
-    uint64_t last = 0; // of a question for a tensor or a buffer, its size
-    if (body.size() >= sizeof(last)) {
-        memcpy(&last, body.data() + body.size() - sizeof(last), sizeof(last));
-    }
+std::optional<answer> answer_to(const std::vector<char> & request, const std::vector<limits> & devices) {
+    const auto     command = static_cast<uint8_t>(request[0]);
+    const uint64_t last    = read_at<uint64_t>(request, request.size() - sizeof(last)); // of a tensor, its size
+    const uint32_t device  = read_at<uint32_t>(request, 9);
+    const bool     is_one  = device < devices.size();
     switch (command) {
         case 0: // a buffer: none can be had
-            return answer{ command, 16, 0, last };
-        case 1: // an alignment, which ggml keeps
-            return answer{ command, 8, 256 };
-        case 2: // the largest size of a buffer, which ggml keeps
-            return answer{ command, 8, UINT64_MAX };
+            return answer{ command, 16, 0, last, device };
+        case 1: // an alignment
+            return answer{ command, 8, is_one ? devices[device].alignment : alignment_max };
+        case 2: // the largest size of a buffer
+            return answer{ command, 8, is_one ? devices[device].size_max : UINT64_MAX };
         case 3: // where a buffer begins
-            return answer{ command, 8, 4096 };
+            return answer{ command, 8, alignment_max, last };
         case 7: // is the tensor of that hash there?
         case 9: // was it copied?
             return answer{ command, 1, 0 };
@@ -119,11 +129,50 @@ void prepare(int fd) {
 #endif
 }
 
+uint64_t ask(int fd, uint8_t command, uint32_t device) {
+    char           request[13];
+    const uint64_t n_body = sizeof(device);
+    request[0]            = static_cast<char>(command);
+    memcpy(request + 1, &n_body, sizeof(n_body));
+    memcpy(request + 9, &device, sizeof(device));
+    uint64_t found[2]; // the size of the answer, and it
+    if (!send_all(fd, request, sizeof(request)) || !receive(fd, reinterpret_cast<char *>(found), sizeof(found)) ||
+        found[0] != sizeof(found[1])) {
+        throw error(format("it did not say within %d seconds what memory its device %u has", n_seconds, device));
+    }
+    return found[1];
+}
+
+// ggml asks when it first needs a device, and keeps the answer as long as the process lives. A server may be lost then:
+// so it is asked before.
+std::vector<limits> ask_limits(int fd, size_t n_devices) {
+    const auto wait = [fd](int seconds) {
+        const timeval time{ seconds, 0 };
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
+    };
+    wait(n_seconds);
+    std::vector<limits> devices;
+    for (uint32_t device = 0; device < n_devices; ++device) {
+        const uint64_t alignment = ask(fd, 1, device);
+        if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > alignment_max) {
+            throw error(format("memory of its device %u is aligned to %llu bytes: expected a power of 2 up to %llu",
+                               device, static_cast<unsigned long long>(alignment),
+                               static_cast<unsigned long long>(alignment_max)));
+        }
+        devices.push_back({ alignment, ask(fd, 2, device) });
+    }
+    wait(0);
+    return devices;
+}
+
 } // namespace
 
 struct rpc_relay::connection {
     int client = -1; // the other end of ggml-rpc's socket
     int server = -1;
+
+    std::vector<limits>                    devices;
+    std::unordered_map<uint64_t, uint64_t> alignments; // of buffers that ggml has not asked yet where they begin
 
     std::atomic<bool> is_lost{ false };
 
@@ -168,7 +217,7 @@ struct rpc_relay::connection {
                 if (!receive(client, message.data() + sizeof(head), size)) {
                     break;
                 }
-                if (const auto answer = answer_to(static_cast<uint8_t>(head[0]), message)) {
+                if (const auto answer = answer_to(message, devices)) {
                     const std::lock_guard<std::mutex> lock(mutex);
                     expected = answer;
                     changed.notify_all();
@@ -228,6 +277,30 @@ struct rpc_relay::connection {
         }
     }
 
+    // Whether ggml can go on with the first numbers of an answer: it rounds addresses up to the alignment that it
+    // keeps, and asserts that a buffer is somewhere, and as large as was asked for
+    bool is_possible(const answer & a, const uint64_t (&values)[2]) {
+        switch (a.command) {
+            case 0: return values[0] == 0 || values[1] >= a.asked;
+            case 1:
+            case 2: return values[0] == a.value;
+            case 3: {
+                const auto found = alignments.find(a.asked);
+                return values[0] != 0 && (found == alignments.end() || values[0] % found->second == 0);
+            }
+            default: return true;
+        }
+    }
+
+    // what later answers are compared with
+    void keep(const answer & a, const uint64_t (&values)[2]) {
+        if (a.command == 0 && a.device < devices.size()) {
+            alignments[values[0]] = devices[a.device].alignment;
+        } else if (a.command == 3) {
+            alignments.erase(a.asked); // ggml asks once
+        }
+    }
+
     bool pass_answer(const answer & a, std::vector<char> & buffer) {
         size_t n_head = sizeof(a.size);
         memcpy(buffer.data(), &a.size, n_head);
@@ -240,6 +313,7 @@ struct rpc_relay::connection {
                 uint64_t values[2] = {};
                 memcpy(values, data, n);
                 is_right = is_possible(a, values);
+                keep(a, values);
                 if (!is_right) {
                     lose();
                 }
@@ -267,9 +341,10 @@ struct rpc_relay::connection {
     }
 };
 
-rpc_relay::rpc_relay(int fd) : connection_(std::make_shared<connection>()) {
+rpc_relay::rpc_relay(int fd, size_t n_devices) : connection_(std::make_shared<connection>()) {
     connection & c = *connection_;
-    int          pair[2];
+    c.devices      = ask_limits(fd, n_devices);
+    int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) {
         throw error(format("no pair of sockets for a ggml-rpc server: %s", strerror(errno)));
     }
@@ -325,7 +400,7 @@ namespace eagle3 {
 
 struct rpc_relay::connection {};
 
-rpc_relay::rpc_relay(int) {
+rpc_relay::rpc_relay(int, size_t) {
     throw error("ggml-rpc servers cannot be used on Windows");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 namespace eagle3 {
@@ -9,9 +10,9 @@ namespace eagle3 {
 // is read is zeros. Who computed on the server asks is_lost() before it uses what came.
 class rpc_relay {
   public:
-    // fd: ggml-rpc's connected socket, on which nothing is being said. It becomes one end of a pair of sockets, whose
-    // other end is read here.
-    explicit rpc_relay(int fd);
+    // fd: ggml-rpc's connected socket, on which nothing is being said. The server is asked for the limits of its
+    // devices, and the socket becomes one end of a pair, whose other end is read here. Throws if answers cannot be.
+    rpc_relay(int fd, size_t n_devices);
     // It goes on as long as ggml-rpc has its socket open; if that is closed, this waits until the server's is too.
     ~rpc_relay();
 

@@ -19,6 +19,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import arm_python
@@ -117,50 +118,43 @@ def build(sources: Path, name: str, target: str = "ggml-cpu") -> Path:
         "GGML_OPENMP": "OFF",
         "GGML_CPU_ARM_ARCH": BUILDS[name],
         "LLAMA_OPENSSL": "OFF",
+        "CMAKE_PROJECT_llama.cpp_INCLUDE": str(ROOT / "tests" / "arm" / "few_units.cmake"),
         **{f"LLAMA_BUILD_{part}": "OFF" for part in ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")},
     }
-    flags = [f"-D{option}={value}" for option, value in options.items()]
-    for command in (
-        ["-S", str(sources), "-B", str(BUILD / name), *flags],
-        ["--build", str(BUILD / name), "--target", target, "--parallel", "2"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "cmake", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"{target} cannot be compiled for {BUILDS[name]}:\n{done.stdout[-4000:]}")
+    run_cmake(f"{target} for {BUILDS[name]}", sources, BUILD / name, options, target)
     return folder
 
 
-def compile_program(sources: Path, compiler: str, libraries: Path, program: Path, flags: list[str]) -> None:
-    """Compile the kernels and the program that prints their bits, if a source is newer."""
-    files = [f for f in sorted((ROOT / "csrc" / "kernels").glob("*.cpp")) if f.name != "timing.cpp"]
-    files += [ROOT / "csrc" / "system.cpp", ROOT / "tests" / "arm" / "kernel_bits.cpp"]
-    headers = [*(ROOT / "csrc" / "kernels").glob("*.h"), ROOT / "csrc" / "system.h"]
-    folder = program.parent / f"{program.name}.o"
-    folder.mkdir(parents=True, exist_ok=True)
-    ggml = sources / "ggml"
-    includes = [ROOT / "csrc", ROOT / "vendor", ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu"]
-    options = ["-std=c++17", "-O3", "-Wall", "-Wno-uninitialized", "-Werror", "-ffp-contract=off", *flags]
-    for path in includes:
-        options += ["-isystem" if "llama" in str(path.relative_to(path.anchor)) else "-I", str(path)]
-    objects = []
-    for file in files:
-        objects.append(folder / f"{file.stem}.o")
-        if not objects[-1].exists() or objects[-1].stat().st_mtime < max(f.stat().st_mtime for f in (file, *headers)):
-            subprocess.run([*compiler.split(), *options, "-c", str(file), "-o", str(objects[-1])], check=True)
-    link = ["-L", str(libraries), "-l:libggml-cpu.so.0", "-l:libggml-base.so.0", "-ldl", "-pthread"]
-    link += [f"-Wl,-rpath,{libraries}", "-Wl,--allow-shlib-undefined", "-o", str(program)]
-    subprocess.run([*compiler.split(), *map(str, objects), *link], check=True)
+def compile_program(sources: Path, compiler: str, libraries: Path, flags: str) -> Path:
+    """Compile the kernels and the program that prints their bits, where a source is newer."""
+    folder = BUILD / "programs" / Path(compiler.split()[0]).name
+    options = {
+        "CMAKE_CXX_COMPILER": compiler.split()[0],
+        "CMAKE_CXX_FLAGS": " ".join([*compiler.split()[1:], flags]),
+        "GGML_SOURCES": str(sources / "ggml"),
+        "GGML_LIBRARIES": str(libraries),
+    }
+    run_cmake("the kernels' program", ROOT / "tests" / "arm", folder, options, "kernel_bits")
+    return folder / "kernel_bits"
 
 
-def run(command: list[str]) -> tuple[list[str], bool]:
-    """What a program prints, and whether it ended well."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run_cmake(what: str, sources: Path, folder: Path, options: dict[str, str], target: str) -> None:
+    """Configure, and build a target; ends with what the compiler says if it cannot."""
+    flags = [f"-D{option}={value}" for option, value in options.items()]
+    for arguments in (
+        ["-S", str(sources), "-B", str(folder), *flags],
+        ["--build", str(folder), "--target", target, "--parallel", str(os.cpu_count() or 1)],
+    ):
+        command = [sys.executable, "-m", "cmake", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{what} cannot be compiled:\n{done.stdout[-4000:]}")
+
+
+def run(command: list[str], libraries: Path) -> tuple[list[str], bool]:
+    """What a program prints that finds ggml in a folder, and whether it ended well."""
+    environment = os.environ | {"LD_LIBRARY_PATH": str(libraries)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     if done.returncode and not any(line.startswith("FAILED") for line in lines):
         lines.append(f"FAILED: ended with {done.returncode}: {done.stderr[-500:]}")
@@ -169,19 +163,23 @@ def run(command: list[str]) -> tuple[list[str], bool]:
 
 def compare(sources: Path) -> int:
     """Run the program here and on each processor, and compare."""
-    here = BUILD / "kernel_bits"
-    compile_program(sources, os.environ.get("CXX", "g++"), HOST_LIBRARIES, here, ["-DEAGLE3_VNNI"])
-    expected, is_right = run([str(here)])
+    here = compile_program(sources, os.environ.get("CXX", "g++"), HOST_LIBRARIES, "-DEAGLE3_VNNI")
+    program = compile_program(sources, CROSS, library("neon").parent, "")
+    expected, is_right = run([str(here)], HOST_LIBRARIES)
     print(f"x86-64: {len(expected)} results{'' if is_right else ', ' + expected[-1]}", flush=True)
     failed = not is_right
-    for processor, build in PROCESSORS.items():
-        program = BUILD / f"kernel_bits-{build}"
-        compile_program(sources, CROSS, library(build).parent, program, [])
-        found, is_right = run([QEMU, "-cpu", processor, "-L", SYSROOT, str(program)])
-        wrong = [f"{a} instead of {b}" for a, b in zip(found, expected, strict=False) if a != b]
-        is_same = is_right and found == expected
-        failed |= not is_same
-        print(f"{processor}: {'the same bits' if is_same else 'FAILED: ' + '; '.join(wrong[:3] or found[-1:])}")
+
+    def emulate(processor: str) -> tuple[list[str], bool]:
+        command = [QEMU, "-cpu", processor, "-L", SYSROOT, str(program)]
+        return run(command, library(PROCESSORS[processor]).parent)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for processor, (found, is_right) in zip(PROCESSORS, pool.map(emulate, PROCESSORS), strict=True):
+            wrong = [f"{a} instead of {b}" for a, b in zip(found, expected, strict=False) if a != b]
+            is_same = is_right and found == expected
+            failed |= not is_same
+            what = "the same bits" if is_same else f"FAILED: {'; '.join(wrong[:3] or found[-1:])}"
+            print(f"{processor}: {what}", flush=True)
     return int(failed)
 
 
@@ -248,24 +246,27 @@ def print_counts(sources: Path) -> int:
     """Instructions per 1,000 products and row, ours and ggml's, of one row and of four."""
     print("| kernel | rows | ours | ggml |")
     print("|---|---|---|---|")
+    program = compile_program(sources, CROSS, library("neon").parent, "")
     for build, names in COUNTED.items():
-        program = BUILD / f"kernel_bits-{build}"
-        compile_program(sources, CROSS, library(build).parent, program, [])
         processor = {b: p for p, b in PROCESSORS.items()}[build]
         for name in names:
             for n_rows in (1, 4):
-                ours, ggml = (per_thousand(program, processor, f"{name}/{side}", n_rows) for side in (build, "ggml"))
+                ours, ggml = (
+                    per_thousand(program, processor, library(build).parent, f"{name}/{side}", n_rows)
+                    for side in (build, "ggml")
+                )
                 print(f"| {name}/{build} | {n_rows} | {ours:.1f} | {ggml:.1f} |", flush=True)
     return 0
 
 
-def per_thousand(program: Path, processor: str, kernel: str, n_rows: int) -> float:
+def per_thousand(program: Path, processor: str, libraries: Path, kernel: str, n_rows: int) -> float:
     """Instructions that 16 channels take more than 8 do, of 1,024 inputs."""
     counts = []
     for n_channels in (8, 16):
         log = program.with_suffix(".log")
         command = [QEMU, "-cpu", processor, "-L", SYSROOT, "-singlestep", "-d", "exec,nochain", "-D", str(log)]
-        subprocess.run([*command, str(program), "--count", kernel, str(n_rows), str(n_channels)], check=True)
+        counted = [*command, str(program), "--count", kernel, str(n_rows), str(n_channels)]
+        subprocess.run(counted, env=os.environ | {"LD_LIBRARY_PATH": str(libraries)}, check=True)
         with log.open() as lines:
             counts.append(sum(1 for _ in lines))
         log.unlink()

@@ -106,7 +106,9 @@ void register_devices(py::module_ & m) {
         .def("close", &rpc_connection::close, without_gil,
              "Let go of the connection, which others may hold: then `is_held` is still true.")
         .def(
-            "relay", [](rpc_connection & self, int fd) { self.relay = std::make_unique<rpc_relay>(fd); }, py::arg("fd"),
+            "relay",
+            [](rpc_connection & self, int fd) { self.relay = std::make_unique<rpc_relay>(fd, self.devs.size()); },
+            py::arg("fd"), without_gil,
             "Stand between llama.cpp and its server, whose socket that is (csrc/rpc_relay.h).")
         .def_property_readonly(
             "is_lost", [](const rpc_connection & self) { return self.relay && self.relay->is_lost(); },

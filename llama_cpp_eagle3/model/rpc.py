@@ -141,7 +141,11 @@ class _Link:
             ask(endpoint)
         self.connection = RpcConnection(endpoint)
         after = _sockets_to(endpoint)
-        self.connection.relay(([fd for fd in after if fd not in before] or after)[0])
+        try:
+            self.connection.relay(([fd for fd in after if fd not in before] or after)[0])
+        except Eagle3Error as e:
+            self.connection.close()
+            raise RpcError(f"the ggml-rpc server {endpoint} cannot be used: {e}") from e
         self.n_users = 0
 
     @classmethod

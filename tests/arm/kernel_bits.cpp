@@ -244,6 +244,8 @@ struct attention_case {
     int64_t      n_rows, n_heads, n_kv, n_dims, n_cells;
     bool         is_flash;
     float        cap;
+    bool         is_pool = false; // each of four rows sees cells of its own
+    float        scale   = 0.125f;
 };
 
 void print_attention(ggml_backend_t backend, const attention_case & c) {
@@ -261,9 +263,9 @@ void print_attention(ggml_backend_t backend, const attention_case & c) {
     q               = ggml_permute(ctx, q, 0, 2, 1, 3);
     ggml_tensor * out;
     if (c.is_flash) {
-        out = ggml_flash_attn_ext(ctx, q, k, v, mask, 0.125f, 0.0f, c.cap);
+        out = ggml_flash_attn_ext(ctx, q, k, v, mask, c.scale, 0.0f, c.cap);
     } else {
-        ggml_tensor * p = ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask, 0.125f, 0.0f);
+        ggml_tensor * p = ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask, c.scale, 0.0f);
         out             = ggml_mul_mat(ctx, v, p);
     }
     ggml_cgraph * graph = ggml_new_graph(ctx);
@@ -274,7 +276,9 @@ void print_attention(ggml_backend_t backend, const attention_case & c) {
         ggml_backend_tensor_set(t, weights.data(), 0, weights.size());
     }
     for (int64_t i = 0; i < ggml_nelements(mask); ++i) {
-        const float value = i % c.n_cells > 0 && random.next() % 4 == 0 ? -INFINITY : 0.0f;
+        const int64_t cell     = i % c.n_cells;
+        const bool    is_other = c.is_pool && cell / 80 % 4 != i / c.n_cells % 4;
+        const float   value    = cell > 0 && (is_other || random.next() % 4 == 0) ? -INFINITY : 0.0f;
         if (mask->type == GGML_TYPE_F16) {
             static_cast<ggml_fp16_t *>(mask->data)[i] = ggml_fp32_to_fp16(value);
         } else {
@@ -345,6 +349,10 @@ int main(int argc, char ** argv) {
              attention_case{ "flash f16, one row", GGML_TYPE_F16, 1, 4, 4, 128, 513, true, 0.0f },
              attention_case{ "flash q8_0, cap", GGML_TYPE_Q8_0, 4, 6, 3, 96, 200, true, 2.0f },
              attention_case{ "flash f32", GGML_TYPE_F32, 16, 2, 1, 72, 100, true, 0.0f },
+             attention_case{ "flash f16, a pool", GGML_TYPE_F16, 8, 6, 2, 64, 700, true, 0.0f, true },
+             attention_case{ "flash f16, a prompt", GGML_TYPE_F16, 150, 4, 2, 64, 300, true, 0.0f },
+             attention_case{ "flash q8_0, a prompt of a pool", GGML_TYPE_Q8_0, 130, 3, 1, 64, 400, true, 0.0f, true },
+             attention_case{ "flash f16, few cells count", GGML_TYPE_F16, 4, 4, 2, 64, 500, true, 0.0f, false, 20.0f },
              attention_case{ "products f16", GGML_TYPE_F16, 5, 9, 3, 64, 264, false, 0.0f },
              attention_case{ "products f16, one row", GGML_TYPE_F16, 1, 4, 4, 64, 136, false, 0.0f },
              attention_case{ "products f32", GGML_TYPE_F32, 13, 8, 1, 72, 640, false, 0.0f },

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
+import sys
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import pytest
 
 import rpc_counter
 from llama_cpp_eagle3 import Eagle3Error, RpcError, _core
+from llama_cpp_eagle3.model import rpc
 from loading import load, load_plain, take
 from rpc_counter import RpcCounter
 from rpc_server import RpcServer
@@ -107,27 +112,71 @@ def test_devices_without_free_memory(
 
 
 @pytest.mark.parametrize(
-    ("command", "values"),
+    ("command", "values", "message"),
     [
-        (rpc_counter.ALIGNMENT, (0,)),
-        (rpc_counter.ALIGNMENT, (3,)),
-        (rpc_counter.ALIGNMENT, (1 << 63,)),
-        (rpc_counter.ALLOC, (4096, 16)),
-        (rpc_counter.BASE, (0,)),
+        (rpc_counter.ALIGNMENT, (0,), "its device 0 is aligned to 0 bytes: expected a power of 2"),
+        (rpc_counter.ALIGNMENT, (3,), "its device 0 is aligned to 3 bytes"),
+        (rpc_counter.ALIGNMENT, (1 << 63,), f"its device 0 is aligned to {1 << 63} bytes"),
+        (rpc_counter.ALLOC, (4096, 16), "was lost"),
+        (rpc_counter.BASE, (0,), "was lost"),
+        (rpc_counter.BASE, (4096 + 8,), "was lost"),
     ],
-    ids=["no alignment", "an odd one", "a huge one", "less memory than asked for", "memory at null"],
+    ids=["no alignment", "an odd one", "a huge one", "less memory than asked for", "memory at null", "not aligned"],
 )
 def test_a_device_whose_limits_cannot_be(
-    tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expected: list[int], command: int, values: tuple[int, ...]
+    tiny_target: Any,
+    tiny_head: Any,
+    rpc_server: RpcServer,
+    expected: list[int],
+    command: int,
+    values: tuple[int, ...],
+    message: str,
 ) -> None:
-    """ggml divides by an alignment, and asserts that memory has what was asked for."""
+    """ggml rounds up to an alignment, and asserts that memory has what was asked for."""
     counter = RpcCounter(rpc_server.endpoint)
     counter.says[command] = struct.pack(f"<{len(values)}Q", *values)
     options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
-    with pytest.raises(RpcError, match="was lost"):
+    with pytest.raises(RpcError, match=message):
         load(tiny_target, tiny_head, **options)
     with closing(load(tiny_target, tiny_head, rpc_servers=rpc_server.endpoint)) as llm:
         assert take(llm, PROMPT, 40) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "n_answered"),
+    [(rpc_counter.ALIGNMENT, 0), (rpc_counter.MAX_SIZE, 0), (rpc_counter.ALIGNMENT, 1), (rpc_counter.MAX_SIZE, 1)],
+    ids=["alignment, ours", "size, ours", "alignment, ggml's", "size, ggml's"],
+)
+def test_a_server_that_is_lost_at_its_first_question(
+    tiny_target: Any, tiny_head: Any, counter: RpcCounter, expected: list[int], command: int, n_answered: int
+) -> None:
+    """ggml keeps the limits of a device as long as the process lives: they must be what the server said."""
+    counter.says[rpc_counter.ALIGNMENT] = struct.pack("<Q", 64)
+    counter.says[rpc_counter.MAX_SIZE] = struct.pack("<Q", 1 << 20)
+    counter.n_max[command] = n_answered
+    options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
+    message = "was lost" if n_answered else "did not say within 5 seconds what memory its device 0 has"
+    with pytest.raises(RpcError, match=message):
+        load(tiny_target, tiny_head, **options)
+    counter.n_max.clear()
+    with closing(load(tiny_target, tiny_head, **options)) as llm:
+        assert take(llm, PROMPT, 40) == expected
+    servers = rpc.RpcServers(counter.endpoint)
+    assert limits_of(servers.devices[0].address) == (64, 1 << 20)
+    servers.close()
+
+
+def limits_of(device: int) -> tuple[int, int]:
+    """What ggml keeps of a device: its alignment, and the largest size of a buffer."""
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    ggml = ctypes.CDLL(str(folder / ("libggml-base.dylib" if sys.platform == "darwin" else "libggml-base.so")))
+    buffer_type = ggml.ggml_backend_dev_buffer_type
+    buffer_type.restype, buffer_type.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    found = []
+    for function in (ggml.ggml_backend_buft_get_alignment, ggml.ggml_backend_buft_get_max_size):
+        function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+        found.append(function(buffer_type(device)))
+    return found[0], found[1]
 
 
 def test_a_device_that_has_no_more_memory_while_others_wait(

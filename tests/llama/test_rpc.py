@@ -24,7 +24,7 @@ from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.engine.stats import Stats
 from llama_cpp_eagle3.model import rpc
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
-from rpc_counter import RpcCounter
+from rpc_counter import SET, RpcCounter
 from rpc_server import HOST, RpcServer, free_port
 from tiny import write_head, write_perfect_pair, write_target
 
@@ -532,7 +532,7 @@ def test_server_that_does_not_answer_what_was_asked(tiny_target: Any, expected: 
         import sys
         from loading import load, take
         from llama_cpp_eagle3 import RpcError
-        from rpc_counter import RpcCounter
+        from rpc_counter import SET, RpcCounter
         from rpc_server import RpcServer
 
         target, how = sys.argv[1:]
@@ -563,11 +563,11 @@ def test_server_dies_while_a_model_is_loaded(
 ) -> None:
     """Weights are sent without an answer."""
     counter = RpcCounter(rpc_server.endpoint)
-    counter.n_sets_max = n_sets
+    counter.n_max[SET] = n_sets
     options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
     with pytest.raises(RpcError, match="was lost"):
         load(tiny_target, tiny_head, **options)
-    counter.n_sets_max = None
+    counter.n_max.clear()
     with closing(load(tiny_target, tiny_head, **options)) as llm:
         assert take(llm, PROMPT, 40) == expected
 

@@ -12,8 +12,7 @@ from rpc_server import HOST
 
 # vendor/llama.cpp/ggml/src/ggml-rpc/ggml-rpc.cpp: enum rpc_cmd
 _COMMANDS = {0: "alloc", 6: "set", 8: "get", 10: "compute", 16: "recompute"}
-ALLOC, ALIGNMENT, MAX_SIZE, BASE, MEMORY = 0, 1, 2, 3, 11
-_SET = 6
+ALLOC, ALIGNMENT, MAX_SIZE, BASE, SET, MEMORY = 0, 1, 2, 3, 6, 11
 
 
 class RpcCounter:
@@ -28,8 +27,8 @@ class RpcCounter:
         self.n: Counter[str] = Counter()
         self.lie = ""
         """What becomes of the next answer: it says that it is "short" or "long", or the connection is "closed"."""
-        self.n_sets_max: int | None = None
-        """Commands "set" after which the connection is closed."""
+        self.n_max: dict[int, int] = {}
+        """Command -> how many of them are passed on before the connection is closed."""
         self.n_buffers_max: int | None = None
         """Buffers that can be had."""
         self.says: dict[int, bytes] = {}
@@ -44,15 +43,16 @@ class RpcCounter:
             server = socket.create_connection(self._server)
             for connection in (client, server):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._n_buffers = n_sets = 0
+            self._n_buffers = 0
+            n_of: Counter[int] = Counter()
             threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
             with client.makefile("rb") as requests:
                 while len(head := requests.read(9)) == 9:
                     command, size = struct.unpack("<BQ", head)
                     body = requests.read(size)
                     self.n[_COMMANDS.get(command, "other")] += 1
-                    n_sets += command == _SET
-                    if self.n_sets_max is not None and n_sets > self.n_sets_max:
+                    n_of[command] += 1
+                    if n_of[command] > self.n_max.get(command, n_of[command]):
                         client.shutdown(socket.SHUT_RDWR)
                         break
                     if command == ALLOC and self._is_full():

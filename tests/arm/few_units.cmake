@@ -1,0 +1,13 @@
+# libllama for ARM (run_arm.py) in few units and with little optimization: it runs emulated, for some minutes.
+function(llama_in_few_units)
+    file(GLOB _models ${CMAKE_SOURCE_DIR}/src/models/*.cpp)
+    set(_n 0)
+    foreach(_model ${_models})
+        math(EXPR _unit "${_n} / 13")
+        math(EXPR _n "${_n} + 1")
+        set_source_files_properties(${_model} TARGET_DIRECTORY llama PROPERTIES UNITY_GROUP models-${_unit})
+    endforeach()
+    set_target_properties(llama PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
+    target_compile_options(llama PRIVATE -O1)
+endfunction()
+cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL llama_in_few_units)
