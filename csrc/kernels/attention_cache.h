@@ -19,24 +19,39 @@ struct cache_rows {
     const char * first;
     size_t       stride; // bytes from one cell to the next
     int64_t      n;
-    size_t       next; // from a row to the one that memory is asked for meanwhile; 0: none
 
     const char * row(int64_t i) const { return first + i * stride; }
 };
 
-AVX2_INLINE void prefetch(const char * x, size_t n) {
-    for (size_t i = 0; i < n; i += 64) {
-        _mm_prefetch(x + i, _MM_HINT_T0);
+// Parts of rows that memory is asked for while others are multiplied, some at a time: it gives more while it is asked
+// evenly.
+struct rows_ahead {
+    const char * row     = nullptr;
+    size_t       stride  = 0;
+    int64_t      n       = 0; // that are left
+    size_t       n_bytes = 0; // of each
+    size_t       at      = 0;
+
+    int64_t n_lines() const { return n * ((n_bytes + 63) / 64); }
+
+    AVX2_INLINE void ask(int64_t n_lines) {
+        for (; n_lines > 0 && n > 0; --n_lines) {
+            _mm_prefetch(row + at, _MM_HINT_T0);
+            at += 64;
+            if (at >= n_bytes) {
+                at = 0;
+                row += stride;
+                --n;
+            }
+        }
     }
-}
+};
 
 // Values [begin, begin + n) of each row, one row after another; n is a multiple of 8, begin of the type's block.
 AVX2 inline void to_f32(const cache_rows & rows, int64_t begin, int64_t n, float * out) {
     const size_t offset = ggml_row_size(rows.type, begin);
-    const size_t n_next = rows.next ? ggml_row_size(rows.type, n) : 0;
     if (rows.type == GGML_TYPE_F16) {
         for (int64_t c = 0; c < rows.n; ++c, out += n) {
-            prefetch(rows.row(c) + offset + rows.next, n_next);
             for (int64_t i = 0; i < n; i += 8) {
                 _mm256_storeu_ps(out + i, f16::load8(rows.row(c) + offset, i));
             }
@@ -44,7 +59,6 @@ AVX2 inline void to_f32(const cache_rows & rows, int64_t begin, int64_t n, float
     } else if (rows.type == GGML_TYPE_Q8_0) { // blocks of a scale in F16 and 32 bytes
         for (int64_t c = 0; c < rows.n; ++c, out += n) {
             const char * block = rows.row(c) + offset;
-            prefetch(block + rows.next, n_next);
             for (int64_t i = 0; i < n; i += 8) {
                 const __m256  scale = _mm256_set1_ps(_cvtsh_ss(read<ggml_fp16_t>(block + i / 32 * 34)));
                 const __m256i q     = _mm256_cvtepi8_epi32(load64(block + i / 32 * 34 + 2 + i % 32));
@@ -100,12 +114,10 @@ AVX2_INLINE __m128 greatest_f32(const float * x, int64_t n) {
 
 // What no value of a row exceeds, of each row. `scratch` has room for a row, `out` for a multiple of four.
 AVX2 inline void bounds_of_values(const cache_rows & rows, int64_t n_dims, float * scratch, float * out) {
-    const size_t n_next = rows.next ? ggml_row_size(rows.type, n_dims) : 0;
     for (int64_t c = 0; c < rows.n; c += 4) {
         __m128 greatest[4];
         for (int64_t i = 0; i < 4; ++i) {
             const char * row = rows.row(std::min(c + i, rows.n - 1));
-            prefetch(row + rows.next, n_next);
             if (rows.type == GGML_TYPE_F16) {
                 greatest[i] = greatest_f16(row, n_dims);
             } else if (rows.type == GGML_TYPE_Q8_0) { // scales times 128
@@ -116,7 +128,7 @@ AVX2 inline void bounds_of_values(const cache_rows & rows, int64_t n_dims, float
                 }
                 greatest[i] = _mm256_castps256_ps128(_mm256_set1_ps(128.0f * scale));
             } else {
-                to_f32({ rows.type, row, rows.stride, 1, 0 }, 0, n_dims, scratch);
+                to_f32({ rows.type, row, rows.stride, 1 }, 0, n_dims, scratch);
                 greatest[i] = greatest_f32(scratch, n_dims);
             }
         }

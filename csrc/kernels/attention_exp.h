@@ -25,21 +25,39 @@ AVX2_INLINE __m256 exp8(__m256 x) {
     return _mm256_andnot_ps(is_zero, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
 }
 
-// The sum of e^(y - max), which y becomes. Terms are rounded to multiples of 2^-32, so that sums of up to 2^19 of them
-// are exact.
+// A sum of numbers from 0 to 1, each rounded to a multiple of 2^-32: that of up to 2^19 of them is exact, whatever
+// their order.
+class exact_sum {
+  public:
+    AVX2_INLINE exact_sum() : low_(_mm256_setzero_pd()), high_(_mm256_setzero_pd()) {}
+
+    AVX2_INLINE void add(__m256 x) {
+        const __m256d middle = _mm256_set1_pd(1.5 * (1 << 20));
+        const __m256d low    = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x)), middle);
+        const __m256d high   = _mm256_add_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)), middle);
+        low_                 = _mm256_add_pd(low_, _mm256_sub_pd(low, middle));
+        high_                = _mm256_add_pd(high_, _mm256_sub_pd(high, middle));
+    }
+
+    AVX2_INLINE double total() const {
+        double lanes[4];
+        _mm256_storeu_pd(lanes, _mm256_add_pd(low_, high_));
+        return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+    }
+
+  private:
+    __m256d low_, high_;
+};
+
+// The sum of e^(y - max), which y becomes.
 AVX2 inline double exponentials(float * y, int64_t n, float max) {
-    const __m256d middle = _mm256_set1_pd(1.5 * (1 << 20));
-    __m256d       sum    = _mm256_setzero_pd();
+    exact_sum sum;
     for (int64_t i = 0; i < n; i += 8) {
         const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(y + i), _mm256_set1_ps(max)));
         _mm256_storeu_ps(y + i, e);
-        for (const __m128 half : { _mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1) }) {
-            sum = _mm256_add_pd(sum, _mm256_sub_pd(_mm256_add_pd(_mm256_cvtps_pd(half), middle), middle));
-        }
+        sum.add(e);
     }
-    double lanes[4];
-    _mm256_storeu_pd(lanes, sum);
-    return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+    return sum.total();
 }
 
 AVX2 inline void multiply_by(float * y, int64_t n, float factor) {

@@ -20,8 +20,6 @@ namespace {
 using namespace avx2;
 
 constexpr int64_t N_CELLS        = 32;       // of a block of keys
-constexpr int64_t N_CHANNELS     = 32;       // of values that a thread takes, at least
-constexpr int64_t N_ROWS_DIRECT  = 12;       // more rows read keys and values that were converted
 constexpr int64_t N_BYTES_SCORES = 16 << 20; // about, of all rows that are computed at a time
 
 static_assert(N_CELLS_SUMMED == 2 * N_CELLS);
@@ -101,8 +99,8 @@ struct attention {
 
     // of each thread: its tile, and keys of a block; or sums, weights and values
     size_t bytes_of_thread() const {
-        const int64_t keys   = std::max(N_CELLS * k->ne[0], v->ne[0]);
-        const int64_t values = N_ROWS * n_sums + N_CELLS_SUMMED * (N_ROWS + n_sums);
+        const int64_t keys   = std::max(N_KEYS_TILE * k->ne[0], v->ne[0]);
+        const int64_t values = N_ROWS * n_sums + std::max(N_CELLS_SUMMED * N_CHANNELS, n_sums);
         return bytes_of_tile() + padded(std::max(keys, values) * sizeof(float), 64);
     }
 
@@ -142,33 +140,21 @@ class part {
     void multiply_block(int64_t block) const {
         const int64_t begin  = block * N_CELLS;
         const int64_t n      = std::min(N_CELLS, a_.n_cells - begin);
-        const int64_t n_dims = a_.k->ne[0];
         const int64_t n_seen = find_rows(block, n);
         if (n_seen == 0) {
             return;
         }
-        const cache_rows lying     = rows_of(a_.k, begin, n);
-        const bool       is_direct = a_.k->type == GGML_TYPE_F16 && n_seen <= N_ROWS_DIRECT;
-        block_of_keys    keys{ lying.first, lying.stride, n, n_dims, lying.next };
-        if (!is_direct) {
-            to_f32(lying, 0, n_dims, own_);
-            keys = { reinterpret_cast<const char *>(own_), n_dims * sizeof(float), n, n_dims, 0 };
-        }
-        const float * queries[N_QUERIES];
-        float *       out[N_QUERIES];
-        int64_t       n_tile = 0;
+        keys_ahead ahead{ rows_after(a_.k, begin, n, 0, a_.k->ne[0]), rows_after(a_.v, begin, n, 0, a_.v->ne[0]) };
+        block_of_queries rows;
         for (int64_t r = 0, n_left = n_seen; n_left > 0; ++r) {
             if (seen(r, block) == -INF) {
                 continue;
             }
-            queries[n_tile] = at<const float>(a_.q, first_ + r % n_, head_of(r), i3_);
-            out[n_tile]     = record(r) + begin;
-            if (++n_tile == N_QUERIES || n_tile == n_left) {
-                is_direct ? multiply_keys<f16>(keys, n_tile, queries, out)
-                          : multiply_keys<f32>(keys, n_tile, queries, out);
-                keys.next = 0; // the next block was asked for
-                n_left -= n_tile;
-                n_tile = 0;
+            rows.queries[rows.n] = at<const float>(a_.q, first_ + r % n_, head_of(r), i3_);
+            rows.out[rows.n++]   = record(r) + begin;
+            if (--n_left == 0 || rows.n == N_QUERIES) {
+                multiply_keys(rows_of(a_.k, begin, n), a_.k->ne[0], rows, own_, ahead);
+                rows.n = 0;
             }
         }
         finish_block(block, n);
@@ -191,15 +177,16 @@ class part {
             end.unit = 0.0f;
             return;
         }
-        double sum   = a_.sinks ? std::exp(sink - max) : 0.0;
-        float  bound = 0.0f;
+        exact_sum exponentials;
+        __m256    bounds = _mm256_setzero_ps();
         for (int64_t block = 0; block < a_.n_blocks; ++block) {
             if (seen(row, block) != -INF) {
-                float * y = x + block * N_CELLS;
-                sum += exponentials(y, N_CELLS, max);
-                bound = bound_of_values(y, bounds_ + block * N_CELLS, N_CELLS, bound);
+                const int64_t cell = block * N_CELLS;
+                to_exponentials(x + cell, bounds_ + cell, N_CELLS, _mm256_set1_ps(max), exponentials, bounds);
             }
         }
+        const double sum   = exponentials.total() + (a_.sinks ? std::exp(sink - max) : 0.0);
+        float        bound = largest_lane(bounds);
         if (!std::isfinite(bound)) {
             std::fill_n(&seen(row, 0), a_.n_blocks, -INF);
             end.unit = std::numeric_limits<float>::quiet_NaN();
@@ -231,8 +218,15 @@ class part {
     int64_t head_of(int64_t row) const { return kv_ * a_.n_shared + row / n_; }
 
     cache_rows rows_of(const ggml_tensor * cache, int64_t begin, int64_t n) const {
-        const size_t next = begin + 2 * n <= a_.n_cells ? n * cache->nb[1] : 0;
-        return { cache->type, at<const char>(cache, begin, kv_, i3_), cache->nb[1], n, next };
+        return { cache->type, at<const char>(cache, begin, kv_, i3_), cache->nb[1], n };
+    }
+
+    // the n cells after n others, n_values of each from a channel on
+    rows_ahead rows_after(const ggml_tensor * cache, int64_t begin, int64_t n, int64_t channel,
+                          int64_t n_values) const {
+        const char * row = at<const char>(cache, begin + n, kv_, i3_) + ggml_row_size(cache->type, channel);
+        return { row, cache->nb[1], std::clamp<int64_t>(a_.n_cells - begin - n, 0, n),
+                 ggml_row_size(cache->type, n_values) };
     }
 
     float * record(int64_t row) const { return records_ + row * a_.n_record; }
@@ -302,11 +296,9 @@ class part {
         }
     }
 
-    // weights of the rows from `row` on that see any of 64 cells, transposed; and which rows these are
-    int64_t take_weights(int64_t cell, int64_t row, int64_t n_rows, int32_t * rows, int64_t * steps,
-                         float * weights) const {
-        const float * found[N_ROWS];
-        int64_t       n = 0;
+    // the rows from `row` on that see any of 64 cells
+    AVX2 void take_weights(int64_t cell, int64_t row, int64_t n_rows, block_of_weights & b) const {
+        b.n = 0;
         for (int64_t r = 0; r < n_rows; ++r) {
             const float * parts = &seen(row + r, cell / N_CELLS);
             int64_t       step  = INT64_MAX;
@@ -316,44 +308,36 @@ class part {
             if (step == INT64_MAX) {
                 continue;
             }
-            int64_t & of_tile = steps[n / N_ROWS_TILE];
-            of_tile           = n % N_ROWS_TILE == 0 ? step : std::min(of_tile, step);
-            rows[n]           = static_cast<int32_t>(r);
-            found[n++]        = record(row + r) + cell;
+            int64_t & of_tile = b.steps[b.n / N_ROWS_TILE];
+            of_tile           = b.n % N_ROWS_TILE == 0 ? step : std::min(of_tile, step);
+            b.rows[b.n]       = static_cast<int32_t>(r);
+            b.weights[b.n++]  = record(row + r) + cell;
+            rows_ahead{ reinterpret_cast<const char *>(record(row + r) + cell + N_CELLS_SUMMED), 0, 1,
+                        N_CELLS_SUMMED * sizeof(float) }
+                .ask(4);
         }
-        if (n > 0) {
-            transpose(found, n, weights);
-        }
-        return n;
     }
 
     void multiply_values(int64_t begin, int64_t end, int64_t row, int64_t n_rows) const {
         auto *        sums       = reinterpret_cast<int32_t *>(own_);
-        float *       weights    = own_ + N_ROWS * a_.n_sums;
-        float *       converted  = weights + N_CELLS_SUMMED * N_ROWS;
+        float *       scratch    = own_ + N_ROWS * a_.n_sums;
         const int64_t n_channels = std::min(end, a_.v->ne[0]) - begin;
         std::fill_n(sums, N_ROWS * padded(n_channels, N_LANES), 0);
+        block_of_weights b;
         for (int64_t cell = 0; cell < a_.n_cells; cell += N_CELLS_SUMMED) {
-            int32_t          rows[N_ROWS];
-            int64_t          steps[N_ROWS / N_ROWS_TILE];
-            const int64_t    n     = take_weights(cell, row, n_rows, rows, steps, weights);
-            const cache_rows lying = rows_of(a_.v, cell, std::min(N_CELLS_SUMMED, a_.n_cells - cell));
-            if (a_.v->type == GGML_TYPE_F16 && n <= N_ROWS_DIRECT) {
-                const char * v = lying.row(0) + begin * sizeof(ggml_fp16_t);
-                add_block<f16>({ weights, rows, steps, n, v, lying.stride, lying.n, n_channels, lying.next }, sums);
-            } else if (n > 0) {
-                to_f32(lying, begin, n_channels, converted);
-                const auto * v = reinterpret_cast<const char *>(converted);
-                add_block<f32>({ weights, rows, steps, n, v, n_channels * sizeof(float), lying.n, n_channels, 0 },
-                               sums);
+            take_weights(cell, row, n_rows, b);
+            if (b.n > 0) {
+                add_block(b, rows_of(a_.v, cell, std::min(N_CELLS_SUMMED, a_.n_cells - cell)), begin, n_channels,
+                          scratch, sums,
+                          rows_after(a_.v, cell, std::min(N_CELLS_SUMMED, a_.n_cells - cell), begin, n_channels));
             }
         }
         for (int64_t r = 0; r < n_rows; ++r) {
             const heavy_cells & end = this->end(row + r);
             for (int32_t i = 0; i < end.n; ++i) {
                 const heavy_cell & h = end.cells[i];
-                to_f32(rows_of(a_.v, h.cell, 1), begin, n_channels, converted);
-                add_cell(converted, h.weight, h.exponent, n_channels, sums + r * N_LANES);
+                to_f32(rows_of(a_.v, h.cell, 1), begin, n_channels, scratch);
+                add_cell(scratch, h.weight, h.exponent, n_channels, sums + r * N_LANES);
             }
             auto * out = at<float>(a_.op, head_of(row + r), first_ + (row + r) % n_, i3_);
             for (int64_t i = 0; i < n_channels; ++i) {

@@ -1,7 +1,7 @@
 // Products of rows of queries and the keys of a block.
 #pragma once
 
-#include "kernels/floats_avx2.h"
+#include "kernels/attention_cache.h"
 
 #ifdef EAGLE3_HAS_KERNELS
 
@@ -9,54 +9,81 @@
 
 namespace eagle3::kernels::avx2 {
 
-constexpr int N_QUERIES = 3; // rows that are multiplied by keys at a time
+constexpr int64_t N_QUERIES      = 48; // rows that are multiplied by a block of keys at a time
+constexpr int     N_QUERIES_TILE = 3;
+constexpr int64_t N_KEYS_TILE    = 4;
+constexpr int64_t N_QUERIES_FEW  = 6; // no more rows read keys in F16 as they lie
 
-struct block_of_keys {
-    const char * keys;
-    size_t       stride; // bytes from one cell to the next
-    int64_t      n_cells, n_dims;
-    size_t       next; // from a cell to the one that memory is asked for meanwhile; 0: none
+// Rows that see a block, and where their products with its keys go.
+struct block_of_queries {
+    int64_t       n = 0;
+    const float * queries[N_QUERIES];
+    float *       out[N_QUERIES];
 };
 
-// Four cells at a time. A product is summed in one order, whatever other rows and cells there are.
+// Products of four keys and n rows, each summed in one order, whatever other rows and keys there are.
 template <class format, int n>
-AVX2 void multiply_keys(const block_of_keys & b, const float * const * queries, float * const * out) {
-    for (int64_t cell = 0; cell < b.n_cells; cell += 4) {
-        const char * keys[4];
-        for (int64_t c = 0; c < 4; ++c) {
-            keys[c] = b.keys + std::min(cell + c, b.n_cells - 1) * b.stride;
-            for (size_t i = 0; i < (b.next ? b.n_dims * format::SIZE : 0); i += 64) {
-                _mm_prefetch(keys[c] + b.next + i, _MM_HINT_T0);
-            }
-        }
-        __m256 sums[4][n];
-        for (auto & row : sums) {
-            std::fill(row, row + n, _mm256_setzero_ps());
-        }
-        for (int64_t i = 0; i < b.n_dims; i += 8) {
-            __m256 q[n];
-            for (int r = 0; r < n; ++r) {
-                q[r] = _mm256_loadu_ps(queries[r] + i);
-            }
-            for (int c = 0; c < 4; ++c) {
-                const __m256 w = format::load8(keys[c], i);
-                for (int r = 0; r < n; ++r) {
-                    sums[c][r] = _mm256_fmadd_ps(w, q[r], sums[c][r]);
-                }
-            }
-        }
+AVX2_INLINE void multiply_tile(const char * keys, size_t stride, int64_t n_dims, const float * const * queries,
+                               float * const * out, int64_t cell) {
+    __m256 sums[N_KEYS_TILE][n];
+    for (auto & row : sums) {
+        std::fill(row, row + n, _mm256_setzero_ps());
+    }
+    for (int64_t i = 0; i < n_dims; i += 8) {
+        __m256 q[n];
         for (int r = 0; r < n; ++r) {
-            _mm_storeu_ps(out[r] + cell, sum4(sums[0][r], sums[1][r], sums[2][r], sums[3][r]));
+            q[r] = _mm256_loadu_ps(queries[r] + i);
+        }
+        for (int c = 0; c < N_KEYS_TILE; ++c) {
+            const __m256 k = format::load8(keys + c * stride, i);
+            for (int r = 0; r < n; ++r) {
+                sums[c][r] = _mm256_fmadd_ps(k, q[r], sums[c][r]);
+            }
+        }
+    }
+    for (int r = 0; r < n; ++r) {
+        _mm_storeu_ps(out[r] + cell, sum4(sums[0][r], sums[1][r], sums[2][r], sums[3][r]));
+    }
+}
+
+// What memory is asked for meanwhile, and how much of it during each tile.
+struct keys_ahead {
+    rows_ahead keys, values;
+    int64_t    n_keys = 0, n_values = 0;
+};
+
+template <class format>
+AVX2 void multiply_tiles(const char * keys, size_t stride, int64_t n_dims, const block_of_queries & rows, int64_t cell,
+                         keys_ahead & ahead) {
+    for (int64_t r = 0; r < rows.n; r += N_QUERIES_TILE) {
+        ahead.keys.ask(ahead.n_keys);
+        ahead.values.ask(ahead.n_values);
+        const float * const * queries = rows.queries + r;
+        float * const *       out     = rows.out + r;
+        switch (rows.n - r) {
+            case 1: multiply_tile<format, 1>(keys, stride, n_dims, queries, out, cell); break;
+            case 2: multiply_tile<format, 2>(keys, stride, n_dims, queries, out, cell); break;
+            default: multiply_tile<format, 3>(keys, stride, n_dims, queries, out, cell);
         }
     }
 }
 
-// As above, of up to N_QUERIES rows. There is room for a multiple of four cells.
-template <class format>
-void multiply_keys(const block_of_keys & b, int64_t n_rows, const float * const * queries, float * const * out) {
-    n_rows == 3   ? multiply_keys<format, 3>(b, queries, out)
-    : n_rows == 2 ? multiply_keys<format, 2>(b, queries, out)
-                  : multiply_keys<format, 1>(b, queries, out);
+// Of a block's keys and all rows. There is room for a multiple of four cells in `out`, and in `scratch` for four keys.
+AVX2 inline void multiply_keys(const cache_rows & keys, int64_t n_dims, const block_of_queries & rows, float * scratch,
+                               keys_ahead & ahead) {
+    const int64_t n_tiles = (keys.n + N_KEYS_TILE - 1) / N_KEYS_TILE * ((rows.n + N_QUERIES_TILE - 1) / N_QUERIES_TILE);
+    ahead.n_keys          = (ahead.keys.n_lines() + n_tiles - 1) / n_tiles;
+    ahead.n_values        = (ahead.values.n_lines() + n_tiles - 1) / n_tiles;
+    for (int64_t cell = 0; cell < keys.n; cell += N_KEYS_TILE) {
+        const int64_t n = std::min(N_KEYS_TILE, keys.n - cell);
+        if (keys.type == GGML_TYPE_F16 && rows.n <= N_QUERIES_FEW && n == N_KEYS_TILE) {
+            multiply_tiles<f16>(keys.row(cell), keys.stride, n_dims, rows, cell, ahead);
+        } else {
+            to_f32({ keys.type, keys.row(cell), keys.stride, n }, 0, n_dims, scratch);
+            multiply_tiles<f32>(reinterpret_cast<const char *>(scratch), n_dims * sizeof(float), n_dims, rows, cell,
+                                ahead);
+        }
+    }
 }
 
 } // namespace eagle3::kernels::avx2

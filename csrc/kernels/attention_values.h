@@ -7,7 +7,7 @@
 // 2^22, which no sum does (attention_weights.h). Before it could, it is added to an int32.
 #pragma once
 
-#include "kernels/floats_avx2.h"
+#include "kernels/attention_cache.h"
 
 #ifdef EAGLE3_HAS_KERNELS
 
@@ -19,6 +19,7 @@ constexpr int64_t N_CELLS_SUMMED = 64; // of a block
 constexpr int64_t N_ROWS         = 48; // whose sums are kept at a time
 constexpr int     N_ROWS_TILE    = 6;  // that are multiplied by values at a time
 constexpr int64_t N_LANES        = 16; // channels of a tile, in two registers
+constexpr int64_t N_CHANNELS     = 32; // that are converted at a time, whole blocks of what is quantized
 constexpr float   MIDDLE         = 3 << 22;
 
 // what a sum has got, times 2^exponent
@@ -37,9 +38,10 @@ struct value_sums {
 
     AVX2_INLINE value_sums() {}
 
-    AVX2_INLINE void add(const float * weights, __m256 values_low, __m256 values_high) {
-        before.add(weights, values_low, values_high);
-        const __m256 p = _mm256_set1_ps(weights[n - 1]);
+    // weights of rows[0], rows[1], ... for a cell
+    AVX2_INLINE void add(const float * const * rows, int64_t cell, __m256 values_low, __m256 values_high) {
+        before.add(rows, cell, values_low, values_high);
+        const __m256 p = _mm256_set1_ps(rows[n - 1][cell]);
         low            = _mm256_fmadd_ps(p, values_low, low);
         high           = _mm256_fmadd_ps(p, values_high, high);
     }
@@ -57,54 +59,73 @@ template <>
 struct value_sums<0> {
     AVX2_INLINE value_sums() {}
 
-    AVX2_INLINE void add(const float * /*weights*/, __m256 /*low*/, __m256 /*high*/) {}
+    AVX2_INLINE void add(const float * const * /*rows*/, int64_t /*cell*/, __m256 /*low*/, __m256 /*high*/) {}
 
     AVX2_INLINE void flush(int32_t * /*sums*/, const int32_t * /*rows*/) const {}
 };
 
-// A block's cells: what some rows weigh them by [N_CELLS_SUMMED][N_ROWS], and some channels of their values.
-struct block_of_values {
-    const float *   weights;
-    const int32_t * rows;  // that have these weights, by their sums
-    const int64_t * steps; // of each N_ROWS_TILE of them: after how many cells sums are added to the integers
-    int64_t         n_rows;
-    const char *    values;
-    size_t          stride; // bytes from one cell to the next
-    int64_t         n_cells, n_channels;
-    size_t          next; // from a cell to the one that memory is asked for meanwhile; 0: none
+// Rows that weigh a block's cells by something.
+struct block_of_weights {
+    int64_t       n = 0;
+    const float * weights[N_ROWS];             // of the block's first cell on
+    int32_t       rows[N_ROWS];                // by their sums
+    int64_t       steps[N_ROWS / N_ROWS_TILE]; // of a tile: after how many cells sums are added to the integers
 };
 
-// channels from i and the n rows from r on
+// 16 channels of n_cells values, `stride` bytes from one cell to the next, times the weights of n rows from r on. Of
+// eight channels `high` is 0, and nobody reads the other sums.
 template <class format, int n>
-AVX2 void add_values(const block_of_values & b, int64_t i, int64_t r, int32_t * sums) {
-    const char *  values     = b.values + i * format::SIZE;
-    const size_t  high       = i + 8 < b.n_channels ? 8 * format::SIZE : 0; // else nobody reads those sums
-    const bool    prefetches = b.next && r == 0 && i * format::SIZE % 64 == 0;
-    const int64_t step       = b.steps[r / N_ROWS_TILE];
-    for (int64_t begin = 0; begin < b.n_cells; begin += step) {
+AVX2 void add_values(const block_of_weights & b, int64_t r, const char * values, size_t stride, size_t high,
+                     int64_t n_cells, int32_t * sums) {
+    const float * weights[n];
+    std::copy(b.weights + r, b.weights + r + n, weights);
+    const int64_t step = b.steps[r / N_ROWS_TILE];
+    for (int64_t begin = 0; begin < n_cells; begin += step) {
+        const int64_t end = std::min(begin + step, n_cells);
         value_sums<n> s;
-        for (int64_t cell = begin; cell < std::min(begin + step, b.n_cells); ++cell) {
-            const char * v = values + cell * b.stride;
-            if (prefetches) {
-                _mm_prefetch(v + b.next, _MM_HINT_T0);
-            }
-            s.add(b.weights + cell * N_ROWS + r, format::load8(v, 0), format::load8(v + high, 0));
+        for (int64_t cell = begin; cell < end; ++cell) {
+            const char * v = values + cell * stride;
+            s.add(weights, cell, format::load8(v, 0), format::load8(v + high, 0));
         }
         s.flush(sums, b.rows + r);
     }
 }
 
-// Sums lie by channels of a tile, row and channel.
 template <class format>
-AVX2 void add_block(const block_of_values & b, int32_t * sums) {
+AVX2 void add_values(const block_of_weights & b, const char * values, size_t stride, size_t high, int64_t n_cells,
+                     int32_t * sums, rows_ahead & ahead, int64_t n_ahead) {
     constexpr decltype(&add_values<format, 1>) of_rows[N_ROWS_TILE] = {
         add_values<format, 1>, add_values<format, 2>, add_values<format, 3>,
         add_values<format, 4>, add_values<format, 5>, add_values<format, 6>,
     };
-    for (int64_t i = 0; i < b.n_channels; i += N_LANES) {
-        for (int64_t r = 0; r < b.n_rows; r += N_ROWS_TILE) {
-            const int64_t n = std::min<int64_t>(N_ROWS_TILE, b.n_rows - r);
-            of_rows[n - 1](b, i, r, sums + i * N_ROWS);
+    for (int64_t r = 0; r < b.n; r += N_ROWS_TILE) {
+        ahead.ask(n_ahead);
+        of_rows[std::min<int64_t>(N_ROWS_TILE, b.n - r) - 1](b, r, values, stride, high, n_cells, sums);
+    }
+}
+
+// Channels [begin, begin + n) of a block's values. Sums lie by channels of a tile, row and channel. There is room for
+// 32 channels of a block in `scratch`.
+AVX2 inline void add_block(const block_of_weights & b, const cache_rows & values, int64_t begin, int64_t n,
+                           float * scratch, int32_t * sums, rows_ahead ahead) {
+    const int64_t n_tiles   = (n + N_LANES - 1) / N_LANES * ((b.n + N_ROWS_TILE - 1) / N_ROWS_TILE);
+    const int64_t n_ahead   = (ahead.n_lines() + n_tiles - 1) / n_tiles;
+    const bool    is_direct = values.type == GGML_TYPE_F16 && b.n <= N_ROWS_TILE;
+    for (int64_t i = 0; i < n; i += N_CHANNELS) {
+        const int64_t n_together = std::min(N_CHANNELS, n - i);
+        if (!is_direct) {
+            to_f32(values, begin + i, n_together, scratch);
+        }
+        for (int64_t j = 0; j < n_together; j += N_LANES) {
+            const bool is_whole = n_together - j > N_LANES / 2;
+            int32_t *  own      = sums + (i + j) * N_ROWS;
+            if (is_direct) {
+                const char * v = values.first + (begin + i + j) * f16::SIZE;
+                add_values<f16>(b, v, values.stride, is_whole ? 16 : 0, values.n, own, ahead, n_ahead);
+            } else {
+                const auto * v = reinterpret_cast<const char *>(scratch + j);
+                add_values<f32>(b, v, n_together * sizeof(float), is_whole ? 32 : 0, values.n, own, ahead, n_ahead);
+            }
         }
     }
 }
@@ -114,27 +135,6 @@ AVX2 inline void add_cell(const float * values, float weight, int exponent, int6
     for (int64_t i = 0; i < n_channels; i += 8) {
         const __m256 sum = _mm256_fmadd_ps(_mm256_set1_ps(weight), _mm256_loadu_ps(values + i), _mm256_set1_ps(MIDDLE));
         add_integers(sum, sums + i / N_LANES * N_LANES * N_ROWS + i % N_LANES, exponent);
-    }
-}
-
-// Weights of a block [N_CELLS_SUMMED][N_ROWS], of rows of them. There is room for up to three rows more.
-AVX2 inline void transpose(const float * const * rows, int64_t n_rows, float * weights) {
-    for (int64_t r = 0; r < n_rows; r += 4) {
-        const float * x[4];
-        for (int64_t i = 0; i < 4; ++i) {
-            x[i] = rows[std::min(r + i, n_rows - 1)];
-        }
-        for (int64_t c = 0; c < N_CELLS_SUMMED; c += 4) {
-            const __m128 a = _mm_loadu_ps(x[0] + c), b = _mm_loadu_ps(x[1] + c);
-            const __m128 d = _mm_loadu_ps(x[2] + c), e = _mm_loadu_ps(x[3] + c);
-            const __m128 ab = _mm_unpacklo_ps(a, b), de = _mm_unpacklo_ps(d, e);
-            const __m128 ab_high = _mm_unpackhi_ps(a, b), de_high = _mm_unpackhi_ps(d, e);
-            float *      out = weights + c * N_ROWS + r;
-            _mm_storeu_ps(out, _mm_movelh_ps(ab, de));
-            _mm_storeu_ps(out + N_ROWS, _mm_movehl_ps(de, ab));
-            _mm_storeu_ps(out + 2 * N_ROWS, _mm_movelh_ps(ab_high, de_high));
-            _mm_storeu_ps(out + 3 * N_ROWS, _mm_movehl_ps(de_high, ab_high));
-        }
     }
 }
 

@@ -25,14 +25,17 @@ AVX2 inline float largest(const float * x, int64_t n) {
     return largest_lane(max);
 }
 
-// What no value of the cells that weigh something exceeds.
-AVX2 inline float bound_of_values(const float * weights, const float * bounds, int64_t n, float bound) {
-    __m256 max = _mm256_set1_ps(bound);
+// Scores of n cells become e^(score - max); what these add up to, and what no value of cells that weigh something
+// exceeds.
+AVX2_INLINE void to_exponentials(float * y, const float * bounds, int64_t n, __m256 max, exact_sum & sum,
+                                 __m256 & bound) {
     for (int64_t i = 0; i < n; i += 8) {
-        const __m256 empty = _mm256_cmp_ps(_mm256_loadu_ps(weights + i), _mm256_setzero_ps(), _CMP_EQ_OQ);
-        max                = _mm256_max_ps(max, _mm256_andnot_ps(empty, _mm256_loadu_ps(bounds + i)));
+        const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(y + i), max));
+        _mm256_storeu_ps(y + i, e);
+        sum.add(e);
+        const __m256 empty = _mm256_cmp_ps(e, _mm256_setzero_ps(), _CMP_EQ_OQ);
+        bound              = _mm256_max_ps(bound, _mm256_andnot_ps(empty, _mm256_loadu_ps(bounds + i)));
     }
-    return largest_lane(max);
 }
 
 // A row's weights are multiplied by one number, so that all products add up to less than 2^27. A cell that weighs much,
