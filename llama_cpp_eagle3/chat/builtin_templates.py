@@ -44,7 +44,7 @@ def named_templates(model: int, template: str, jinja: bool = True) -> ChatTempla
 
 
 class _BuiltinTemplates(ChatTemplates):
-    """Those of llama.cpp that are C++ code and not Jinja."""
+    """Templates of llama.cpp that are C++ code and not Jinja."""
 
     def __init__(self, model: int, builtin: str, template: str = "chatml"):
         """builtin: a name, or Jinja that one looks like. template: for all but prompts."""

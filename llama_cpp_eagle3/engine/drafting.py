@@ -158,7 +158,7 @@ def _of_model(draft_model: Callable[..., Any]) -> Drafts:
     """Chains that a `llama_cpp.LlamaDraftModel` gives."""
 
     def allowed(s: Sequence, tokens: list[int]) -> list[int]:
-        """Those before the first one that the sequence's grammar forbids."""
+        """The tokens before the first one that the sequence's grammar forbids."""
         rules = None if s.chain is None else s.chain.lookahead()
         if rules is None:
             return tokens

@@ -16,7 +16,7 @@ Key = tuple[float, float, int, int, tuple[bytes, ...]]
 
 
 class DrySamplers:
-    """Those that were made last, to be copied. From any thread."""
+    """Keeps the samplers that were made last, to be copied. From any thread."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[Key, Any] = OrderedDict()

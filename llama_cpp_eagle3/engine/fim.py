@@ -26,7 +26,7 @@ class FimTokens:
 
     @classmethod
     def of(cls, vocab: Vocab) -> FimTokens:
-        """Those of a vocabulary."""
+        """The tokens of a vocabulary."""
         names = ("pre", "suf", "mid", "rep", "sep")
         return cls(vocab.bos, *(int(getattr(lib, f"llama_vocab_fim_{name}")(vocab.pointer)) for name in names))
 

@@ -169,7 +169,7 @@ class Match:
 
     @property
     def saved(self) -> list[SavedState]:
-        """Those in host memory, as the target takes them."""
+        """The states in host memory, as the target takes them."""
         return [state.saved for state in self.states if state.saved is not None]
 
     @property

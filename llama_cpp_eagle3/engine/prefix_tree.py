@@ -36,7 +36,7 @@ class PrefixTree:
         self.hosted: dict[Prefix, None] = {}
         """Prefixes in host memory, pinned ones too, in the order in which they came."""
         self.states: dict[State, None] = {}
-        """Those in host memory."""
+        """States in host memory."""
         self.filed: dict[Prefix | State, None] = {}
         """What is in files."""
         self.unfiled: dict[Prefix | State, None] = {}

@@ -106,7 +106,7 @@ class SamplerChain:
         return GrammarLookahead(self._rules_address, redraws=self._grammar is not None)
 
     def _active_samplers(self) -> tuple[str, ...]:
-        """Those of llama-server's samplers that do anything, in their order."""
+        """llama-server's samplers that do anything, in their order."""
         s = self._sampling
         penalties = s.repeat_penalty != 1.0 or s.frequency_penalty != 0.0 or s.presence_penalty != 0.0
         active = {
@@ -214,7 +214,7 @@ class SamplerChain:
         return lib.llama_sampler_init_mirostat_v2(self._seed, s.mirostat_tau, s.mirostat_eta)
 
     def _links(self) -> list[Any]:
-        """Those of llama_cpp."""
+        """The links of llama_cpp's chain."""
         s = self._sampling
         links = [self._penalties_link()]
         if s.has_rules:
@@ -237,7 +237,7 @@ class SamplerChain:
         return links
 
     def _ordered_links(self) -> list[Any]:
-        """Those of llama-server, except those that do nothing."""
+        """The links of llama-server's chain, except those that do nothing."""
         s = self._sampling
         assert s.samplers is not None
         if s.mirostat_mode:

@@ -305,7 +305,7 @@ class Outputs(list[Output]):
     """The outputs that no caller has taken yet. They outlive a step that failed."""
 
     def take(self, sequences: Collection[Sequence] | None = None) -> list[Output]:
-        """Those of some sequences, or all of them, in order; the others are left."""
+        """Take the outputs of some sequences, or all, in order; the others are left."""
         outputs = self[:]
         if sequences is None:
             self.clear()
