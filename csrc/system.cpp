@@ -7,6 +7,7 @@
 #else
 #include <dlfcn.h>
 #include <pthread.h>
+#include <time.h>
 #endif
 
 namespace eagle3 {
@@ -61,6 +62,23 @@ bool run_on_stack(size_t n_bytes, void (*run)(void *), void * arg) {
     pthread_join(thread, nullptr);
 #endif
     return true;
+}
+
+double thread_cpu_seconds() {
+#ifdef _WIN32
+    FILETIME created, ended, kernel, user; // in 100 ns
+    if (!GetThreadTimes(GetCurrentThread(), &created, &ended, &kernel, &user)) {
+        return 0.0;
+    }
+    const auto of = [](const FILETIME & t) {
+        return 0x1p32 * t.dwHighDateTime + t.dwLowDateTime;
+    };
+    return 1e-7 * (of(kernel) + of(user));
+#else
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+#endif
 }
 
 void * find_loaded(const std::string & library, const char * symbol) {

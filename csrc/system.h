@@ -14,6 +14,9 @@ std::filesystem::path path_of(const std::string & utf8);
 // end. False if no thread can be started.
 bool run_on_stack(size_t n_bytes, void (*run)(void * arg), void * arg);
 
+// CPU time of the calling thread.
+double thread_cpu_seconds();
+
 // A function of a library of ggml's that this process has loaded, by the library's name without prefix and suffix;
 // nullptr if there is none.
 void * find_loaded(const std::string & library, const char * symbol);

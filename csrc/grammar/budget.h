@@ -1,7 +1,8 @@
 #pragma once
 
+#include "system.h"
+
 #include <cstdint>
-#include <ctime>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -19,7 +20,7 @@ class grammar_budget {
         // max_ticks: a limit that is the same on every machine
         explicit scope(uint64_t max_ticks = UINT64_MAX) : is_outer_(!current().is_limited) {
             if (is_outer_) {
-                current() = { cpu_seconds() + MAX_SECONDS, max_ticks, 0, true };
+                current() = { thread_cpu_seconds() + MAX_SECONDS, max_ticks, 0, true };
             }
         }
 
@@ -39,7 +40,7 @@ class grammar_budget {
     static void tick() {
         limits & s = current();
         ++s.n_ticks;
-        if (s.n_ticks > s.max_ticks || (s.n_ticks % N_SKIPPED == 0 && cpu_seconds() > s.deadline)) {
+        if (s.n_ticks > s.max_ticks || (s.n_ticks % N_SKIPPED == 0 && thread_cpu_seconds() > s.deadline)) {
             throw std::invalid_argument(
                 "the grammar is too ambiguous: one token takes longer than half a second of CPU time");
         }
@@ -52,12 +53,6 @@ class grammar_budget {
         uint64_t n_ticks    = 0;
         bool     is_limited = false;
     };
-
-    static double cpu_seconds() {
-        timespec t;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-    }
 
     static limits & current() {
         static thread_local limits s;

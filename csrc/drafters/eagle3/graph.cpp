@@ -336,7 +336,7 @@ class builder {
     // 0.5 x (1 + tanh(u)) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3); ggml_gelu reads an F16 table,
     // which is too coarse for a head that has to agree with its trainer
     ggml_tensor * gelu_tanh(ggml_tensor * x) {
-        const float   c = 2.0f * sqrtf(2.0f / static_cast<float>(M_PI));
+        const float   c = 2.0f * sqrtf(2.0f / 3.14159265f);
         ggml_tensor * u = ggml_mul(ctx, x, ggml_scale_bias(ctx, ggml_sqr(ctx, x), 0.044715f * c, c));
         return ggml_mul(ctx, x, ggml_sigmoid(ctx, u));
     }
