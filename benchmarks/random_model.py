@@ -78,7 +78,8 @@ SHAPES = {
     "Qwen3.5-0.8B": Shape(24, 1024, 3584, 8, 2, 4096, 3584, 2000, "qwen35", 256),
     "Qwen3.5-4B": Shape(32, 2560, 9216, 16, 4, 248320, 9216, 32000, "qwen35", 256),
     "gpt-oss-20b": Shape(24, 2880, 2880, 64, 8, 201088, 17280, 32000, "gpt-oss", 64, 32),
-    # the attention of large ones, in four layers
+    # two layers of Qwen2.5-1.5B; and the attention of large ones, in four layers
+    "two-layers": Shape(2, 1536, 8960, 12, 2, 2048, 512, 2000),
     "sinks": Shape(4, 2880, 704, 64, 8, 4096, 2880, 2000, "gpt-oss", 64, 8),
     "latent": Shape(4, 2048, 4096, 16, 1, 4096, 2048, 2000, "deepseek2"),
     # the same graphs, small enough to try
