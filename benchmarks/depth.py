@@ -1,15 +1,18 @@
 """What a pass costs after a long context: by depth, rows, type of K/V, flash attention and side, with floors beside.
 
     python benchmarks/depth.py [-m MODEL] [--depths 256,6144] [--rows 1,8,512] [--kv f16 q8_0] [--flash on off]
+    python benchmarks/depth.py --shape sinks latent Qwen3.5-0.8B --depths 256,6144 --kv f16 --flash on
     python benchmarks/depth.py [-m MODEL] --prompts 6144,16384 [--kv f16] [--passes 5]
 
 Both sides take turns in one process on one loaded model; a figure is the fastest of several passes. The context is
 filled with copies of its first 512 tokens, moved to the positions after them, since what a pass costs does not depend
-on what the cache holds; evaluating a long prompt for each setting would take minutes. Without flash attention llama.cpp
-quantizes K alone.
+on what the cache holds; evaluating a long prompt for each setting would take minutes. Recurrent states cannot be moved:
+they are evaluated, and passes stay in the context. Without flash attention llama.cpp quantizes K alone. --shape: random
+weights of random_model, in Q4_0.
 
 `growth` is what a pass takes more than after the first depth. Its floor is the greater of two times: reading K and V of
-the tokens between once, and their multiply-adds at the speed of NumPy's float32 matrix products with as many threads.
+the tokens between once, and their multiply-adds at the speed of NumPy's float32 matrix products with as many threads;
+of the layers that attend to all tokens, as windows and recurrent states do not grow.
 
 --prompts: seconds that whole prompts take. Of their passes of 512 rows some are timed, after contexts from nothing to
 the last pass's, and those between are interpolated, as what attention takes grows with the depth. Ours have flash
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -28,10 +32,13 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 import common
+import random_model
 from comparison.bandwidth import read_bandwidth
+from comparison.report import plot_curves
 from comparison.runs import n_cores
 from llama_cpp_eagle3 import _core, models
 from llama_cpp_eagle3.bench.report import table
+from passes import random_target
 
 N_BATCH = 512
 TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0": llama_cpp.GGML_TYPE_Q4_0}
@@ -60,6 +67,7 @@ class Context:
         self.memory = lib.llama_get_memory(self.ctx)
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         self.batch = lib.llama_batch_init(N_BATCH, 0, 1)
+        self.is_recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
         self.n = 0
 
     def decode(self, n: int, keep: bool = False) -> float:
@@ -74,17 +82,15 @@ class Context:
             raise SystemExit(f"llama_decode failed after {self.n} tokens")
         lib.llama_synchronize(self.ctx)
         seconds = perf_counter() - start
-        if keep:
+        if keep or not lib.llama_memory_seq_rm(self.memory, 0, self.n, -1):
             self.n += n
-        else:
-            lib.llama_memory_seq_rm(self.memory, 0, self.n, -1)
         return seconds
 
     def fill(self, depth: int) -> None:
         """Go on until there are so many tokens."""
         while self.n < depth:
-            if self.n < N_BATCH:
-                self.decode(min(N_BATCH, depth) - self.n, keep=True)
+            if self.n < N_BATCH or self.is_recurrent:
+                self.decode(min(N_BATCH, depth - self.n), keep=True)
                 continue
             n = min(self.n, depth - self.n)
             lib.llama_memory_seq_cp(self.memory, 0, 2, 0, n)
@@ -189,19 +195,77 @@ def tell_prompts(llm: llama_cpp.Llama, args: argparse.Namespace, path: str) -> N
     common.finish(args, common.Section("depth", "Prompts by length", text, data, "depth-prompts"), [path])
 
 
-def shape(llm: llama_cpp.Llama) -> tuple[int, int, int]:
-    """Multiply-adds of a row and a cell; values of K, and of V, of a cell. All layers are taken to be alike."""
-    model = llm._model.model
-    n_layer, n_head = lib.llama_model_n_layer(model), lib.llama_model_n_head(model)
-    n_kv = lib.llama_model_n_head_kv(model)
-    n_dims = lib.llama_model_n_embd(model) // n_head
-    return 2 * n_layer * n_head * n_dims, n_layer * n_kv * n_dims, n_layer * n_kv * n_dims
+@dataclass(frozen=True)
+class Cell:
+    """What a token more costs a pass, in all layers that attend to it."""
+
+    multiply_adds: int
+    """Of a row."""
+    n_k: int
+    n_v: int
+    """Values of K and V, each read once."""
+
+
+N_BETWEEN = {"gemma3": 6, "gpt-oss": 2}
+"""By architecture: of so many layers one attends to all tokens, the others to a window (llama.cpp's own numbers)."""
+
+
+def cell(llm: llama_cpp.Llama) -> Cell:
+    """By the file's metadata."""
+    model, arch = llm._model.model, llm.metadata["general.architecture"]
+    n_head, n_kv = lib.llama_model_n_head(model), lib.llama_model_n_head_kv(model)
+
+    def key(name: str, default: int) -> int:
+        return int(llm.metadata.get(f"{arch}.{name}", default))
+
+    n_layer = lib.llama_model_n_layer(model) // key("full_attention_interval", N_BETWEEN.get(arch, 1))
+    n_dims = key("attention.key_length", lib.llama_model_n_embd(model) // n_head)
+    n_dims_v = key("attention.value_length", n_dims)
+    is_latent = key("attention.kv_lora_rank", 0) > 0  # then V is a part of K
+    return Cell(
+        n_layer * n_head * (n_dims + n_dims_v), n_layer * n_kv * n_dims, n_layer * n_kv * n_dims_v * (not is_latent)
+    )
+
+
+def tell_passes(llm: llama_cpp.Llama, args: argparse.Namespace, path: str, variant: str) -> None:
+    """Print a table of passes, and draw what they grow by."""
+    bandwidth, rate = read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
+    of_cell = cell(llm)
+    first = min(args.depths)
+    rows, data = [], {}
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for kv in args.kv:
+        for flash in args.flash:
+            for (depth, n), times in (found := measure(llm, args, kv, flash == "on")).items():
+                n_bytes = of_cell.n_k * BYTES[kv] + of_cell.n_v * BYTES[kv if flash == "on" else "f16"]
+                floor = 1e3 * (depth - first) * max(n_bytes / bandwidth, n * of_cell.multiply_adds / rate)
+                growth = {side: times[side] - found[first, n][side] for side in SIDES}
+                grown = ["" if depth == first else f"{value:.1f}" for value in (*growth.values(), floor)]
+                rows.append(
+                    [kv, flash, depth, n, f"{times['ggml']:.1f}", f"{times['ours']:.1f}",
+                     f"{times['ggml'] / times['ours']:.2f}", *grown]
+                )  # fmt: skip
+                data[f"{kv}, flash attention {flash}, after {depth}, {n} rows"] = times | {"floor_of_growth": floor}
+                for side in reversed(SIDES) if depth > first else ():
+                    name = f"{n} rows, {kv}, flash attention {flash}, {side}"
+                    curves.setdefault(name, []).append((depth, growth[side] / floor))
+    header = ["K/V", "flash attention", "depth", "rows", "ggml, ms", "ours, ms", "ggml / ours",
+              "growth: ggml", "ours", "floor"]  # fmt: skip
+    text = (
+        f"Milliseconds of a pass, the fastest of {args.runs} ({args.runs_of_prompts} of more than 64 rows), by turns. "
+        f"Memory gives {bandwidth / 1e9:.0f} GB/s, NumPy {rate / 1e9:.0f} G multiply-adds/s.\n\n{table(header, rows)}"
+    )
+    common.finish(args, common.Section("depth", "Passes by depth", text, data, variant), [path])
+    if args.publish:
+        path = common.HERE / "results" / f"{variant}.svg"
+        plot_curves(path, curves, "tokens before the pass", f"growth after {first} tokens, over its floor")
 
 
 def main() -> None:
     """Print one table."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-m", "--model", default="qwen2.5-coder-1.5b", help="a file, or a name of `models`")
+    p.add_argument("--shape", nargs="+", choices=random_model.SHAPES, default=[], help="random weights instead")
     p.add_argument("--depths", type=numbers, default=[256, 6144, 16384], metavar="N,N,...")
     p.add_argument("--rows", type=numbers, default=[1, 8, N_BATCH], metavar="N,N,...", help=f"at most {N_BATCH}")
     p.add_argument("--kv", nargs="+", choices=TYPES, default=["f16", "q8_0"])
@@ -213,37 +277,17 @@ def main() -> None:
     p.add_argument("--passes", type=int, default=5, help="of each prompt that are timed")
     p.add_argument("--publish", action="store_true", help="write the figures to results/")
     args = p.parse_args()
-    path = args.model if Path(args.model).exists() else str(models.fetched(args.model, common.progress))
-    llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
-    if args.prompts:
-        tell_prompts(llm, args, path)
+    paths = {f"depth-{name}": str(random_target(name, "Q4_0", args.threads)) for name in args.shape}
+    if not paths:
+        exists = Path(args.model).exists()
+        paths["depth"] = args.model if exists else str(models.fetched(args.model, common.progress))
+    for variant, path in paths.items():
+        llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
+        if args.prompts:
+            tell_prompts(llm, args, path)
+        else:
+            tell_passes(llm, args, path, variant)
         llm.close()
-        return
-    bandwidth, rate = read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
-    per_cell, n_k, n_v = shape(llm)
-    first = min(args.depths)
-    rows, data = [], {}
-    for kv in args.kv:
-        for flash in args.flash:
-            found = measure(llm, args, kv, flash == "on")
-            for (depth, n), times in found.items():
-                n_bytes = n_k * BYTES[kv] + n_v * BYTES[kv if flash == "on" else "f16"]
-                floor = 1e3 * (depth - first) * max(n_bytes / bandwidth, n * per_cell / rate)
-                growth = {side: times[side] - found[first, n][side] for side in SIDES}
-                grown = ["" if depth == first else f"{value:.1f}" for value in (*growth.values(), floor)]
-                rows.append(
-                    [kv, flash, depth, n, f"{times['ggml']:.1f}", f"{times['ours']:.1f}",
-                     f"{times['ggml'] / times['ours']:.2f}", *grown]
-                )  # fmt: skip
-                data[f"{kv}, flash attention {flash}, after {depth}, {n} rows"] = times | {"floor_of_growth": floor}
-    llm.close()
-    header = ["K/V", "flash attention", "depth", "rows", "ggml, ms", "ours, ms", "ggml / ours",
-              "growth: ggml", "ours", "floor"]  # fmt: skip
-    text = (
-        f"Milliseconds of a pass, the fastest of {args.runs} ({args.runs_of_prompts} of more than 64 rows), by turns. "
-        f"Memory gives {bandwidth / 1e9:.0f} GB/s, NumPy {rate / 1e9:.0f} G multiply-adds/s.\n\n{table(header, rows)}"
-    )
-    common.finish(args, common.Section("depth", "Passes by depth", text, data), [path])
 
 
 if __name__ == "__main__":

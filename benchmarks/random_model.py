@@ -78,6 +78,10 @@ SHAPES = {
     "Qwen3.5-0.8B": Shape(24, 1024, 3584, 8, 2, 4096, 3584, 2000, "qwen35", 256),
     "Qwen3.5-4B": Shape(32, 2560, 9216, 16, 4, 248320, 9216, 32000, "qwen35", 256),
     "gpt-oss-20b": Shape(24, 2880, 2880, 64, 8, 201088, 17280, 32000, "gpt-oss", 64, 32),
+    # two layers of Qwen2.5-1.5B; and the attention of large ones, in four layers
+    "two-layers": Shape(2, 1536, 8960, 12, 2, 2048, 512, 2000),
+    "sinks": Shape(4, 2880, 704, 64, 8, 4096, 2880, 2000, "gpt-oss", 64, 8),
+    "latent": Shape(4, 2048, 4096, 16, 1, 4096, 2048, 2000, "deepseek2"),
     # the same graphs, small enough to try
     "tiny-qwen35": Shape(8, 256, 512, 8, 4, 4000, 512, 2000, "qwen35", 32),
     "tiny-gpt-oss": Shape(8, 256, 256, 8, 4, 4000, 512, 2000, "gpt-oss", 32, 8),
@@ -244,7 +248,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
 def write_target(path: Path, shape: Shape, ftype: str) -> None:
     """Write a target with random weights."""
     file = _File(path, shape.arch, f"random {shape.arch} {ftype}", shape, ftype)
-    file.add_sizes(shape.n_layer, shape.n_ff)
+    file.add_sizes(shape.n_layer, shape.n_ff, _LATENT if shape.arch == "deepseek2" else None)
     file.matrix("token_embd.weight", shape.n_vocab, shape.n_embd)
     file.constant("output_norm.weight", shape.n_embd)
     _ARCHS[shape.arch](file)
@@ -316,7 +320,21 @@ def _gpt_oss(file: _File) -> None:
             file.constant(f"{blk}.ffn_{name}_exps.bias", s.n_expert, n_out, value=0.0)
 
 
-_ARCHS = {"llama": _llama, "qwen35": _qwen35, "gpt-oss": _gpt_oss}
+def _deepseek2(file: _File) -> None:
+    """Multi-head latent attention, no experts."""
+    s, w = file.shape, file.writer
+    for key, value in {"leading_dense_block_count": s.n_layer, "expert_shared_count": 0}.items():
+        w.add_uint32(f"deepseek2.{key}", value)
+    w.add_uint32("deepseek2.expert_feed_forward_length", s.n_ff)
+    file.matrix("output.weight", s.n_vocab, s.n_embd)
+    for il in range(s.n_layer):
+        file.constant(f"blk.{il}.attn_norm.weight", s.n_embd)
+        _latent_attention(file, il, s.n_embd)
+        file.constant(f"blk.{il}.ffn_norm.weight", s.n_embd)
+        file.mlp(il, s.n_ff)
+
+
+_ARCHS = {"llama": _llama, "qwen35": _qwen35, "gpt-oss": _gpt_oss, "deepseek2": _deepseek2}
 
 
 HEADS = ("eagle3", "p-eagle", "mla")
@@ -338,7 +356,7 @@ def write_head(path: Path, shape: Shape, ftype: str, kind: str = "eagle3") -> No
     file.constant("blk.0.ffn_norm.weight", shape.n_embd)
     file.mlp(0, shape.n_ff_dft)
     if kind == "mla":
-        _latent_attention(file)
+        _latent_attention(file, 0, 2 * shape.n_embd)
     else:
         file.attention(0, 2 * shape.n_embd)
     if kind == "p-eagle":
@@ -363,19 +381,19 @@ _LATENT = {
 }
 
 
-def _latent_attention(file: _File) -> None:
-    """Plan multi-head latent attention, with as many heads as the shape has."""
-    s, sizes = file.shape, {key.rpartition(".")[2]: n for key, n in _LATENT.items()}
+def _latent_attention(file: _File, il: int, n_inp: int) -> None:
+    """Plan a layer's multi-head latent attention, with inputs of width n_inp and as many heads as the shape has."""
+    s, sizes, blk = file.shape, {key.rpartition(".")[2]: n for key, n in _LATENT.items()}, f"blk.{il}"
     kv_lora, q_lora, n_rot = sizes["kv_lora_rank"], sizes["q_lora_rank"], sizes["dimension_count"]
     n_value, n_nope = sizes["value_length_mla"], sizes["key_length_mla"] - n_rot
-    file.constant("blk.0.attn_q_a_norm.weight", q_lora)
-    file.constant("blk.0.attn_kv_a_norm.weight", kv_lora)
-    file.matrix("blk.0.attn_q_a.weight", q_lora, 2 * s.n_embd)
-    file.matrix("blk.0.attn_q_b.weight", s.n_head * (n_nope + n_rot), q_lora)
-    file.matrix("blk.0.attn_kv_a_mqa.weight", kv_lora + n_rot, 2 * s.n_embd)
-    file.matrix("blk.0.attn_k_b.weight", s.n_head, kv_lora, n_nope)
-    file.matrix("blk.0.attn_v_b.weight", s.n_head, n_value, kv_lora)
-    file.matrix("blk.0.attn_output.weight", s.n_embd, s.n_head * n_value)
+    file.constant(f"{blk}.attn_q_a_norm.weight", q_lora)
+    file.constant(f"{blk}.attn_kv_a_norm.weight", kv_lora)
+    file.matrix(f"{blk}.attn_q_a.weight", q_lora, n_inp)
+    file.matrix(f"{blk}.attn_q_b.weight", s.n_head * (n_nope + n_rot), q_lora)
+    file.matrix(f"{blk}.attn_kv_a_mqa.weight", kv_lora + n_rot, n_inp)
+    file.matrix(f"{blk}.attn_k_b.weight", s.n_head, kv_lora, n_nope)
+    file.matrix(f"{blk}.attn_v_b.weight", s.n_head, n_value, kv_lora)
+    file.matrix(f"{blk}.attn_output.weight", s.n_embd, s.n_head * n_value)
 
 
 def random_pair(folder: Path, shape: str = "1B", ftype: str = "Q4_0", head_type: str = "Q8_0") -> tuple[Path, Path]:

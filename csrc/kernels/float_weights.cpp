@@ -1,4 +1,5 @@
-// F16, BF16 and F32, times rows that stay float32: four channels by up to three rows at a time.
+// F16, BF16 and F32, times rows that stay float32: four channels by up to three rows at a time. Where rows do not stay
+// in a core's cache, some inputs at a time: sums of eight lanes go on where they ended.
 #include "kernels/avx2.h"
 #include "kernels/float_weights_avx512.h"
 #include "kernels/formats.h"
@@ -69,27 +70,45 @@ struct bf16 {
     }
 };
 
+constexpr int64_t K_BLOCK    = 1024;      // inputs that are multiplied at a time, if rows do not stay in a core's cache
+constexpr size_t  N_BYTES_L2 = 256 << 10; // of it, for rows
+constexpr int64_t N_ROWS     = 32;        // of a block
+constexpr int64_t N_CHANNELS = 64;        // of it
+
+// Channels and rows of a product, as whole matrices have them.
+struct tile {
+    const uint8_t * weights; // of the first channel
+    int64_t         k;
+    const uint8_t * rows;
+    int64_t         begin, end; // inputs
+    __m256 *        sums;       // of inputs before and after: [channel][N_ROWS]
+    float *         out;
+    int64_t         ldo;
+};
+
 // prefetches: whether the next channels' weights are asked for: those of several are more places than the processor
 // foresees by itself
 template <class format, int n_channels, int n_rows, bool prefetches>
-AVX2 void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows, float * out, int64_t ldo) {
-    const size_t row_bytes = row_size(k);
+AVX2 void compute_tile(const tile & t) {
+    const size_t row_bytes = row_size(t.k);
     __m256       sums[n_channels][n_rows];
-    for (auto & channel : sums) {
-        std::fill(channel, channel + n_rows, _mm256_setzero_ps());
+    for (int c = 0; c < n_channels; ++c) {
+        for (int r = 0; r < n_rows; ++r) {
+            sums[c][r] = t.begin > 0 ? t.sums[c * N_ROWS + r] : _mm256_setzero_ps();
+        }
     }
-    for (int64_t i = 0; i < k; i += format::n_inputs) {
+    for (int64_t i = t.begin; i < t.end; i += format::n_inputs) {
         for (int c = 0; prefetches && i * format::n_bytes % 64 == 0 && c < n_channels; ++c) {
-            _mm_prefetch(reinterpret_cast<const char *>(weights + format::n_bytes * ((c + n_channels) * k + i)),
+            _mm_prefetch(reinterpret_cast<const char *>(t.weights + format::n_bytes * ((c + n_channels) * t.k + i)),
                          _MM_HINT_T0);
         }
         for (int v = 0; v < format::n_vectors; ++v) {
             __m256 y[n_rows];
             for (int r = 0; r < n_rows; ++r) {
-                y[r] = _mm256_loadu_ps(reinterpret_cast<const float *>(rows + r * row_bytes) + i + 8 * v);
+                y[r] = _mm256_loadu_ps(reinterpret_cast<const float *>(t.rows + r * row_bytes) + i + 8 * v);
             }
             for (int c = 0; c < n_channels; ++c) {
-                const __m256 w = format::unpack(weights + format::n_bytes * (c * k + i), v);
+                const __m256 w = format::unpack(t.weights + format::n_bytes * (c * t.k + i), v);
                 for (int r = 0; r < n_rows; ++r) {
                     sums[c][r] = _mm256_fmadd_ps(w, y[r], sums[c][r]);
                 }
@@ -98,7 +117,11 @@ AVX2 void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows,
     }
     for (int c = 0; c < n_channels; ++c) {
         for (int r = 0; r < n_rows; ++r) {
-            out[r * ldo + c] = sum(sums[c][r]);
+            if (t.end < t.k) {
+                t.sums[c * N_ROWS + r] = sums[c][r];
+            } else {
+                t.out[r * t.ldo + c] = sum(sums[c][r]);
+            }
         }
     }
 }
@@ -110,28 +133,41 @@ constexpr auto tile_of(int n_rows) {
                          : compute_tile<format, n_channels, 1, prefetches>;
 }
 
+// channels of a tile times all of a block's rows
 template <class format, int n_channels>
-void compute_channels(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, float * out,
-                      int64_t ldo) {
+void compute_channels(tile t, int64_t n_rows) {
     for (bool is_first = true; n_rows > 0; is_first = false) {
-        const int  n    = n_rows >= 5 || n_rows == 3 ? 3 : n_rows >= 2 ? 2 : 1; // four are two and two
-        const auto tile = is_first ? tile_of<format, n_channels, true>(n) : tile_of<format, n_channels, false>(n);
-        tile(weights, k, rows, out, ldo);
-        rows += n * row_size(k);
-        out += n * ldo;
+        const int n = n_rows >= 5 || n_rows == 3 ? 3 : n_rows >= 2 ? 2 : 1; // four are two and two
+        (is_first ? tile_of<format, n_channels, true>(n) : tile_of<format, n_channels, false>(n))(t);
+        t.rows += n * row_size(t.k);
+        t.sums += n;
+        t.out += n * t.ldo;
         n_rows -= n;
     }
 }
 
 template <class format>
-void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
-             float * out, int64_t ldo) {
-    int64_t c = first;
-    for (; c + 4 <= last; c += 4) {
-        compute_channels<format, 4>(weights + format::n_bytes * c * k, k, rows, n_rows, out + c, ldo);
-    }
-    for (; c < last; ++c) {
-        compute_channels<format, 1>(weights + format::n_bytes * c * k, k, rows, n_rows, out + c, ldo);
+AVX2 void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
+                  float * out, int64_t ldo) {
+    const size_t  row_bytes = row_size(k);
+    const int64_t n_inputs  = n_rows * row_bytes <= N_BYTES_L2 ? k : K_BLOCK;
+    __m256        sums[N_CHANNELS * N_ROWS];
+    for (int64_t r = 0; r < n_rows; r += N_ROWS) {
+        for (int64_t begin_c = first; begin_c < last; begin_c += N_CHANNELS) {
+            const int64_t end_c = std::min(begin_c + N_CHANNELS, last);
+            for (int64_t begin = 0; begin < k; begin += n_inputs) {
+                tile t = { nullptr, k, rows + r * row_bytes, begin, std::min(begin + n_inputs, k), sums, nullptr, ldo };
+                for (int64_t c = begin_c; c < end_c;) {
+                    t.weights           = weights + format::n_bytes * c * k;
+                    t.sums              = sums + (c - begin_c) * N_ROWS;
+                    t.out               = out + r * ldo + c;
+                    const bool is_whole = end_c - c >= 4;
+                    is_whole ? compute_channels<format, 4>(t, std::min(N_ROWS, n_rows - r))
+                             : compute_channels<format, 1>(t, std::min(N_ROWS, n_rows - r));
+                    c += is_whole ? 4 : 1;
+                }
+            }
+        }
     }
 }
 
@@ -166,7 +202,7 @@ constexpr const char * INSTRUCTION_SET = "/neon";
 template <class format>
 std::vector<kernel> float_kernels(const std::string & name, ggml_type type, std::vector<kernel> kernels = {}) {
     kernels.push_back({ name + INSTRUCTION_SET, type, layout::mapped, 1, format::n_inputs, 0, is_supported, row_size,
-                        format::quantize, compute<format> });
+                        format::quantize, compute<format>, K_BLOCK });
     return kernels;
 }
 

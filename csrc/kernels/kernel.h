@@ -41,6 +41,8 @@ struct kernel {
     // a group takes n_channels * ggml_row_size(type, k) bytes.
     void (*compute)(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo);
+
+    int64_t k_block = INT64_MAX; // of longer rows it multiplies so many inputs at a time
 };
 
 // all that were compiled, the fastest of a format first

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t N_ROWS     = 32; // of more rows, these are multiplied at a time, so that they stay in a core's cache
 constexpr size_t  N_BYTES    = 1 << 17; // with about so many bytes of weights
+constexpr size_t  N_BYTES_L3 = 4 << 20; // of rows, which stay in the cache that cores share
 constexpr int64_t N_OUT      = 256;     // or so many channels, a multiple of
 constexpr int64_t N_CHANNELS = 8;       // that kernels compute together, at most
 
@@ -167,7 +168,7 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
 }
 
 int64_t product::n_groups_together(int64_t k) const {
-    const size_t  group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, k);
+    const size_t  group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, std::min(k, kernel_.k_block));
     const int64_t n_fit       = std::min<int64_t>(N_BYTES / group_bytes, N_OUT / kernel_.n_channels);
     const int64_t n_multiple  = N_CHANNELS / kernel_.n_channels;
     return std::max<int64_t>(1, (n_fit + n_multiple / 2) / n_multiple) * n_multiple;
@@ -179,10 +180,14 @@ void product::compute_groups(const ggml_tensor * w, const char * matrix, const u
     const size_t  row_bytes    = kernel_.row_size(k);
     const auto *  weights      = reinterpret_cast<const uint8_t *>(matrix);
     const int64_t n_groups_max = n_rows <= N_ROWS ? std::max<int64_t>(1, last - first) : n_groups_together(k);
-    for (int64_t group = first; group < last; group += n_groups_max) {
-        for (int64_t r = 0; r < n_rows; r += N_ROWS) {
-            kernel_.compute(weights, k, rows + r * row_bytes, std::min(N_ROWS, n_rows - r), group,
-                            std::min(group + n_groups_max, last), out + r * ldo, ldo);
+    const int64_t n_near       = std::max<int64_t>(1, N_BYTES_L3 / (N_ROWS * row_bytes)) * N_ROWS;
+    for (int64_t begin = 0; begin < n_rows; begin += n_near) {
+        const int64_t end = std::min(begin + n_near, n_rows);
+        for (int64_t group = first; group < last; group += n_groups_max) {
+            for (int64_t r = begin; r < end; r += N_ROWS) {
+                kernel_.compute(weights, k, rows + r * row_bytes, std::min(N_ROWS, end - r), group,
+                                std::min(group + n_groups_max, last), out + r * ldo, ldo);
+            }
         }
     }
 }

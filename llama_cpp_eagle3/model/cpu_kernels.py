@@ -2,7 +2,8 @@
 
 The sides sum in different orders, so the text depends on which one computes. A kernel is therefore measured once per
 machine, and what was decided is kept for every process, whatever its model and its number of threads. If other programs
-disturbed it, nothing is decided: ours compute, prompts too, and the next process measures again.
+disturbed it, nothing is decided: ours compute, prompts too but for `_PROMPTS_OF_GGML`, and the next process measures
+again.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ Times = Mapping[int, tuple[float, float]]
 
 _WEIGHTS = {1: 4, 2: 1, 4: 2, 8: 2, 16: 1}
 """[rows]: how much they count. Text without a draft comes in passes of one row, drafts take two to sixteen."""
-_N_ROWS_PROMPT = 128
+_N_ROWS_PROMPTS = (128, 512)
+"""A chunk beside others, and llama.cpp's n_ubatch. The second is left out where the time does not suffice."""
+_PROMPTS_OF_GGML = ("f16/avx2",)
+"""Kernels that were slower at prompts than ggml's, of all that there are with AVX2: on an AMD EPYC (Zen 3), 2026-11-27,
+by CPU time (benchmarks/README.md, "Prompts by format")."""
 _N_VALUES_MIN = 1 << 22  # of fewer weights it is not the reading that takes time
-_FORMAT = 2
+_FORMAT = 3
 
 
 def decide(times: Times) -> int:
@@ -44,8 +49,8 @@ def decide(times: Times) -> int:
     known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
     if sum(w * times[n][0] / times[n][1] for n, w in known.items()) > sum(known.values()):
         return 0
-    ours, ggml = times.get(_N_ROWS_PROMPT, (0.0, 1.0))
-    return _N_ROWS_ANY if ours <= ggml else N_ROWS_MAX
+    prompts = [times[n] for n in _N_ROWS_PROMPTS if n in times]
+    return _N_ROWS_ANY if all(ours <= ggml for ours, ggml in prompts) else N_ROWS_MAX
 
 
 def fastest(names: Sequence[str]) -> list[str]:
@@ -97,7 +102,7 @@ class KernelChoice:
             if _can_keep():
                 why = "again, since the machine was busy" if all(known[name] for name in missing) else "once"
                 log(f"measuring CPU kernels, {why}: {', '.join(missing)}")
-                sizes = [*_WEIGHTS, _N_ROWS_PROMPT]
+                sizes = [*_WEIGHTS, *_N_ROWS_PROMPTS]
                 for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
                     _keep(name, times)
             else:
@@ -105,13 +110,15 @@ class KernelChoice:
         for name in wanted:
             # what is kept, not what was measured here: another process may have been first
             kept = _load(name)
-            if kept is None:
-                self._unmeasured[name] = f"what is measured cannot be kept in {_folder()}"
-            elif is_doubtful(kept):
-                self._unmeasured[name] = "the machine was busy: the next start measures it again"
-            else:
+            if kept is not None and not is_doubtful(kept):
                 self.times[name] = kept
                 self._limits[name] = decide(kept)
+                continue
+            cannot = f"what is measured cannot be kept in {_folder()}"
+            busy = "the machine was busy: the next start measures it again"
+            self._unmeasured[name] = cannot if kept is None else busy
+            if name in _PROMPTS_OF_GGML:
+                self._limits[name] = N_ROWS_MAX
         return {name: limit for name, limit in self._limits.items() if limit}
 
     def describe(self, name: str) -> str:

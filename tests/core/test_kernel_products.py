@@ -77,6 +77,19 @@ class TestMatrix:
                     assert_about(expected, ggml.reshape(expected.shape), tolerance)
                 assert_about(expected, flat @ weights.values[0].T, tolerance)
 
+    def test_long_rows(self, kernel: str) -> None:
+        """More than a core's cache holds, and than all cores share of floats: they are multiplied in parts."""
+        rng = np.random.default_rng(5)
+        n_inputs = _core.cpu_kernel_format(kernel)[3]
+        with closing(make(rng, kernel, 9216 // n_inputs + 1, 70 // _core.cpu_kernel_format(kernel)[2] + 1)) as weights:
+            x = rows(rng, 130, weights.shape[0])
+            with closing(kernels_for(weights, {kernel: 1000})):
+                found = multiply(weights, x, 2).reshape(130, -1)
+            expected = np.stack([by_kernel(kernel, weights, 0, row) for row in x])
+            np.testing.assert_array_equal(found, expected)
+            flat = x.astype(np.float64)
+            assert_about(expected, flat @ weights.values[0].T, noise(flat, weights.values[0]))
+
     def test_more_rows_than_allowed_are_those_of_ggml(self, kernel: str) -> None:
         rng = np.random.default_rng(2)
         with closing(make(rng, kernel, 3, 4)) as weights:

@@ -18,7 +18,7 @@ from random_model import Shape, write_target
 
 KERNEL = next((name for name in _core.cpu_kernel_names() if name.startswith("q4_0x8/")), "")
 needs_kernel = pytest.mark.skipif(not KERNEL, reason="no kernel for this processor")
-SIZES = (1, 2, 4, 8, 16, 128)
+SIZES = (1, 2, 4, 8, 16, 128, 512)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,8 @@ SIZES = (1, 2, 4, 8, 16, 128)
         ({n: (3.0, 1.0) if n == 1 else (0.9, 1.0) for n in SIZES}, 0),
         # prompts are ggml's from where it is faster
         ({n: (1.0, 2.0) if n <= 16 else (2.0, 1.0) for n in SIZES}, 64),
+        ({n: (1.0, 2.0) if n <= 128 else (2.0, 1.0) for n in SIZES}, 64),
+        (dict.fromkeys(SIZES[:-1], (1.0, 2.0)), 1 << 30),
         # there was no time for more
         ({1: (1.0, 2.0), 2: (1.0, 2.0)}, 1 << 30),
     ],
@@ -143,6 +145,20 @@ def test_a_busy_machine_does_not_decide(
             assert f"ggml's own instead of {KERNEL} (0.50 times as fast as ggml's)" in llm.loaded.where
     with pytest.raises(StopIteration):
         next(found)
+
+
+@needs_kernel
+@pytest.mark.parametrize(("slower", "n_rows_max"), [((KERNEL,), 64), ((), 1 << 30)])
+def test_prompts_of_what_a_busy_machine_did_not_measure(
+    target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, slower: tuple[str, ...], n_rows_max: int
+) -> None:
+    """They are ggml's where it was faster elsewhere."""
+    monkeypatch.setattr(cpu_kernels, "_PROMPTS_OF_GGML", slower)
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: dict.fromkeys(SIZES[:4], (1.0, 0.5))})
+    with closing(load(target, cpu_kernels="off")) as llm:
+        matrices = _core.model_matrices(llm.model_address)
+        assert KernelChoice("auto").limits(matrices, 2, print)[KERNEL] == n_rows_max
+        assert KernelChoice("on").limits(matrices, 2, print)[KERNEL] == 1 << 30
 
 
 @needs_kernel
