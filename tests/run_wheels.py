@@ -21,17 +21,18 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 import debian
+import llama_build
 from debian import CannotBeHad
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
-VERSION = (ROOT / "vendor" / "llama_cpp_python_version").read_text().strip()
 
 PYTHON, RELEASE = "3.11", "bookworm"
 """Of Debian, whose headers are taken, and the release that has it."""
 ZIG = "0.17.0"
 CROSS = "aarch64-linux-gnu"
+WINDOWS = "x86_64-windows-gnu"
 MODULES = ("_core", "_chat")
 LIBRARIES = {
     "linux-x86_64": {"libllama.so.0", "libggml.so.0", "libggml-base.so.0"},
@@ -107,7 +108,7 @@ def make_wheel(name: str, environment: dict[str, str], defines: list[str]) -> li
     """A wheel by pip, in dist; returns its modules."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     command += ["--wheel-dir", str(DIST), "-C", f"build-dir={BUILD / name}"]
-    for define in (f"LLAMA_CPP_SOURCE_DIR={llama_sources()}", *defines):
+    for define in (f"LLAMA_CPP_SOURCE_DIR={llama_build.fetch(BUILD / 'llama.cpp')}", *defines):
         command += ["-C", f"cmake.define.{define}"]
     subprocess.run([*command, str(ROOT)], env=os.environ | environment, check=True)
     wheel = newest_wheel(name)
@@ -145,15 +146,30 @@ def link_windows() -> list[Path]:
     definitions.write_text(python_exports(include))
     dlltool = [zig(), "dlltool", "-m", "i386:x86-64", "-d", str(definitions), "-l", str(library)]
     subprocess.run(dlltool, check=True)
+    make_libdl()
     defines = {
         "CMAKE_SYSTEM_NAME": "Windows",
+        "CMAKE_MODULE_LINKER_FLAGS": f"-L{BUILD}",
         "CMAKE_SYSTEM_PROCESSOR": "AMD64",
         "CMAKE_RC_COMPILER": str(wrapper("rc", ["rc"])),
         "Python_INCLUDE_DIR": str(include),
         "Python_LIBRARY": str(library),
         "PYTHON_MODULE_EXTENSION": f".cp{PYTHON.replace('.', '')}-win_amd64.pyd",
     }
-    return link("windows-x86_64", "x86_64-windows-gnu", defines)
+    return link("windows-x86_64", WINDOWS, defines)
+
+
+def make_libdl() -> None:
+    """A stand-in for the library of that name, which CMake asks for as the Python that runs it was linked with it.
+
+    It has what a compiler's own library tells of the processor, and zig's does not.
+    """
+    source, archive = BUILD / "processor.c", BUILD / "libdl.a"
+    source.write_text("unsigned __cpu_model[4], __cpu_features2[3];\n")
+    object_ = source.with_suffix(".obj")
+    subprocess.run([zig(), "cc", "-target", WINDOWS, "-O2", "-c", str(source), "-o", str(object_)], check=True)
+    archive.unlink(missing_ok=True)
+    subprocess.run([zig(), "ar", "rcs", str(archive), str(object_)], check=True)
 
 
 def link(name: str, target: str, defines: dict[str, str]) -> list[Path]:
@@ -163,13 +179,14 @@ def link(name: str, target: str, defines: dict[str, str]) -> list[Path]:
     ).stdout.strip()
     defines = {
         "CMAKE_BUILD_TYPE": "Release",
-        "CMAKE_CXX_FLAGS_RELEASE": "-O1 -DNDEBUG",  # what is not run need not be fast
-        # -O2 also where CMake tries the compiler: zig makes its C++ library anew for each kind of build
+        # What is not run need not be fast. For zig it stays -O2, also where CMake tries the compiler: it makes its C++
+        # library anew for each kind of build
+        "CMAKE_CXX_FLAGS_RELEASE": "-Xclang -O0 -DNDEBUG",
         "CMAKE_C_COMPILER": str(wrapper(f"{name}-cc", ["cc", "-target", target, "-O2"])),
         "CMAKE_CXX_COMPILER": str(wrapper(f"{name}-c++", ["c++", "-target", target, "-O2"])),
         "CMAKE_AR": str(wrapper("ar", ["ar"])),
         "CMAKE_RANLIB": str(wrapper("ranlib", ["ranlib"])),
-        "LLAMA_CPP_SOURCE_DIR": str(llama_sources()),
+        "LLAMA_CPP_SOURCE_DIR": str(llama_build.fetch(BUILD / "llama.cpp")),
         "Python_EXECUTABLE": sys.executable,
         "pybind11_DIR": pybind11,
         **defines,
@@ -178,7 +195,7 @@ def link(name: str, target: str, defines: dict[str, str]) -> list[Path]:
     flags = [f"-D{key}={value}" for key, value in defines.items()]
     folder = BUILD / name
     subprocess.run([*cmake, "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", "-Wno-dev", *flags], check=True)
-    subprocess.run([*cmake, "--build", str(folder)], check=True)
+    subprocess.run([*cmake, "--build", str(folder), "--", "-k", "0"], check=True)  # all that fails has a name
     return sorted(folder / f"{module}{defines['PYTHON_MODULE_EXTENSION']}" for module in MODULES)
 
 
@@ -220,15 +237,6 @@ def require_python() -> None:
     """pip makes wheels for the Python that runs it."""
     if sys.version_info[:2] != tuple(map(int, PYTHON.split("."))):
         raise CannotBeHad(f"this is not Python {PYTHON}, whose headers Debian {RELEASE} has")
-
-
-def llama_sources() -> Path:
-    """llama.cpp as the pinned llama-cpp-python has it, which pip fetches."""
-    command = [sys.executable, str(ROOT / "cmake" / "llama_sources.py"), VERSION, str(BUILD / "llama.cpp")]
-    fetched = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if fetched.returncode:
-        raise CannotBeHad("llama.cpp's sources cannot be fetched, see above")
-    return Path(fetched.stdout.strip().splitlines()[-1])
 
 
 def python_source() -> Path:
