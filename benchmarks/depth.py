@@ -247,7 +247,7 @@ def tell_passes(llm: llama_cpp.Llama, args: argparse.Namespace, path: str, varia
                 )  # fmt: skip
                 data[f"{kv}, flash attention {flash}, after {depth}, {n} rows"] = times | {"floor_of_growth": floor}
                 for side in reversed(SIDES) if depth > first else ():
-                    name = f"{n} rows, {kv}, flash attention {flash}, {side}"
+                    name = f"{n} rows {kv} flash {flash}, {side}"
                     curves.setdefault(name, []).append((depth, growth[side] / floor))
     header = ["K/V", "flash attention", "depth", "rows", "ggml, ms", "ours, ms", "ggml / ours",
               "growth: ggml", "ours", "floor"]  # fmt: skip

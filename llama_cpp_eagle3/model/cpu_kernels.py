@@ -49,8 +49,8 @@ def decide(times: Times) -> int:
     known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
     if sum(w * times[n][0] / times[n][1] for n, w in known.items()) > sum(known.values()):
         return 0
-    prompts = [times[n] for n in _N_ROWS_PROMPTS if n in times]
-    return _N_ROWS_ANY if all(ours <= ggml for ours, ggml in prompts) else N_ROWS_MAX
+    prompts = [times[n][0] / times[n][1] for n in _N_ROWS_PROMPTS if n in times]
+    return _N_ROWS_ANY if sum(prompts) <= len(prompts) else N_ROWS_MAX
 
 
 def fastest(names: Sequence[str]) -> list[str]:
