@@ -128,7 +128,12 @@ def newest_wheel(name: str) -> Path:
 
 def link_macos() -> list[Path]:
     """The modules for macOS, with Linux's pyconfig.h of the same kind of processor: macOS' is made on macOS."""
+    options = BUILD / "macos.cmake"
+    BUILD.mkdir(parents=True, exist_ok=True)
+    # zig's linker crashes where a bundle is asked for, which Python loads as it does a library
+    options.write_text('set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS "-dynamiclib")\n')
     defines = {
+        "CMAKE_PROJECT_INCLUDE": str(options),
         "CMAKE_SYSTEM_NAME": "Darwin",
         "CMAKE_SYSTEM_PROCESSOR": "arm64",
         "CMAKE_INSTALL_NAME_TOOL": shutil.which("true") or "true",  # nothing is installed
