@@ -178,7 +178,8 @@ def measure_prompts(llm: llama_cpp.Llama, args: argparse.Namespace, kv: str) -> 
 
 def tell_prompts(llm: llama_cpp.Llama, args: argparse.Namespace, path: str) -> None:
     """Print a table of whole prompts."""
-    rows, data = [], {}
+    rows: list[list[object]] = []
+    data: dict[str, object] = {}
     for kv in args.kv:
         for n, seconds in measure_prompts(llm, args, kv).items():
             ours = seconds.pop("ours")
@@ -232,7 +233,8 @@ def tell_passes(llm: llama_cpp.Llama, args: argparse.Namespace, path: str, varia
     bandwidth, rate = read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
     of_cell = cell(llm)
     first = min(args.depths)
-    rows, data = [], {}
+    rows: list[list[object]] = []
+    data: dict[str, object] = {}
     curves: dict[str, list[tuple[float, float]]] = {}
     for kv in args.kv:
         for flash in args.flash:
@@ -257,8 +259,8 @@ def tell_passes(llm: llama_cpp.Llama, args: argparse.Namespace, path: str, varia
     )
     common.finish(args, common.Section("depth", "Passes by depth", text, data, variant), [path])
     if args.publish:
-        path = common.HERE / "results" / f"{variant}.svg"
-        plot_curves(path, curves, "tokens before the pass", f"growth after {first} tokens, over its floor")
+        drawn = common.HERE / "results" / f"{variant}.svg"
+        plot_curves(drawn, curves, "tokens before the pass", f"growth after {first} tokens, over its floor")
 
 
 def main() -> None:
