@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from loading import cheap_rows
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 30, "temperature": 0.0}
@@ -58,3 +59,17 @@ def test_why_there_are_none(tiny_target: Any) -> None:
         assert props["enabled"] is False
         assert "-md" in props["reason"]
         assert "draft_n" not in running.ask("/completion", BODY)["timings"]
+
+
+def test_what_each_source_has_brought(tiny_target: Any, tiny_head: Any) -> None:
+    """/props has it of each source with auto, and why it is not asked more often."""
+    with Running(tiny_target, tiny_head, draft="auto", draft_n_max=None) as running:
+        cheap_rows(running.server.llm)
+        for _ in range(2):
+            running.ask("/completion", BODY | {"n_predict": 100})
+        found = running.client.get("/props").json()["speculative"]["by_source"]
+        assert found.keys() == {"eagle3", "ngram"}
+        for source in found.values():
+            assert source.keys() == {"steps", "seconds_saved", "reason"}
+        assert found["eagle3"]["steps"] > 0
+        assert found["eagle3"]["seconds_saved"] != 0.0
