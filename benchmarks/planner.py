@@ -40,7 +40,7 @@ SOURCES = HERE.parent / "csrc"
 RESULTS = HERE / "results" / "planner.json"
 
 _STEP_CONSTANTS = 5  # of five scenarios one is replayed for each constant: there are two runs for each
-_SKIPPED = {"n_max", "n_depth", "unlimited"}  # sizes of arrays, and what has no half
+_SKIPPED = {"n_max", "n_depth", "n_common", "n_knots"}  # sizes of arrays
 _FLOAT = re.compile(
     r"^(?P<static> +static )?constexpr (?P<type>float|int32_t) +(?P<name>\w+) *= (?P<value>[^;]+);", re.MULTILINE
 )

@@ -39,12 +39,6 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "gates_[static_cast<size_t>(n_seqs)].account_us >= t_us;",
         "(!on || gates_[static_cast<size_t>(n_seqs)].account_us >= t_us);",
     ),
-    (
-        "gate.limit",
-        "source.cpp",
-        "return g.is_new() ? g.account_us",
-        "return on && g.is_new() ? g.account_us",
-    ),
     ("rent_or_buy", "planner.cpp", "if (!s.is_dear() || std::all_of", "if (!on || !s.is_dear() || std::all_of"),
     (
         "account_of_prompts",

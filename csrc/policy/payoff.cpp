@@ -34,7 +34,7 @@ void payoff::set_step(int32_t n_seqs, int32_t n_rows_extra) {
     }
 }
 
-float payoff::best(const std::vector<float> & gains, bool goes_on, float t_most_us, int32_t & n_best) const {
+float payoff::best(const std::vector<float> & gains, bool goes_on, int32_t & n_best) const {
     const size_t unit   = params.uniform ? static_cast<size_t>(n_seqs_) : 1; // rows of each gain
     const size_t n      = std::min(gains.size(), (t_pass_.size() - 1) / unit);
     const auto   n_back = static_cast<size_t>(params.n_snapshots.value_or(0));
@@ -50,7 +50,7 @@ float payoff::best(const std::vector<float> & gains, bool goes_on, float t_most_
         }
         const size_t n_draft = (i + 1) * unit;
         const float  t       = t_pass_[n_draft];
-        const float  value   = t - t_pass_[0] > t_most_us ? 0.0f : gain - of_time(t - t_pass_[0]);
+        const float  value   = gain - of_time(t - t_pass_[0]);
         float        score   = value;
         if (goes_on) {
             const bool is_new = n_base_ + static_cast<int32_t>(n_draft) == 2 * target->n_last();

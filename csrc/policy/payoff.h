@@ -3,7 +3,6 @@
 #include "policy/cost_curve.h"
 #include "policy/request.h"
 
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -17,8 +16,6 @@ namespace eagle3 {
 // is worth 0.
 class payoff {
   public:
-    static constexpr float unlimited = std::numeric_limits<float>::infinity();
-
     // target: a pass over n rows.
     payoff(std::shared_ptr<cost_curve> target, const planner_params & params);
 
@@ -27,8 +24,8 @@ class payoff {
 
     // The most that verifying the best candidates is worth, and how many of them. gains: how likely each is accepted,
     // the best first; of uniform chains those of one depth together. goes_on: what is drafted will be there in the next
-    // step too (n-grams), so that a second is worth what this step gives. t_most_us: that its rows may take.
-    float best(const std::vector<float> & gains, bool goes_on, float t_most_us, int32_t & n_best) const;
+    // step too (n-grams), so that a second is worth what this step gives.
+    float best(const std::vector<float> & gains, bool goes_on, int32_t & n_best) const;
 
     // what so many microseconds are worth, in tokens
     float of_time(float t_us) const { return static_cast<float>(price_) * t_us; }

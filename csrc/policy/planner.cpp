@@ -3,6 +3,7 @@
 #include "error.h"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -14,6 +15,11 @@ constexpr int32_t n_trial      = 3;    // tokens of a trial: four rows are where
 constexpr int32_t n_idle_first = 128;  // steps before the first trial; then after twice as many
 constexpr int32_t n_idle_last  = 1024; // or so many: three rows more in 1,024 passes cost 0.3 %
 constexpr float   unverified   = 3.0f; // a draft of which nothing was worth verifying, and rightly so, counts so often
+
+double now_us() {
+    const auto t = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double, std::micro>(t).count();
+}
 
 const planner_params & checked(const planner_params & params) {
     if (params.n_max < 0 || params.n_nodes_max < 0 || params.n_leaves_max < 1 || params.top_k < 1 ||
@@ -37,7 +43,7 @@ planner::planner(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_dra
             format("planner: expected at most %zu drafters, found %zu", n_sources_max, drafters.size()));
     }
     for (priced_drafter & drafter : drafters) {
-        sources_.emplace_back(std::move(drafter), sources_.size(), drafters.size(), payoff_);
+        sources_.emplace_back(std::move(drafter), sources_.size(), payoff_);
     }
     stats.n_asked.resize(sources_.size());
     stats.unread_prompt.resize(sources_.size());
@@ -184,14 +190,7 @@ void planner::choose_source(int32_t n_rows_extra) {
 }
 
 float planner::best(int32_t & n_best) const {
-    const float t_most = step_.by == nullptr ? payoff::unlimited : limit() - step_.by->took.expected_us;
-    return payoff_.best(candidates_.gains(), candidates_.has_ngrams(), t_most, n_best);
-}
-
-// what a draft of the source may take; n-grams need no account, and a trial has its own price
-float planner::limit() const {
-    const bool has_none = candidates_.has_ngrams() || step_.is_trial;
-    return has_none ? payoff::unlimited : step_.by->limit_us(payoff_.n_seqs());
+    return payoff_.best(candidates_.gains(), candidates_.has_ngrams(), n_best);
 }
 
 // What chains of a source are expected to be worth before anything is drafted, if so many rows wait, and how long they
@@ -203,11 +202,10 @@ float planner::chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, 
     }
     const auto  n_seqs = static_cast<int32_t>(s.asked.size());
     const float t_paid = is_asked ? s.chain_us(n_rows, 1, n_seqs) : 0.0f;
-    const float t_most = is_asked ? limit() - t_paid : payoff::unlimited;
     const auto  cost   = [&](int32_t n) {
-        return s.chain_us(n_rows, n, n_seqs) - t_paid;
+        return payoff_.of_time(s.chain_us(n_rows, n, n_seqs) - t_paid);
     };
-    return s.best_ahead(tails, {}, 0, n_levels, !is_asked, cost, t_most, n_best);
+    return s.best_ahead(tails, {}, 0, n_levels, !is_asked, cost, n_best);
 }
 
 // What a source is expected to add to the n-grams beyond its time, if so many rows wait; negative if its time is worth
@@ -276,13 +274,12 @@ size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth, in
             const candidates::node & c = candidates_.at(level[tails.size()]);
             tails.push_back({ c.cum, std::min(candidates_.n_levels(c.seq_id), n_levels) });
         }
-        const float t_level = step_.by->level_us(static_cast<int32_t>(width));
-        const auto  cost    = [t_level](int32_t n_more) {
-            return static_cast<float>(n_more) * t_level;
+        const float cost_level = payoff_.of_time(step_.by->level_us(static_cast<int32_t>(width)));
+        const auto  cost       = [cost_level](int32_t n_more) {
+            return static_cast<float>(n_more) * cost_level;
         };
         const float value =
-            step_.by->best_ahead(tails, candidates_.gains(), depth, n_look_ahead, candidates_.has_ngrams(), cost,
-                                 limit() - step_.by->took.expected_us, n);
+            step_.by->best_ahead(tails, candidates_.gains(), depth, n_look_ahead, candidates_.has_ngrams(), cost, n);
         if (value > most) {
             most       = value;
             best_width = width;

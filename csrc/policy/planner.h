@@ -122,7 +122,6 @@ class planner {
     void       draft();
     size_t     next_width(const std::vector<int32_t> & level, int32_t depth, int32_t n_levels) const;
     float      best(int32_t & n_best) const;
-    float      limit() const;
     float      rival() const;
     void       publish();
 

@@ -33,14 +33,15 @@ void check(const draft_shape & shape, int32_t n_expand) {
     }
 }
 
-// Does a drafted node belong to a draft of this shape, if its parent does? first: of the siblings of the node before
-// it; then of its own.
-bool is_of(const draft_shape & shape, const std::vector<draft_node> & nodes, size_t i, bool has_confidence,
-           size_t & first) {
+// Does a drafted node belong to a draft of this shape, if its parent does?
+bool is_of(const draft_shape & shape, const std::vector<draft_node> & nodes, size_t i, bool has_confidence) {
     const auto is_sibling = [&nodes, i](size_t other) {
         return nodes[other].parent == nodes[i].parent && nodes[other].seq_id == nodes[i].seq_id;
     };
-    first     = is_sibling(first) ? first : i;
+    size_t first = i;
+    while (first > 0 && is_sibling(first - 1)) {
+        --first;
+    }
     float sum = 0.0f;
     for (size_t k = first; k < std::min(nodes.size(), first + n_top_llama) && is_sibling(k); ++k) {
         sum += nodes[k].p;
@@ -106,9 +107,8 @@ void policy::draft_fixed(const std::vector<draft_request> & requests) {
         n_steps = has_trees && !first_->is_parallel() ? 1 : std::min(n_steps, first_->n_unroll());
         first_->begin(seq_ids, ids_last, n_top, n_steps);
         const std::vector<draft_node> & nodes = first_->nodes();
-        size_t                          first = 0; // of siblings
         const auto                      keeps = [&](size_t i) {
-            return is_of(shapes[nodes[i].seq_id], nodes, i, first_->has_confidence(), first);
+            return is_of(shapes[nodes[i].seq_id], nodes, i, first_->has_confidence());
         };
         int32_t                                   depth   = first_->is_parallel() ? 1 : n_steps;
         const int32_t                             n_begun = depth - 1; // nodes of a chain that were expanded

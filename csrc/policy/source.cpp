@@ -9,43 +9,25 @@ namespace eagle3 {
 
 namespace {
 
-// What an account gets of all time: the share at first, and once that is so many tokens' time more than the later one,
-// the later one. It begins with a loan of what 47 tokens bring.
-constexpr float share_first = 0.03f;
-constexpr float share_time  = 0.01f;
-constexpr float n_grant     = 3.0f;
-constexpr float n_loan      = 1.4f;
-
-constexpr float   n_account = 48.0f;        // tokens' time in it at most: what a drafter that turns bad can waste
-constexpr float   n_debt    = 2.0f;         // first graphs: one draft that is lost puts off the next by no more
-constexpr int32_t n_ready   = 128;          // rows that wait and are not paid for before they are read
-constexpr float   rate_mean = 1.0f / 64.0f; // of forgetting, per step
-constexpr float   rate_row  = 0.25f;        // the same, per prompt
-
-} // namespace
+constexpr float   n_grant    = 3.0f;         // tokens' time that the accounts begin with
+constexpr float   n_account  = 48.0f;        // at most: what a drafter that turns bad can waste
+constexpr float   share_time = 0.01f;        // that is added
+constexpr float   n_debt     = 2.0f;         // first graphs: one draft that is lost puts off the next by no more
+constexpr int32_t n_ready    = 128;          // rows that wait and are not paid for before they are read
+constexpr float   rate_mean  = 1.0f / 64.0f; // of forgetting, per step
+constexpr float   rate_row   = 0.25f;        // the same, per prompt
 
 double now_us() {
     const auto t = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration<double, std::micro>(t).count();
 }
 
-bool source::gate::is_new() const {
-    return (share_first - share_time) * static_cast<float>(time_us) < n_grant * token_us;
-}
+} // namespace
 
-float source::gate::granted_us() const {
-    const auto t = static_cast<float>(time_us);
-    return is_new() ? std::max(n_loan * token_us, share_first * t) : n_grant * token_us + share_time * t;
-}
-
-source::source(priced_drafter priced, size_t index, size_t n_sources, const payoff & value) :
+source::source(priced_drafter priced, size_t index, const payoff & value) :
     drafter(priced.drafter), first(std::move(priced.begin)), step(std::move(priced.step)), index(index),
-    is_parallel(drafter->is_parallel()), saved_us(static_cast<size_t>(value.params.n_seq_max)), value_(value),
-    gates_(saved_us.size() + 1, gate{ value.target->at(1) / static_cast<float>(n_sources) }) {
-    for (gate & g : gates_) {
-        g.account_us = g.granted_us();
-    }
-}
+    is_parallel(drafter->is_parallel()), saved_us(static_cast<size_t>(value.params.n_seq_max)),
+    account_us(n_grant * value.target->at(1)), value_(value), gates_(saved_us.size() + 1, { account_us, true }) {}
 
 float source::chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const {
     const int32_t n_more = n_levels - 1;
@@ -128,8 +110,7 @@ void source::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
 }
 
 float source::best_ahead(std::vector<tail> tails, std::vector<float> gains, int32_t depth, int32_t n_ahead,
-                         bool goes_on, const std::function<float(int32_t)> & t_levels_us, float t_most_us,
-                         int32_t & n_best) const {
+                         bool goes_on, const std::function<float(int32_t)> & cost, int32_t & n_best) const {
     float most = 0.0f;
     n_best     = 0;
     for (int32_t ahead = 1; ahead <= n_ahead; ++ahead) {
@@ -152,8 +133,7 @@ float source::best_ahead(std::vector<tail> tails, std::vector<float> gains, int3
             gains[static_cast<size_t>(level) - 1] = std::max(gains[static_cast<size_t>(level) - 1], all);
         }
         int32_t     n     = 0;
-        const float t     = t_levels_us(ahead);
-        const float value = value_.best(gains, goes_on, t_most_us - t, n) - value_.of_time(t);
+        const float value = value_.best(gains, goes_on, n) - cost(ahead);
         if (value > most) {
             most   = value;
             n_best = ahead;
@@ -183,17 +163,11 @@ bool source::can_ask(int32_t n_seqs) const {
     return !asked.empty() && gates_[static_cast<size_t>(n_seqs)].account_us >= t_us;
 }
 
-float source::limit_us(int32_t n_seqs) const {
-    const gate & g = gates_[static_cast<size_t>(n_seqs)];
-    return g.is_new() ? g.account_us : payoff::unlimited;
-}
-
 void source::earn(int32_t n_seqs, double t_us) {
-    gate &      g      = gates_[static_cast<size_t>(n_seqs)];
-    const float before = g.granted_us();
-    g.time_us += t_us;
-    g.account_us = std::min(g.account_us + g.granted_us() - before, n_account * value_.target->at(1));
-    account_us += g.is_new() ? 0.0f : share_time * static_cast<float>(t_us);
+    const float share = share_time * static_cast<float>(t_us);
+    float &     us    = gates_[static_cast<size_t>(n_seqs)].account_us;
+    us                = std::min(us + share, n_account * value_.target->at(1));
+    account_us += share;
 }
 
 void source::gain(int32_t n_seqs, float value, double t_saved, float charge) {

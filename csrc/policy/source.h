@@ -11,8 +11,6 @@
 
 namespace eagle3 {
 
-double now_us(); // on our own clock
-
 // One that the planner may ask, which must be there whenever it drafts. begin: its first graph over n rows that wait,
 // with one level. step: a level of n nodes; of one that drafts all levels at once (P-EAGLE) its first graph over one
 // row that waits and n nodes after it.
@@ -23,10 +21,9 @@ struct priced_drafter {
 
 // One that drafts with weights, and what is known of it: its price, how often it is right and whether it pays.
 //
-// The gate is an account, in microseconds. It begins with a loan, gets a small share of all time and what drafts really
-// save, up to a limit, and pays what they cost. A source is asked while that covers its next draft: a good one in each
-// step, a useless one so rarely that its probes cost less than the share. While a source is new its share is larger,
-// and a draft costs no more than the account has: so no first answer loses more than that share.
+// The gate is an account, in microseconds. It begins with the time of a few tokens, gets a small share of all time and
+// what drafts really save, up to a limit, and pays what they cost. A source is asked while that covers its next draft:
+// a good one in each step, a useless one so rarely that its probes cost less than the share.
 //
 // A prompt that is dear to read is rented before it is bought: the source is not asked until what its drafts would have
 // saved in this text, by what is expected of it, has reached what reading takes. That is an expectation, so reading is
@@ -47,8 +44,7 @@ class source {
         double draft_us = 0.0, read_us = 0.0, own_us = 0.0;
     };
 
-    // n_sources: that share the loan
-    source(priced_drafter priced, size_t index, size_t n_sources, const payoff & value);
+    source(priced_drafter priced, size_t index, const payoff & value);
 
     // Microseconds of a chain of each sequence, if so many rows wait, and of a level of its own.
     float chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const;
@@ -59,10 +55,10 @@ class source {
     void expand(const std::vector<int32_t> & nodes, int32_t top_k);
 
     // The most that is expected of following these paths from `depth` on, beside candidates with these gains: one
-    // level, two, ... n_ahead, of its best tokens. t_levels_us: that so many levels take; t_most_us: that these and
-    // rows may take; goes_on: see payoff; n_best: how many levels that are.
+    // level, two, ... n_ahead, of its best tokens. cost: of so many levels; goes_on: see payoff; n_best: how many
+    // levels that are.
     float best_ahead(std::vector<tail> tails, std::vector<float> gains, int32_t depth, int32_t n_ahead, bool goes_on,
-                     const std::function<float(int32_t)> & t_levels_us, float t_most_us, int32_t & n_best) const;
+                     const std::function<float(int32_t)> & cost, int32_t & n_best) const;
 
     // Could it save time if it were always right?
     bool can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
@@ -85,9 +81,6 @@ class source {
     // Does the account cover the next draft?
     bool can_ask(int32_t n_seqs) const;
 
-    // What a draft may take, its rows too: while the source is new no more than there is in the account.
-    float limit_us(int32_t n_seqs) const;
-
     // tokens that its steps give beyond plain ones, while it is asked
     float worth(int32_t n_seqs) const { return is_open(n_seqs) ? worth_ : 0.0f; }
 
@@ -104,24 +97,19 @@ class source {
     const bool                        is_parallel;
 
     acceptance                 accepted;
-    std::vector<draft_request> asked;             // what it drafts for in this step, if it is asked
-    spent                      took;              // in this step
-    int64_t                    i_asked = -1;      // the last step in which it was asked
-    std::vector<float>         saved_us;          // [seq_id]: that its drafts would have saved in this text
-    float                      account_us = 0.0f; // that reading prompts may cost
-    double                     t_saved_us = 0.0;  // what its drafts have really saved; negative: cost
+    std::vector<draft_request> asked;            // what it drafts for in this step, if it is asked
+    spent                      took;             // in this step
+    int64_t                    i_asked = -1;     // the last step in which it was asked
+    std::vector<float>         saved_us;         // [seq_id]: that its drafts would have saved in this text
+    float                      account_us;       // that reading prompts may cost
+    double                     t_saved_us = 0.0; // what its drafts have really saved; negative: cost
 
   private:
     static constexpr int32_t n_rows_dear = 32; // that take longer to read than the target takes for a token
 
     struct gate {
-        float  token_us; // that a token takes, of those of the loan
-        double time_us    = 0.0;
-        float  account_us = 0.0f;
-        bool   is_open    = true;
-
-        bool  is_new() const;
-        float granted_us() const; // that it got of all time
+        float account_us;
+        bool  is_open;
     };
 
     template <typename F>

