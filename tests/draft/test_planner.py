@@ -438,6 +438,20 @@ def test_a_random_head_is_found_out_soon(target: str) -> None:
         assert run_auto(machine, planner, n_tokens) >= (1.0 - most) * run_plain(costs, n_tokens)
 
 
+@pytest.mark.parametrize(
+    ("target", "rate", "gain"),
+    [("Q4_0", 0.8, 1.35), ("Q4_0", 0.9, 1.5), ("Q8_0", 0.9, 1.15), ("F16", 0.8, 1.6), ("F16", 0.9, 2.0)],
+)
+def test_a_good_head_is_fast_in_the_first_answer(target: str, rate: float, gain: float) -> None:
+    """What a bad head may lose at first is not taken from a good one: one draft that is lost does not make it wait."""
+    costs = Costs(us(TARGETS[target]))
+    found = []
+    for seed in range(16):
+        machine = Machine(costs, Head.constant(rate), seed)
+        found.append(run_auto(machine, make_policy(machine, **CHAIN), 48, text=10**9))
+    assert np.mean(found) >= gain * run_plain(costs, 48)
+
+
 @pytest.mark.parametrize(("rate", "says"), [(0.9, 0.3), (0.8, 0.1), (0.95, 0.02)])
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_a_head_whose_probabilities_say_nothing(target: str, rate: float, says: float) -> None:
