@@ -2,6 +2,7 @@
 
 #include "llama-impl.h"
 #include "llama-vocab.h"
+#include "target/tokenizer.h"
 
 #include <cstdarg>
 #include <cstdio>
@@ -22,16 +23,7 @@ int32_t llama_vocab::tokenize(const char * text, int32_t text_len, llama_token *
 // good until the thread asks for another one
 const std::string & llama_vocab::token_to_piece(llama_token token) const {
     static thread_local std::string piece;
-    piece.resize(64);
-    const auto read = [&] {
-        return llama_token_to_piece(this, token, piece.data(), static_cast<int32_t>(piece.size()), 0, true);
-    };
-    int32_t n = read();
-    if (n < 0) {
-        piece.resize(static_cast<size_t>(-n));
-        n = read();
-    }
-    piece.resize(static_cast<size_t>(n));
+    piece = eagle3::token_to_piece(this, token, true);
     return piece;
 }
 
