@@ -7,19 +7,19 @@ namespace eagle3 {
 
 namespace {
 
-// Variances of the weights at the start: the larger, the more the first judgements change it.
+// Variances of the weights at the start: the larger one is, the more the first judgements change that weight.
 constexpr float prior_slope = 0.02f;
 constexpr float prior_best  = 2.0f; // heads trained with another loss give their best tokens 0.02
 constexpr float prior_depth = 0.25f;
 
 constexpr float step    = 2e-5f;  // what each judgement adds to the variances
-constexpr float p_least = 0.005f; // and 1 minus that: nothing is told apart beyond
+constexpr float p_least = 0.005f; // smaller p count as this, those above 1 - p_least as 1 - p_least
 
 float sigmoid(float x) {
     return 1.0f / (1.0f + std::exp(-x));
 }
 
-// rounding may leave p above 1, and a broken drafter gives none
+// p may be above 1 by rounding, and NaN from a broken drafter
 float logit(float p) {
     p = p > p_least ? std::min(p, 1.0f - p_least) : p_least;
     return std::log(p / (1.0f - p));

@@ -8,20 +8,20 @@ namespace eagle3 {
 
 // How likely the target accepts a drafted token: the drafter's own probability p of it, calibrated.
 //
-// logit(q) = slope * logit(p) + bias + depth[d], the bias for the best of a node's siblings alone: a drafter may give
-// all the same p, and have their order right. At first q is p. Each weight has a mean and a variance, which judgements
-// update as a Kalman filter does (diagonal, linearized): few of them make no jumps. Variances grow a little with each
-// judgement, so that old ones are forgotten.
+// logit(q) = slope * logit(p) + bias + depth[d]. Only the most probable of a node's siblings gets the bias: a drafter
+// may give all siblings the same p and still order them rightly. At first q is p. Each weight has a mean and a
+// variance, which a diagonal, linearized Kalman filter updates with every judgement, so that the first few cause no
+// jumps. Variances grow a little with each judgement, so that old judgements are forgotten.
 class acceptance {
   public:
     static constexpr float q_max = 0.995f; // nothing is certain: a child is always less likely than its parent
 
     acceptance();
 
-    // Probability that a node is accepted once its parent is. p: the drafter's; depth: 1, 2, ...
+    // The probability that a node is accepted once its parent is. p: the drafter's probability; depth: 1, 2, ...
     float at(float p, int32_t depth, bool is_best) const;
 
-    // a node whose parent was accepted was accepted, or not
+    // Tells whether a node was accepted whose parent was.
     void observe(float p, int32_t depth, bool is_best, bool accepted);
 
   private:
@@ -31,7 +31,7 @@ class acceptance {
         float mean, variance;
     };
 
-    // what a node's logit is the sum of: a weight, and what it is multiplied with
+    // A node's logit is the sum of weight * x over its terms.
     struct term {
         size_t index;
         float  x;

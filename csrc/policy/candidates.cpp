@@ -63,9 +63,9 @@ int32_t candidates::find(int32_t parent, llama_token token, llama_seq_id seq_id)
     return it == nodes_.end() ? -1 : static_cast<int32_t>(it - nodes_.begin());
 }
 
-// how likely the nodes from `first` on are, by what both say of them
+// Computes how likely the nodes from `first` on are accepted, and ranks them.
 void candidates::rate(size_t first, const acceptance * source) {
-    // more than these cannot be chosen, nor expanded
+    // no more than these can be chosen or expanded
     const size_t n_most = 2 * static_cast<size_t>(params_.n_nodes_max) + sequences_.size();
     const auto   is_new = [first](int32_t i) {
         return static_cast<size_t>(i) >= first;
@@ -88,7 +88,7 @@ void candidates::rate(size_t first, const acceptance * source) {
     choose();
 }
 
-// which may be verified together
+// Chooses, in the order of rank, the nodes that may be verified together.
 void candidates::choose() {
     chosen_.clear();
     gains_.clear();
@@ -98,7 +98,7 @@ void candidates::choose() {
     for (auto & [seq_id, s] : sequences_) {
         s.n_chosen = s.n_first = 0;
     }
-    int32_t       n_leaves     = 1; // the first one of each sequence is its own
+    int32_t       n_leaves     = 1; // each sequence's first leaf uses the sequence's own id and is not counted
     const int32_t n_leaves_max = params_.has_trees() ? params_.n_leaves_max : 1;
     for (const int32_t i : ranked_) {
         node &     n          = nodes_[static_cast<size_t>(i)];
@@ -116,7 +116,7 @@ void candidates::choose() {
         gains_.resize(std::max(gains_.size(), to + 1));
         gains_[to] += static_cast<float>(n.cum);
     }
-    for (const auto & [seq_id, s] : sequences_) { // shorter uniform chains are filled up, if they have room
+    for (const auto & [seq_id, s] : sequences_) { // publish() pads shorter uniform chains: all must have room
         gains_.resize(params_.uniform ? std::min(gains_.size(), static_cast<size_t>(s.n_room)) : gains_.size());
     }
 }
@@ -125,7 +125,7 @@ std::vector<int32_t> candidates::level(int32_t depth) const {
     const bool           is_chain = !params_.has_trees() || params_.n_leaves_max == 1;
     std::vector<int32_t> level;
     std::copy_if(ranked_.begin(), ranked_.end(), std::back_inserter(level), [&](int32_t i) {
-        const node & n = at(i); // of chains only the one that may be verified
+        const node & n = at(i); // a chain goes on only after the node that may be verified
         return n.in_source >= 0 && n.depth == depth && depth < n_levels(n.seq_id) && (!is_chain || n.n_children >= 0);
     });
     return level;
@@ -150,7 +150,7 @@ void candidates::publish(size_t n, std::vector<draft_tree> & drafts) {
         draft.sources.push_back((c.in_source >= 0 ? bit_ : 0) | (c.p_ngram > 0.0f ? draft_tree::by_ngram : 0));
     }
     for (draft_tree & draft : drafts) {
-        while (params_.uniform && draft.tokens.size() < n) { // a row that nobody believes in
+        while (params_.uniform && draft.tokens.size() < n) { // padding: no drafter proposed these tokens
             draft.parents.push_back(static_cast<int32_t>(draft.tokens.size()) - 1);
             draft.tokens.push_back(0);
             draft.probs.push_back(0.0f);

@@ -16,10 +16,10 @@ constexpr float prior_measured = 0.05f * 0.05f;
 constexpr float prior_guessed  = 0.4f * 0.4f;
 constexpr float step_drift     = 0.01f * 0.01f; // per timing: the drift forgets within about ten
 constexpr float step_n         = 0.003f * 0.003f;
-constexpr float surprise_max   = 0.5f;  // one timing says no more than this, whatever interrupted it
-constexpr float prior_per_pass = 0.03f; // of one row's time, for 1,000 tokens before it: a standard deviation
-constexpr float prior_per_row  = 0.03f; // 1.5B on two cores take 0.1; with more, noise of short texts counts as depth
-constexpr float far_below      = 0.5f;  // but nothing makes a pass faster than it is
+constexpr float surprise_max   = 0.5f;  // the deviation of one timing counts as this at most: it may be an interruption
+constexpr float prior_per_pass = 0.03f; // standard deviation, in times of one row per 1,000 tokens
+constexpr float prior_per_row  = 0.03f; // 1.5B on two cores takes 0.1; with more, noise in short texts counts as depth
+constexpr float far_below      = 0.5f;  // a pass that takes less than this share shows that the estimate is wrong
 
 } // namespace
 
@@ -54,7 +54,7 @@ cost_curve::cost_curve(const std::map<int32_t, double> & measured, depth_growth 
     growth_variance_ = { square(prior_per_pass), square(prior_per_row) };
 }
 
-// the largest n that was seen: what is between it and the last one, and above it, is guessed
+// Makes n the largest that was seen, and guesses the times between the last one and n, and above n.
 void cost_curve::set_last(int32_t n) {
     const float below = now_[n_last_];
     for (int32_t m = n_last_ + 1; m < n; ++m) {
@@ -78,7 +78,7 @@ void cost_curve::observe(int32_t n, double t_us) {
     }
     drift_variance_ += step_drift;
     variance_[n] += step_n;
-    // how much a pass is longer, as a share, if each of these is
+    // by what share the pass gets longer if one of these does
     const float of_base = base(n) / t, of_pass = depth_ / t, of_row = of_pass * static_cast<float>(n);
     const float total  = of_base * of_base * (drift_variance_ + variance_[n]) +
                          of_pass * of_pass * growth_variance_.per_pass + of_row * of_row * growth_variance_.per_row +
@@ -97,18 +97,18 @@ void cost_curve::observe(int32_t n, double t_us) {
     }
 }
 
-// it was measured, or guessed, while something else ran
+// The earlier time was guessed, or measured while something else ran.
 void cost_curve::observe_faster(int32_t n, float t_us) {
-    const float share = t_us / at(n); // depth is as uncertain
+    const float share = t_us / at(n); // the times of depth may be as wrong
     growth_.per_pass *= share;
     growth_.per_row *= share;
     if (n == 1) {
-        drift_ *= share; // nothing takes less than one row: all are that much faster
+        drift_ *= share; // no pass takes less than that of one row: all are faster by this share
         return;
     }
     now_[n] *= share;
     variance_[n] = prior_measured;
-    for (int32_t m = n + 1; m <= n_max; ++m) { // more rows take no longer than these and the rest
+    for (int32_t m = n + 1; m <= n_max; ++m) { // m rows take no longer than n and then m - n
         now_[m] = std::min(now_[m], now_[n] + now_[m - n]);
     }
     n_last_ = std::max(n_last_, n);
@@ -118,7 +118,7 @@ std::map<int32_t, double> cost_curve::corrected() const {
     std::map<int32_t, double> res = measured_;
     const auto [n_most, t_most]   = *measured_.rbegin();
     for (int32_t n = n_most + 1; n <= n_last_; ++n) {
-        if (variance_[n] < prior_guessed) { // what was seen on a busy machine is not kept
+        if (variance_[n] < prior_guessed) { // in proportion at most: the machine may have been busy
             res[n] = std::min(static_cast<double>(now_[n]), t_most * n / n_most);
         }
     }

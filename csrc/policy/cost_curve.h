@@ -6,48 +6,49 @@
 
 namespace eagle3 {
 
-// microseconds that 1,000 tokens before it add to a pass
+// The microseconds that each 1,000 tokens before the rows add to a pass.
 struct depth_growth {
     float per_pass = 0.0f, per_row = 0.0f;
 };
 
-// The experts that a model has, and that each row of a pass uses; 0: it is dense.
+// How many experts a model has and how many of them each row of a pass uses; 0: the model is dense.
 struct expert_count {
     int32_t n = 0, n_used = 0;
 };
 
-// Microseconds of one pass over n rows, for n = 1, 2, ...: a staircase, one value per n and no fit through them.
+// The microseconds of one pass over n rows, for n = 1, 2, ...: one value per n, as the times are a staircase that no
+// smooth curve fits.
 //
-// Between two measured n the larger of both values is taken, above the last one that was seen it grows in proportion:
-// upper estimates, so that nothing is chosen because of a guess. A mixture of experts takes the time to read those that
-// its rows use: n rows that choose k of E each use E (1 - (1 - k/E)^n) of them. Attention adds a time for each token
-// before the rows: one per pass (reading K and V) and one per row (computing).
+// Between two measured n the larger value of the two holds; above the last one that was seen, times grow in proportion
+// to n. Both are upper estimates, so that nothing is chosen because of a guess. For a mixture of experts times follow
+// the number of experts that are read: n rows that choose k of E each use E (1 - (1 - k/E)^n) of them. Attention adds a
+// time for each token before the rows, one per pass (reading K and V) and one per row (computing).
 //
-// Real timings refine all of it: a drift that all n share, since a busy machine slows everything down, a correction per
-// n, and both times of depth. They are scalar Kalman filters in the logarithm of a timing, which split what it says by
-// how uncertain each of them is. A timing far below what was measured stands at once: a busy machine makes passes
-// slower, nothing makes them faster.
+// Real timings correct four things: a drift that all n share, since a busy machine slows everything down, the value of
+// this n, and the two times of depth. Each is a scalar Kalman filter in the logarithm of a timing; a deviation is
+// divided among them by how uncertain each is. A timing far below the estimate is believed at once: a busy machine
+// makes passes slower, but nothing makes them faster.
 class cost_curve {
   public:
-    static constexpr int32_t n_max = 128; // larger n are extrapolated, and not observed
+    static constexpr int32_t n_max = 128; // larger n are extrapolated, and their timings ignored
 
-    // n -> microseconds, at the beginning of a context. Throws std::invalid_argument if empty, or for n outside
-    // 1..n_max or times that are not > 0. growth: what an earlier curve learned of depth.
+    // measured: n -> microseconds in an empty context. growth: what an earlier curve learned of depth. Throws
+    // std::invalid_argument if measured is empty, has an n outside 1..n_max or a time that is not > 0.
     explicit cost_curve(const std::map<int32_t, double> & measured, depth_growth growth = {},
                         expert_count experts = {});
 
-    // so many tokens are before the rows from now on, of each sequence on average
+    // Sets how many tokens a sequence has before the rows, on average.
     void set_depth(float n_past) { depth_ = n_past / 1000.0f; }
 
-    // as of now, for any n >= 1; 0 for n <= 0
+    // The present estimate for any n >= 1; 0 for n <= 0.
     float at(int32_t n) const {
         return n <= 0 ? 0.0f : base(n) + depth_ * (growth_.per_pass + growth_.per_row * static_cast<float>(n));
     }
 
-    // a real pass over n rows took so long
+    // A real pass over n rows took t_us.
     void observe(int32_t n, double t_us);
 
-    // the largest n that was seen
+    // The largest n that was measured or observed.
     int32_t n_last() const { return n_last_; }
 
     float drift() const { return drift_; }
@@ -56,7 +57,7 @@ class cost_curve {
 
     const std::map<int32_t, double> & measured() const { return measured_; }
 
-    // the same, less where passes were faster, and what was seen above the last one
+    // measured(), lowered where passes were faster, and with the n above its last one that were observed.
     std::map<int32_t, double> corrected() const;
 
   private:
@@ -70,8 +71,8 @@ class cost_curve {
     std::map<int32_t, double> measured_;
     bool                      has_experts_ = false;
 
-    std::array<float, n_max + 1> work_{}; // that n rows are in proportion to, before they are seen
-    std::array<float, n_max + 1> now_{};  // without the drift
+    std::array<float, n_max + 1> work_{}; // [n]: times of n that were not seen are in proportion to this
+    std::array<float, n_max + 1> now_{};  // [n]: microseconds without the drift
     std::array<float, n_max + 1> variance_{};
     int32_t                      n_last_         = 0;
     float                        drift_          = 1.0f;

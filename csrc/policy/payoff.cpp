@@ -8,8 +8,8 @@ namespace eagle3 {
 namespace {
 
 constexpr float rate         = 1.0f / 48.0f; // of forgetting, per step
-constexpr float share_unseen = 0.9f;         // of twice as many rows as were seen: tried where n-grams are likely
-constexpr float replay_share = 0.5f; // rows that are evaluated again often fill a step that the next draft pays for
+constexpr float share_unseen = 0.9f; // of the time of twice as many rows as were seen: likely n-grams then measure it
+constexpr float replay_share = 0.5f; // of a replay's price: its rows often fit into a pass that the next draft pays for
 
 } // namespace
 
@@ -27,7 +27,7 @@ void payoff::set_step(int32_t n_seqs, int32_t n_rows_extra) {
         t_pass_[n] = target->at(n_base_ + static_cast<int32_t>(n));
     }
     const float t_plain = target->at(n_seqs);
-    for (size_t n = 0; n < replay_.size(); ++n) { // sequences with other numbers of rows are a pass of their own
+    for (size_t n = 0; n < replay_.size(); ++n) { // of several sequences, one that replays needs a pass of its own
         const float t_again =
             n_seqs == 1 ? replay_share * (target->at(n_base_ + static_cast<int32_t>(n) + 1) - t_plain) : t_plain;
         replay_[n] = of_time(t_again);
@@ -44,7 +44,7 @@ float payoff::best(const std::vector<float> & gains, bool goes_on, int32_t & n_b
     for (size_t i = 0; i < n; ++i) {
         gain += gains[i];
         if (!replay_.empty() && i >= n_back) {
-            const size_t end     = i - n_back; // chains that end there go back by a replay
+            const size_t end     = i - n_back; // a chain of which so many tokens are accepted needs a replay
             const float  n_ended = (end == 0 ? all : gains[end - 1]) - gains[end];
             gain -= (n_seqs_ == 1 ? n_ended : 1.0f - std::exp(-n_ended)) * replay_[end];
         }
@@ -66,7 +66,7 @@ float payoff::best(const std::vector<float> & gains, bool goes_on, int32_t & n_b
 }
 
 float payoff::of_step(int32_t n_emitted, int32_t n_drafted, float t_draft_us) const {
-    // the extra rows too: plain decoding has none
+    // the extra rows count too: plain decoding has none
     const float t_more = target->at(n_base_ + n_drafted) - target->at(n_seqs_) + t_draft_us;
     return static_cast<float>(n_emitted - n_seqs_) - of_time(t_more);
 }

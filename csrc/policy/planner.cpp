@@ -11,10 +11,10 @@ namespace eagle3 {
 namespace {
 
 constexpr int32_t n_look_ahead = 8;
-constexpr int32_t n_trial      = 3;    // tokens of a trial: four rows are where kernels get fast
-constexpr int32_t n_idle_first = 128;  // steps before the first trial; then after twice as many
-constexpr int32_t n_idle_last  = 1024; // or so many: three rows more in 1,024 passes cost 0.3 %
-constexpr float   unverified   = 3.0f; // a draft of which nothing was worth verifying, and rightly so, counts so often
+constexpr int32_t n_trial      = 3;    // tokens of a trial: kernels get fast at four rows
+constexpr int32_t n_idle_first = 128;  // steps before the first trial; each next one is after twice as many
+constexpr int32_t n_idle_last  = 1024; // at most: three more rows in 1,024 passes cost 0.3 %
+constexpr float   unverified   = 3.0f; // a draft that was rightly not verified counts so many times
 
 double now_us() {
     const auto t = std::chrono::steady_clock::now().time_since_epoch();
@@ -90,7 +90,7 @@ const std::vector<draft_tree> & planner::propose(const std::vector<draft_request
     return drafts_;
 }
 
-// who may be drafted for, and what the n-gram drafter suggests
+// Decides which sequences may be drafted for, and adds what the n-gram drafter suggests.
 void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_rows_extra) {
     step_         = {};
     double n_past = 0.0;
@@ -122,7 +122,7 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
             ngram_->propose(r.seq_id, std::min(r.ngram_n_max, n_nodes), n_nodes, params_.top_k, suggested_);
             candidates_.add(r.seq_id, suggested_);
         }
-        seq.open = seq.open && seq.id_last == r.id_last; // else it is not the text that was judged
+        seq.open = seq.open && seq.id_last == r.id_last; // another token: this is not the text that was judged
     }
     step_.value_ngram = best(step_.n_best);
     for (source & s : sources_) {
@@ -130,8 +130,8 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
     }
 }
 
-// Leaves out the sequences of which a source has not read what is dear to read, until that would have been worth it,
-// and counts what its drafts would have saved in this step.
+// Leaves out the sequences whose prompt the source has not read and that is still too dear to read, and counts what the
+// source's drafts would have saved in this step.
 void planner::leave_unread(source & s) {
     stats.unread_prompt[s.index] = {};
     const auto is_bought         = [&s](const draft_request & r) {
@@ -141,7 +141,7 @@ void planner::leave_unread(source & s) {
         return;
     }
     const auto   n_seqs = static_cast<int32_t>(s.asked.size());
-    const double saved  = std::max(0.0f, adds(s, n_seqs)) / (payoff_.price() * n_seqs); // if a row of each waited
+    const double saved  = std::max(0.0f, adds(s, n_seqs)) / (payoff_.price() * n_seqs); // with one waiting row each
     const auto   others = std::stable_partition(s.asked.begin(), s.asked.end(), is_bought);
     for (auto r = others; r != s.asked.end(); ++r) {
         float & all = s.saved_us[static_cast<size_t>(r->seq_id)];
@@ -151,8 +151,8 @@ void planner::leave_unread(source & s) {
     s.asked.erase(others, s.asked.end());
 }
 
-// Who is asked in this step, if anyone: of those that are worth it the one whose turn it is. If none could pay, one is
-// tried now and then: the costs may have been measured on a busy machine.
+// Chooses the source that is asked in this step, if any: of those that are worth it the one that was asked least
+// recently. If none could pay, one is tried now and then: the costs may have been measured on a busy machine.
 void planner::choose_source(int32_t n_rows_extra) {
     const int32_t n_seqs = payoff_.n_seqs();
     source *      tried  = nullptr;
@@ -193,8 +193,8 @@ float planner::best(int32_t & n_best) const {
     return payoff_.best(candidates_.gains(), candidates_.has_ngrams(), n_best);
 }
 
-// What chains of a source are expected to be worth before anything is drafted, if so many rows wait, and how long they
-// are then. is_asked: one level is paid for.
+// What chains of a source are expected to be worth before anything is drafted, if n_rows rows wait, and the length
+// n_best that is worth most. is_asked: the source is asked in any case, so the first level is not counted.
 float planner::chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, bool is_asked, int32_t & n_best) const {
     std::vector<source::tail> tails;
     for (const draft_request & r : s.asked) {
@@ -208,20 +208,19 @@ float planner::chains_ahead(const source & s, int32_t n_rows, int32_t n_levels, 
     return s.best_ahead(tails, {}, 0, n_levels, !is_asked, cost, n_best);
 }
 
-// What a source is expected to add to the n-grams beyond its time, if so many rows wait; negative if its time is worth
-// more.
+// What a source is expected to add to the n-grams, less the price of its time, if n_rows rows wait.
 float planner::adds(const source & s, int32_t n_rows) const {
     int32_t n = 0;
     return chains_ahead(s, n_rows, n_look_ahead, false, n) - step_.value_ngram;
 }
 
-// the source drafts its first graph, then level after level for as long as that is expected to pay
+// Lets the source draft its first graph, then level after level as long as that is expected to pay.
 void planner::draft() {
     source &     s        = *step_.by;
     const auto   n_seqs   = static_cast<int32_t>(s.asked.size());
     const size_t n_widest = static_cast<size_t>(std::max(params_.top_k, payoff_.n_seqs()));
     const auto   n_most   = std::min(s.drafter->n_unroll(), params_.n_nodes_max / n_seqs);
-    int32_t      depth    = 1; // levels of the first graph, which have to be said beforehand
+    int32_t      depth    = 1; // levels of the first graph, which are fixed before it runs
     if (n_most > 1 && (!params_.has_trees() || s.is_parallel)) {
         chains_ahead(s, s.n_waiting(), n_most, true, depth);
         depth = std::max(depth, step_.is_trial ? std::min(n_trial, n_most) : 1);
@@ -231,7 +230,7 @@ void planner::draft() {
     }
     s.begin(params_.top_k, depth);
     const int32_t n_levels = s.is_parallel ? depth : params_.n_max;
-    depth                  = s.is_parallel ? 1 : depth; // of one that is parallel expand() appends the others
+    depth                  = s.is_parallel ? 1 : depth; // a parallel drafter's expand() appends the other levels
     int32_t n_expand       = s.drafter->n_expand() - (depth - 1);
     stats.n_levels += depth - 1;
     for (size_t n_old = 0;; ++depth) {
@@ -257,7 +256,7 @@ void planner::draft() {
     }
 }
 
-// how many nodes of the last level to expand; 0 = verify what is there
+// How many nodes of the last level to expand; 0 = draft no further.
 size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth, int32_t n_levels) const {
     if (level.empty() || depth >= n_levels) {
         return 0;
@@ -288,7 +287,7 @@ size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth, in
     return best_width;
 }
 
-// the drafts, and what the sequences will be judged by
+// Makes the drafts, and keeps the nodes that judge() compares the texts with.
 void planner::publish() {
     candidates_.publish(static_cast<size_t>(step_.n_best), drafts_);
     bool has_ngram = false;
@@ -299,7 +298,7 @@ void planner::publish() {
     }
     stats.n_ngram += has_ngram;
     if (step_.by == nullptr && !candidates_.has_ngrams()) {
-        return; // the texts may go on along what was drafted before
+        return; // the texts may go on along the nodes of an earlier step
     }
     judged_    = candidates_.nodes();
     judged_by_ = step_.by;
@@ -316,7 +315,7 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
             break;
         }
         int32_t next    = -1;
-        bool    is_over = false; // if nothing is next, n-grams were wrong
+        bool    is_over = false; // n-grams proposed a token here: if none is next, they were wrong
         for (size_t i = static_cast<size_t>(seq.at + 1); i < judged_.size(); ++i) {
             const candidates::node & n = judged_[i];
             if (n.parent != seq.at || n.seq_id != seq_id) {
@@ -344,7 +343,7 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
     }
 }
 
-// what a step gives with the best of the others that are asked for these sequences
+// What a step gives, in tokens, with the best of the other sources.
 float planner::rival() const {
     float most = 0.0f;
     for (const source & s : sources_) {
@@ -368,7 +367,7 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         stats.t_ngram_saved_us += more / payoff_.price();
     }
     if (step_.by != nullptr && !step_.is_trial) {
-        // of what was not verified all that matters is whether the text agreed with it
+        // a draft that was not verified counts by whether the text agreed with it
         const float charge = step_.n_drafted > 0 ? 1.0f : step_.n_right > 0 ? 0.0f : unverified;
         step_.by->gain(payoff_.n_seqs(), more, (more - rival()) / payoff_.price(), charge);
     }

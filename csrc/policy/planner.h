@@ -11,83 +11,84 @@
 
 namespace eagle3 {
 
-// A prompt that a drafter has not read: microseconds that reading takes, what its drafts would have saved in this text,
-// and what reading may cost by what its drafts have really saved.
+// A prompt that a drafter has not read, in microseconds: the time that reading takes, the time that the drafter would
+// have saved in this text, and the time that its account allows for reading.
 struct unread {
     float debt = 0.0f, saved = 0.0f, account = 0.0f;
 };
 
 struct planner_stats {
     int64_t              n_steps   = 0;
-    int64_t              n_drafted = 0; // steps in which a drafter was asked
-    int64_t              n_probes  = 0; // of these: although it had not been worth it lately
-    int64_t              n_trials  = 0; // of these: although the costs say that nothing can pay
-    int64_t              n_ngram   = 0; // steps in which something was verified that the n-gram drafter suggested
-    int64_t              n_levels  = 0; // drafted after the first
-    std::vector<int64_t> n_asked;       // [source]: steps in which it was asked
-    std::vector<int64_t> n_chosen;      // [i]: steps in which i drafted tokens were verified
-    std::vector<unread>  unread_prompt; // [source]: of the last step that left it out
-    double               t_ngram_saved_us = 0.0; // what steps with n-grams alone saved; negative: cost
+    int64_t              n_drafted = 0;          // steps in which a drafter was asked
+    int64_t              n_probes  = 0;          // those of n_drafted whose drafter had not paid lately
+    int64_t              n_trials  = 0;          // those of n_drafted in which the costs said that no drafter can pay
+    int64_t              n_ngram   = 0;          // steps in which tokens of the n-gram drafter were verified
+    int64_t              n_levels  = 0;          // levels drafted after the first one of a step
+    std::vector<int64_t> n_asked;                // [source]: steps in which it was asked
+    std::vector<int64_t> n_chosen;               // [n]: steps in which n drafted tokens were verified
+    std::vector<unread>  unread_prompt;          // [source]: the prompt for which it was left out last
+    double               t_ngram_saved_us = 0.0; // saved by steps with n-grams alone; negative: lost
     double               t_draft_us       = 0.0;
-    double               t_plan_us        = 0.0; // own time
+    double               t_plan_us        = 0.0; // the planner's own time
 };
 
-// Chooses what to draft, step by step, so that tokens come fastest: of all sources, lengths and widths the one with the
+// Chooses what to draft in each step so that tokens come fastest: of all sources, lengths and widths the draft with the
 // most expected tokens of all sequences for the time of drafting, of the pass and our own (payoff).
 //
-//   n-grams    are free: the best of them is the least that a step is worth
-//   a source   is asked if it is expected to add more to them than its time is worth, and if its account covers that
-//   a level    is drafted as long as the best outcome of the next ones exceeds what is there by more than they cost
+//   n-grams    are free: a step is worth at least what the best of them are
+//   a source   is asked if it is expected to add more to them than its time is worth, and its account covers that time
+//   a level    is drafted as long as the next levels are expected to add more than they cost
 //   a node     is verified if it is among the best n by the calibrated probability that the whole path to it is
 //              accepted, where n is the best step of the target's cost curve: so confidence decides which sequence
 //              gets the rows
 //
-// Of several sources one is asked in a step. Those that may be asked take turns, and each has to give more than the
-// others do: so one stays, and the others are probed like one that is worth nothing. What was drafted but not verified
-// is compared with the text just as well: a probe costs a draft and nothing more.
+// Of several sources one is asked in a step. Those that may be asked take turns, and each is credited only with what it
+// gives beyond the others: so the best one stays, and the others are probed as rarely as one that is useless. Tokens
+// that were drafted and not verified are compared with the text too, so a probe costs no more than its draft.
 class planner {
   public:
     static constexpr size_t n_sources_max = 16;
 
-    // drafters: at most n_sources_max. target: a pass over n rows. Throws std::invalid_argument.
+    // drafters: at most n_sources_max. target: the cost of a pass over n rows. Throws std::invalid_argument.
     planner(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_drafter> ngram,
             std::shared_ptr<cost_curve> target, const planner_params & params);
 
-    // Draft for these sequences, which share one pass of the target, with n_rows_extra rows besides one per sequence
-    // and the drafts. One draft for each; valid until the next call. Throws std::invalid_argument.
+    // Drafts for these sequences, which share one pass of the target that has n_rows_extra rows besides one per
+    // sequence and the drafts. Returns a draft for each, valid until the next call. Throws std::invalid_argument.
     const std::vector<draft_tree> & propose(const std::vector<draft_request> & requests, int32_t n_rows_extra);
 
-    // The step is over: these tokens were sampled in this sequence, the last of them without a draft after it.
+    // Tells the tokens that the step sampled in this sequence: the accepted ones, and the last one.
     void judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens);
 
-    // Its pass had n_rows rows; t_other_us: all that is neither drafting nor the pass.
+    // Ends the step. n_rows: rows of its pass; t_other_us: its time that was neither drafting nor the pass.
     void finish(int32_t n_rows, double t_verify_us, double t_other_us);
 
-    // A new text begins in this sequence.
+    // Tells that a new text begins in this sequence.
     void reset(llama_seq_id seq_id);
 
-    // Could a drafter that is always right save time, with so many sequences at once? If none could, one is asked in a
-    // trial now and then that says whether the costs are still what they are believed to be.
+    // Could a drafter that is always right save time, with n_seqs sequences at once? While none could, a trial now and
+    // then shows whether the costs are still right.
     bool can_pay(int32_t n_seqs) const;
 
-    // whether a source is asked each step at the moment, with so many sequences at once
+    // Is this source asked in each step at present, with n_seqs sequences at once?
     bool is_worth(size_t i_source, int32_t n_seqs) const;
 
-    // Sources that need not evaluate prompts now, a bit for each: those that are dear, and those that are not asked
-    // with so many sequences.
+    // The sources that need not read prompts now, a bit for each: those for which reading is dear, and those that are
+    // not asked with n_seqs sequences.
     int32_t may_wait(int32_t n_seqs) const;
 
-    // How likely a node is accepted once its parent is, if the n-gram drafter (or else a source) gives it p. Throws
-    // std::invalid_argument.
+    // The probability that a node is accepted once its parent is, if the n-gram drafter, or this source, gives it p.
+    // Throws std::invalid_argument.
     float accepted(float p, int32_t depth, bool by_ngram, size_t i_source) const;
 
-    // microseconds of a chain for one sequence, one row waiting, of the source that drafts it fastest; 0 without any
+    // The microseconds that the fastest source takes to draft a chain for one sequence with one waiting row; 0 if there
+    // is none.
     float draft_us(int32_t n_tokens) const;
 
     const payoff &             value() const { return payoff_; }
     const std::deque<source> & sources() const { return sources_; }
 
-    // of the target, then of each source those of its first graphs and of its levels
+    // The target's curve, then each source's two: of its first graph and of its levels.
     std::vector<std::shared_ptr<cost_curve>> costs() const;
 
     planner_stats stats;
@@ -96,19 +97,19 @@ class planner {
     static constexpr int32_t n_ngram_first = 32;
 
     struct sequence {
-        int32_t     n_ngram = n_ngram_first; // tokens of its n-grams: twice as many once so many were right
+        int32_t     n_ngram = n_ngram_first; // n-gram tokens per draft: twice as many once all of them were right
         llama_token id_last = -1;
-        int32_t     at      = -1;    // the text has come this far along the candidates
-        bool        open    = false; // and may go on along them
+        int32_t     at      = -1;    // index in judged_ of the last node that the text agreed with
+        bool        open    = false; // the text may go on along judged_
     };
 
     struct step {
-        source * by          = nullptr; // who is asked
-        int32_t  n_best      = 0;       // candidates that are verified
-        int32_t  n_drafted   = 0;       // tokens of them
+        source * by          = nullptr; // the one that is asked
+        int32_t  n_best      = 0;       // candidates to verify; of uniform chains their length
+        int32_t  n_drafted   = 0;       // tokens that are verified
         int32_t  n_emitted   = 0;
-        int32_t  n_right     = 0;    // sequences of which the source knew the next token, less the others
-        float    value_ngram = 0.0f; // expected of the best drafts without a source
+        int32_t  n_right     = 0;    // sequences whose next token the source predicted, minus the others
+        float    value_ngram = 0.0f; // what the best drafts without a source are worth
         bool     is_trial    = false;
     };
 
@@ -131,8 +132,8 @@ class planner {
     std::deque<source>             sources_;
     candidates                     candidates_;
     std::vector<sequence>          sequences_;
-    std::vector<candidates::node>  judged_;              // what the texts are compared with
-    source *                       judged_by_ = nullptr; // who drafted it
+    std::vector<candidates::node>  judged_;              // the nodes that the texts are compared with
+    source *                       judged_by_ = nullptr; // the source that drafted them
     int64_t                        n_idle_    = 0;       // steps in which no source could pay
     step                           step_;
     std::vector<ngram_node>        suggested_;

@@ -13,7 +13,7 @@ namespace {
 constexpr int32_t n_max_unmeasured = 3;
 constexpr int32_t n_top_llama      = 10; // llama.cpp's drafter samples from the ten best logits
 
-// any number of tokens, and no chains of one length
+// Parameters for fixed shapes: any number of tokens, trees, and chains of any length.
 planner_params of_fixed(planner_params params) {
     params.n_nodes_max = 1 << 16;
     params.top_k       = 2;
@@ -83,7 +83,8 @@ draft_shape policy::shape_of(const draft_request & request) const {
     return shape;
 }
 
-// with one graph per level for all of them; empty where a sequence has no row, or its shape no token
+// Drafts the requested shapes with the first drafter, one graph per level for all sequences. A draft is empty if its
+// sequence has no waiting row or its shape no tokens.
 void policy::draft_fixed(const std::vector<draft_request> & requests) {
     std::unordered_map<llama_seq_id, draft_shape> shapes;
     std::vector<llama_seq_id>                     seq_ids;
@@ -103,7 +104,7 @@ void policy::draft_fixed(const std::vector<draft_request> & requests) {
         }
     }
     if (!seq_ids.empty()) {
-        // a graph of several levels follows the best token alone, but for a parallel drafter's
+        // except for a parallel drafter, a graph of several levels follows only the best token
         n_steps = has_trees && !first_->is_parallel() ? 1 : std::min(n_steps, first_->n_unroll());
         first_->begin(seq_ids, ids_last, n_top, n_steps);
         const std::vector<draft_node> & nodes = first_->nodes();
@@ -111,7 +112,7 @@ void policy::draft_fixed(const std::vector<draft_request> & requests) {
             return is_of(shapes[nodes[i].seq_id], nodes, i, first_->has_confidence());
         };
         int32_t                                   depth   = first_->is_parallel() ? 1 : n_steps;
-        const int32_t                             n_begun = depth - 1; // nodes of a chain that were expanded
+        const int32_t                             n_begun = depth - 1; // nodes that begin() expanded in a chain
         std::unordered_map<llama_seq_id, int32_t> n_expanded;
         for (size_t n_old = 0;; ++depth) {
             fixed_.add(nodes, n_old, nullptr, draft_tree::by_drafter(0), keeps);

@@ -9,13 +9,13 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float   n_grant    = 3.0f;         // tokens' time that the accounts begin with
-constexpr float   n_account  = 48.0f;        // at most: what a drafter that turns bad can waste
-constexpr float   share_time = 0.01f;        // that is added
-constexpr float   n_debt     = 2.0f;         // first graphs: one draft that is lost puts off the next by no more
-constexpr int32_t n_ready    = 128;          // rows that wait and are not paid for before they are read
-constexpr float   rate_mean  = 1.0f / 64.0f; // of forgetting, per step
-constexpr float   rate_row   = 0.25f;        // the same, per prompt
+constexpr float   n_grant    = 3.0f;         // the accounts begin with the time of so many tokens
+constexpr float   n_account  = 48.0f;        // and hold at most this: what a drafter that turns bad can waste
+constexpr float   share_time = 0.01f;        // share of all time that is added to the accounts
+constexpr float   n_debt     = 2.0f;         // the account goes below 0 by the time of so many first graphs at most
+constexpr int32_t n_ready    = 128;          // waiting rows that the account need not cover before they are read
+constexpr float   rate_mean  = 1.0f / 64.0f; // rate of forgetting, per step
+constexpr float   rate_row   = 0.25f;        // rate of forgetting, per prompt
 
 double now_us() {
     const auto t = std::chrono::steady_clock::now().time_since_epoch();
@@ -66,7 +66,7 @@ double source::timed(F && call) {
 void source::begin(int32_t top_k, int32_t n_steps) {
     std::vector<llama_seq_id> seq_ids;
     std::vector<llama_token>  ids_last;
-    bool                      known  = true; // what it takes says what its rows cost
+    bool                      known  = true; // the curves may learn from its time
     int32_t                   n_read = 0;    // rows beyond those that any draft evaluates
     for (const draft_request & r : asked) {
         const int32_t n     = drafter->n_waiting(r.seq_id);
@@ -157,7 +157,7 @@ float source::debt_us(llama_seq_id seq_id) const {
 bool source::can_ask(int32_t n_seqs) const {
     float t_us = chain_us(n_waiting(), 1, static_cast<int32_t>(asked.size()));
     for (const draft_request & r : asked) {
-        const int32_t n = is_dear() ? 0 : drafter->n_waiting(r.seq_id) - n_ready; // few more come with each step
+        const int32_t n = is_dear() ? 0 : drafter->n_waiting(r.seq_id) - n_ready; // each step adds a few rows
         t_us += row_us() * static_cast<float>(std::max(0, n));
     }
     return !asked.empty() && gates_[static_cast<size_t>(n_seqs)].account_us >= t_us;
