@@ -5,25 +5,25 @@
 
 namespace eagle3::kernels {
 
-// What attention computes, whose result must not depend on how many rows there are, nor on the cells of the cache that
-// hold what a row sees, which differ where drafts were rejected and where other sequences are.
+// The operations of attention. A row's result depends neither on how many rows a pass has nor on which cells of the
+// cache hold the keys and values that the row sees: rejected drafts and other sequences leave these anywhere.
 
-constexpr int64_t N_ATTENTION_ROWS_MAX = 64; // passes of more are prompts
+constexpr int64_t N_ATTENTION_ROWS_MAX = 64; // a pass of more rows evaluates a prompt
 
 #ifdef EAGLE3_HAS_KERNELS
 
-// Each is null for what is left to ggml.
+// Each function returns null for an operation that is left to ggml.
 
-// products of rows and what is no weight: K times Q, values times probabilities
+// Products of rows with a matrix that is not a weight: K times Q, values times probabilities.
 op_traits * attention_product(const ggml_tensor * op);
 
-// probabilities
+// The probabilities of the cells.
 op_traits * attention_soft_max(const ggml_tensor * op);
 
-// flash attention: all of it in one operation
+// Flash attention: all of attention in one operation.
 op_traits * attention_flash(const ggml_tensor * op);
 
-// what recurrent layers have in the place of attention: the gated delta rule (delta_net.cpp)
+// The gated delta rule, which recurrent layers have in the place of attention (delta_net.cpp).
 op_traits * gated_delta_net(const ggml_tensor * op);
 
 #else

@@ -1,4 +1,4 @@
-// Rows of the cache of K and V, in float32.
+// Reads rows of the K/V cache as float32.
 #pragma once
 
 #include "kernels/floats_avx2.h"
@@ -23,14 +23,14 @@ struct cache_rows {
     const char * row(int64_t i) const { return first + i * stride; }
 };
 
-// Parts of rows that memory is asked for while others are multiplied, some at a time: it gives more while it is asked
-// evenly.
+// Rows to prefetch, a few lines at a time, while other rows are multiplied: memory delivers more if the prefetches are
+// spread evenly.
 struct rows_ahead {
     const char * row     = nullptr;
     size_t       stride  = 0;
-    int64_t      n       = 0; // that are left
-    size_t       n_bytes = 0; // of each
-    size_t       at      = 0;
+    int64_t      n       = 0; // rows that are left
+    size_t       n_bytes = 0; // of each row
+    size_t       at      = 0; // byte of the row that is next
 
     int64_t n_lines() const { return n * ((n_bytes + 63) / 64); }
 
@@ -47,7 +47,7 @@ struct rows_ahead {
     }
 };
 
-// Values [begin, begin + n) of each row, one row after another; n is a multiple of 8, begin of the type's block.
+// Writes values [begin, begin + n) of each row to out, row after row. n is a multiple of 8, begin of the type's block.
 AVX2 inline void to_f32(const cache_rows & rows, int64_t begin, int64_t n, float * out) {
     const size_t offset = ggml_row_size(rows.type, begin);
     if (rows.type == GGML_TYPE_F16) {
@@ -76,7 +76,7 @@ AVX2 inline void to_f32(const cache_rows & rows, int64_t begin, int64_t n, float
     }
 }
 
-// the largest lanes of four vectors
+// The largest lane of each of four vectors.
 AVX2_INLINE __m128 largest_lanes(__m128 a, __m128 b, __m128 c, __m128 d) {
     const __m128 ab = _mm_max_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
     const __m128 cd = _mm_max_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
@@ -87,12 +87,12 @@ AVX2_INLINE __m128 halves(__m256 v) {
     return _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
 }
 
-// Of a row's lanes some greatest ones, without signs. What is no number is infinite.
+// Four magnitudes of which the largest is that of the row. NaN counts as infinite.
 AVX2_INLINE __m128 greatest_f16(const char * x, int64_t n) {
     const __m256i no_sign = _mm256_set1_epi16(0x7fff);
     __m256i       max     = _mm256_setzero_si256();
     int64_t       i       = 0;
-    for (; i + 16 <= n; i += 16) { // without signs they are ordered as integers are
+    for (; i + 16 <= n; i += 16) { // without their signs, halves are ordered as integers are
         max = _mm256_max_epi16(max, _mm256_and_si256(load256(x + 2 * i), no_sign));
     }
     __m128i half = _mm_max_epi16(_mm256_castsi256_si128(max), _mm256_extracti128_si256(max, 1));
@@ -112,7 +112,7 @@ AVX2_INLINE __m128 greatest_f32(const float * x, int64_t n) {
     return halves(max);
 }
 
-// What no value of a row exceeds, of each row. `scratch` has room for a row, `out` for a multiple of four.
+// Writes a bound of the magnitudes of each row's values. `scratch` has room for a row, `out` for a multiple of four.
 AVX2 inline void bounds_of_values(const cache_rows & rows, int64_t n_dims, float * scratch, float * out) {
     for (int64_t c = 0; c < rows.n; c += 4) {
         __m128 greatest[4];
@@ -120,7 +120,7 @@ AVX2 inline void bounds_of_values(const cache_rows & rows, int64_t n_dims, float
             const char * row = rows.row(std::min(c + i, rows.n - 1));
             if (rows.type == GGML_TYPE_F16) {
                 greatest[i] = greatest_f16(row, n_dims);
-            } else if (rows.type == GGML_TYPE_Q8_0) { // scales times 128
+            } else if (rows.type == GGML_TYPE_Q8_0) { // the bound is the largest scale times 128
                 float scale = 0.0f;
                 for (int64_t block = 0; block < n_dims / 32; ++block) {
                     const float d = std::abs(_cvtsh_ss(read<ggml_fp16_t>(row + 34 * block)));

@@ -8,7 +8,7 @@
 
 namespace eagle3::kernels::avx2 {
 
-// e^x for x <= 0, to about a last bit
+// e^x for x <= 0, exact to about the last bit.
 AVX2_INLINE __m256 exp8(__m256 x) {
     const __m256 is_zero = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_LT_OQ);
     const __m256 y       = _mm256_max_ps(x, _mm256_set1_ps(-87.0f));
@@ -25,8 +25,8 @@ AVX2_INLINE __m256 exp8(__m256 x) {
     return _mm256_andnot_ps(is_zero, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
 }
 
-// A sum of numbers from 0 to 1, each rounded to a multiple of 2^-32: that of up to 2^19 of them is exact, whatever
-// their order.
+// A sum of numbers from 0 to 1, each rounded to a multiple of 2^-32. The sum of up to 2^19 of them is exact, so their
+// order does not matter.
 class exact_sum {
   public:
     AVX2_INLINE exact_sum() : low_(_mm256_setzero_pd()), high_(_mm256_setzero_pd()) {}
@@ -49,7 +49,7 @@ class exact_sum {
     __m256d low_, high_;
 };
 
-// The sum of e^(y - max), which y becomes.
+// Replaces y by e^(y - max), and returns the sum.
 AVX2 inline double exponentials(float * y, int64_t n, float max) {
     exact_sum sum;
     for (int64_t i = 0; i < n; i += 8) {
@@ -66,7 +66,7 @@ AVX2 inline void multiply_by(float * y, int64_t n, float factor) {
     }
 }
 
-// what each head adds for the distance (ALiBi)
+// The factor by which a head multiplies the mask (ALiBi).
 inline float slope_of(int64_t head, int64_t n_head, float max_bias) {
     if (max_bias <= 0.0f) {
         return 1.0f;

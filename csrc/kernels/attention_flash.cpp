@@ -1,5 +1,5 @@
-// Attention over a deep cache. Each block of K and of V is read and converted once for all rows that see any of it, or
-// those of a tile, and for all heads that share it. Scores are sums over channels in one order, sums over cells are
+// Attention over a deep cache. Each block of K and of V is read and converted once for all heads that share it and all
+// rows, or those of a tile, that see any of it. Scores are summed over channels in one order, and sums over cells are
 // exact (attention_values.h). So a row's result depends neither on other rows, nor on threads, nor on where cells lie.
 #include "kernels/attention.h"
 
@@ -19,8 +19,8 @@ namespace {
 
 using namespace avx2;
 
-constexpr int64_t N_CELLS        = 32;       // of a block of keys
-constexpr int64_t N_BYTES_SCORES = 16 << 20; // about, of all rows that are computed at a time
+constexpr int64_t N_CELLS        = 32;       // cells of a block of keys
+constexpr int64_t N_BYTES_SCORES = 16 << 20; // of all rows that are computed at a time, about
 
 static_assert(N_CELLS_SUMMED == 2 * N_CELLS);
 
@@ -28,8 +28,8 @@ int64_t padded(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// Scores of a block: scaled, capped, and with what the mask adds. What is masked is not seen, whatever is there.
-// Returns the largest.
+// Scales and caps the scores of a block, and adds the mask. A masked cell gets -INF whatever its score is, NaN
+// included. Returns the largest score.
 AVX2 float finish_scores(float * x, const float * mask, float scale, float cap, float slope) {
     const __m256 none = _mm256_set1_ps(-INF);
     for (int64_t i = 0; i < N_CELLS; i += 8) {
@@ -48,7 +48,7 @@ AVX2 float finish_scores(float * x, const float * mask, float scale, float cap, 
     return largest(x, N_CELLS);
 }
 
-// whether one of n values of a mask, in F16, is not -INF
+// Is any of the n F16 values of a mask not -INF?
 bool has_seen(const char * mask, int64_t n) {
     constexpr uint64_t hidden = 0xfc00fc00fc00fc00;
     int64_t            i      = 0;
@@ -61,16 +61,16 @@ bool has_seen(const char * mask, int64_t n) {
     return i < n;
 }
 
-// what a record of a row ends with
+// The end of a row's record, see part.
 struct heavy_cells {
-    float      unit; // what sums are multiplied by
+    float      unit; // the factor that makes results of the sums
     int32_t    n;
     heavy_cell cells[N_HEAVY];
 };
 
 constexpr int64_t N_ENDS = sizeof(heavy_cells) / sizeof(float);
 
-// An operation and how it is divided.
+// An operation, and how it is divided among threads.
 struct attention {
     explicit attention(const ggml_tensor * op) :
         op(op), q(op->src[0]), k(op->src[1]), v(op->src[2]), mask(op->src[3]), sinks(op->src[4]),
@@ -87,17 +87,17 @@ struct attention {
 
     int64_t n_slabs() const { return k->ne[2] * k->ne[3]; } // of K and V
 
-    // of what threads share: records of all rows that are computed at a time, and bounds of values
+    // The memory that threads share: records of all rows that are computed at a time, and bounds of values.
     size_t bytes_shared() const {
         return is_tiled ? 0 : padded((n_slabs() * (n_shared * n_together * n_record + n_padded)) * sizeof(float), 64);
     }
 
-    // of a thread's tile: records, and bounds of values
+    // The memory of a thread's tile: records, and bounds of values.
     size_t bytes_of_tile() const {
         return is_tiled ? padded((n_shared * n_together * n_record + n_padded) * sizeof(float), 64) : 0;
     }
 
-    // of each thread: its tile, and keys of a block; or sums, weights and values
+    // The memory of each thread: its tile, and either keys of a block or sums and values.
     size_t bytes_of_thread() const {
         const int64_t keys   = std::max(N_KEYS_TILE * k->ne[0], v->ne[0]);
         const int64_t values = N_ROWS * n_sums + std::max(N_CELLS_SUMMED * N_CHANNELS, n_sums);
@@ -107,9 +107,9 @@ struct attention {
     const ggml_tensor *op, *q, *k, *v, *mask, *sinks;
     int64_t            n_shared; // heads that share one of K and V
     int64_t            n_cells, n_padded, n_blocks;
-    int64_t            n_record;   // from one row's scores to the next one's: an odd number of cache lines
-    int64_t            n_sums;     // channels of values, with those that fill up the last of them
-    bool               is_tiled;   // does each thread compute rows of its own, or do all share some?
+    int64_t            n_record;   // floats of a row's record: an odd number of cache lines
+    int64_t            n_sums;     // channels of values, padded
+    bool               is_tiled;   // whether each thread computes rows of its own, or all threads share the rows
     int64_t            n_together; // rows that are computed at a time
     float              scale, cap, max_bias;
 
@@ -122,12 +122,12 @@ struct attention {
     }
 };
 
-// Some rows of the operation, and the heads that share one of K and V. A row of a head has a record: scores of the
-// cells, which become weights; of each block the largest score, and then how many cells may be summed in floats, or
-// -INF where nothing is seen; and heavy cells.
+// Some rows of the operation, for the heads that share one of K and V. Each row of each head has a record: the scores
+// of the cells, which become weights; for each block the largest score, which becomes the number of cells that may be
+// summed in floats at a time, or -INF if the row sees nothing of the block; and the heavy cells.
 class part {
   public:
-    // memory: of all such parts with these rows. own: this thread's.
+    // memory: of all parts of these rows. own: this thread's.
     part(const attention & a, int64_t first, int64_t kv, int64_t i3, float * memory, void * own) :
         a_(a), first_(first), n_(std::min(a.n_together, a.q->ne[1] - first)), kv_(kv), i3_(i3),
         records_(memory +
@@ -136,7 +136,7 @@ class part {
 
     int64_t n_rows() const { return a_.n_shared * n_; }
 
-    // of a block of cells and all rows that see any of it
+    // Computes the scores of a block's cells for all rows that see any of them.
     void multiply_block(int64_t block) const {
         const int64_t begin  = block * N_CELLS;
         const int64_t n      = std::min(N_CELLS, a_.n_cells - begin);
@@ -161,7 +161,7 @@ class part {
         bounds_of_values(rows_of(a_.v, begin, n), a_.v->ne[0], own_, bounds_ + begin);
     }
 
-    // Scores of a row become weights.
+    // Replaces a row's scores by weights.
     AVX2 void soft_max(int64_t row) const {
         float *       x    = record(row);
         heavy_cells & end  = this->end(row);
@@ -172,7 +172,7 @@ class part {
         if (a_.sinks) {
             max = std::max(max, sink);
         }
-        if (std::isinf(max)) { // a row that sees nothing
+        if (std::isinf(max)) { // the row sees nothing
             std::fill_n(&seen(row, 0), a_.n_blocks, -INF);
             end.unit = 0.0f;
             return;
@@ -192,7 +192,7 @@ class part {
             end.unit = std::numeric_limits<float>::quiet_NaN();
             return;
         }
-        bound             = std::max(bound, 1e-25f); // floats have room for the factor
+        bound             = std::max(bound, 1e-25f); // so that the factor is finite
         const auto factor = static_cast<float>(SUM_MAX / (sum * bound));
         for (int64_t block = 0; block < a_.n_blocks; ++block) {
             const int64_t cell = block * N_CELLS;
@@ -200,14 +200,14 @@ class part {
                 const int64_t step =
                     finish_weights(x + cell, bounds_ + cell, static_cast<int32_t>(cell), factor, end.cells, end.n);
                 seen(row, block) = static_cast<float>(step);
-            } else if (seen(row, block ^ 1) != -INF) { // summed with it
+            } else if (seen(row, block ^ 1) != -INF) { // 64 cells are summed together
                 std::fill_n(x + cell, N_CELLS, 0.0f);
             }
         }
         end.unit = bound / SUM_MAX;
     }
 
-    // channels [begin, end) of the values
+    // Computes channels [begin, end) of the results.
     void multiply_values(int64_t begin, int64_t end) const {
         for (int64_t row = 0; row < n_rows(); row += N_ROWS) {
             multiply_values(begin, end, row, std::min(N_ROWS, n_rows() - row));
@@ -221,7 +221,7 @@ class part {
         return { cache->type, at<const char>(cache, begin, kv_, i3_), cache->nb[1], n };
     }
 
-    // the n cells after n others, n_values of each from a channel on
+    // The n cells after [begin, begin + n), and n_values of each from this channel on.
     rows_ahead rows_after(const ggml_tensor * cache, int64_t begin, int64_t n, int64_t channel,
                           int64_t n_values) const {
         const char * row = at<const char>(cache, begin + n, kv_, i3_) + ggml_row_size(cache->type, channel);
@@ -239,13 +239,13 @@ class part {
 
     bool has_masks_of_heads() const { return a_.mask && a_.mask->ne[2] > 1; }
 
-    // of a row, from a cell on
+    // The mask of a row from a cell on.
     const char * mask(int64_t row, int64_t begin) const {
         return at<const char>(a_.mask, first_ + row % n_, head_of(row) % a_.mask->ne[2], i3_ % a_.mask->ne[3]) +
                begin * sizeof(ggml_fp16_t);
     }
 
-    // how many rows see any of the block's n cells; for the others -INF is noted
+    // Finds which rows see any of the block's n cells, and returns their number. The others get -INF in their record.
     int64_t find_rows(int64_t block, int64_t n) const {
         int64_t n_seen = 0;
         for (int64_t r = 0; r < n_rows(); ++r) {
@@ -261,7 +261,7 @@ class part {
         return n_seen;
     }
 
-    // what is added to a block's scores: nothing is seen after the last of the n cells
+    // Reads what is added to a block's scores; cells after the n-th are masked.
     AVX2 void read_mask(int64_t row, int64_t begin, int64_t n, float * out) const {
         std::fill_n(out, N_CELLS, -INF);
         if (!a_.mask) {
@@ -278,7 +278,7 @@ class part {
         }
     }
 
-    // products of all rows that see any of the block
+    // Makes scores of the products of all rows that see any of the block.
     void finish_block(int64_t block, int64_t n) const {
         const int64_t begin = block * N_CELLS;
         float         added[N_CELLS];
@@ -296,7 +296,7 @@ class part {
         }
     }
 
-    // the rows from `row` on that see any of 64 cells
+    // Collects the rows among n_rows from `row` on that see any of 64 cells, and prefetches their next weights.
     AVX2 void take_weights(int64_t cell, int64_t row, int64_t n_rows, block_of_weights & b) const {
         b.n = 0;
         for (int64_t r = 0; r < n_rows; ++r) {
@@ -351,7 +351,7 @@ class part {
     int64_t           first_, n_; // rows
     int64_t           kv_, i3_;
     float *           records_;
-    float *           bounds_; // of values of each cell
+    float *           bounds_; // [cell]: bound of its values
     float *           own_;
 };
 
@@ -378,7 +378,7 @@ class flash_attention : public op_traits {
     }
 
   private:
-    // Each thread has tiles of rows of its own. Later rows see more, so that threads take tiles in turns.
+    // Each thread computes tiles of its own. Threads take tiles in turns, since later rows see more cells.
     static void compute_tiles(const ggml_compute_params * params, const attention & a, char * own) {
         const int64_t n_kv    = a.k->ne[2];
         const int64_t n_tiles = (a.q->ne[1] + a.n_together - 1) / a.n_together * a.n_slabs();
@@ -396,16 +396,16 @@ class flash_attention : public op_traits {
         }
     }
 
-    // All threads share the cells, then the rows, then the channels of values.
+    // Divides among all threads first the cells, then the rows, then the channels of values.
     static void compute(const ggml_compute_params * params, const attention & a, int64_t first, float * shared,
                         void * own) {
         const int64_t n_kv    = a.k->ne[2];
         const auto    part_of = [&](int64_t slab) {
             return part(a, first, slab % n_kv, slab / n_kv, shared, own);
         };
-        libggml().barrier(params->threadpool); // others may still read records of the rows before
+        libggml().barrier(params->threadpool); // others may still read the previous rows' records
         const auto [block, last_block] = share(params, a.n_slabs() * a.n_blocks);
-        for (int64_t i = block; i < last_block; ++i) { // a cell's heads lie one after another
+        for (int64_t i = block; i < last_block; ++i) { // in the order of memory: a cell's heads are neighbours
             part_of(i / n_kv / a.n_blocks * n_kv + i % n_kv).multiply_block(i / n_kv % a.n_blocks);
         }
         libggml().barrier(params->threadpool);
@@ -417,7 +417,7 @@ class flash_attention : public op_traits {
         libggml().barrier(params->threadpool);
         const int64_t n_groups      = a.n_sums / N_CHANNELS;
         const auto [group, n_total] = share(params, a.n_slabs() * n_groups);
-        for (int64_t i = group; i < n_total;) { // as many channels of a head as this thread has
+        for (int64_t i = group; i < n_total;) { // all of this thread's channels of a head at once
             const int64_t begin = i % n_groups;
             const int64_t end   = std::min(n_groups, begin + n_total - i);
             part_of(i / n_groups).multiply_values(begin * N_CHANNELS, end * N_CHANNELS);
@@ -428,7 +428,7 @@ class flash_attention : public op_traits {
 
 bool is_readable(const ggml_tensor * cache) {
     const bool is_float = cache->type == GGML_TYPE_F32 || ggml_get_type_traits(cache->type)->to_float;
-    // a quantized row is read 32 channels at a time
+    // values are converted N_CHANNELS channels at a time, which must be whole blocks
     return is_float && cache->nb[0] == ggml_type_size(cache->type) && cache->ne[0] % 8 == 0 &&
            N_CHANNELS % ggml_blck_size(cache->type) == 0;
 }

@@ -1,4 +1,4 @@
-// Products of rows of queries and the keys of a block.
+// Multiplies rows of queries by the keys of a block.
 #pragma once
 
 #include "kernels/attention_cache.h"
@@ -9,19 +9,19 @@
 
 namespace eagle3::kernels::avx2 {
 
-constexpr int64_t N_QUERIES      = 48; // rows that are multiplied by a block of keys at a time
+constexpr int64_t N_QUERIES      = 48; // rows that a block of keys is multiplied by at a time
 constexpr int     N_QUERIES_TILE = 3;
 constexpr int64_t N_KEYS_TILE    = 4;
-constexpr int64_t N_QUERIES_FEW  = 6; // no more rows read keys in F16 as they lie
+constexpr int64_t N_QUERIES_FEW  = 6; // up to so many rows, keys in F16 are not converted first
 
-// Rows that see a block, and where their products with its keys go.
+// The rows that see a block, and where their products with its keys are written.
 struct block_of_queries {
     int64_t       n = 0;
     const float * queries[N_QUERIES];
     float *       out[N_QUERIES];
 };
 
-// Products of four keys and n rows, each summed in one order, whatever other rows and keys there are.
+// Multiplies four keys by n rows. Each product is summed in one order, whatever other rows and keys there are.
 template <class format, int n>
 AVX2_INLINE void multiply_tile(const char * keys, size_t stride, int64_t n_dims, const float * const * queries,
                                float * const * out, int64_t cell) {
@@ -46,7 +46,7 @@ AVX2_INLINE void multiply_tile(const char * keys, size_t stride, int64_t n_dims,
     }
 }
 
-// What memory is asked for meanwhile, and how much of it during each tile.
+// What is prefetched meanwhile, and how many lines of it during each tile.
 struct keys_ahead {
     rows_ahead keys, values;
     int64_t    n_keys = 0, n_values = 0;
@@ -68,7 +68,7 @@ AVX2 void multiply_tiles(const char * keys, size_t stride, int64_t n_dims, const
     }
 }
 
-// Of a block's keys and all rows. There is room for a multiple of four cells in `out`, and in `scratch` for four keys.
+// Multiplies a block's keys by all rows. `out` has room for a multiple of four cells, `scratch` for four keys.
 AVX2 inline void multiply_keys(const cache_rows & keys, int64_t n_dims, const block_of_queries & rows, float * scratch,
                                keys_ahead & ahead) {
     const int64_t n_tiles = (keys.n + N_KEYS_TILE - 1) / N_KEYS_TILE * ((rows.n + N_QUERIES_TILE - 1) / N_QUERIES_TILE);

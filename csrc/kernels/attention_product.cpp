@@ -1,5 +1,5 @@
-// Sums over cells of the cache are exact: all terms are rounded to multiples of one quantum, of which a double holds
-// the sum. So they do not depend on the order of the cells. Sums over channels are taken in one order.
+// Sums over cells of the cache are exact, so that they do not depend on the order of the cells: all terms are rounded
+// to multiples of one quantum, and a double holds their sum. Sums over channels are taken in one order.
 #include "kernels/attention.h"
 
 #include "kernels/floats_avx2.h"
@@ -16,10 +16,10 @@ namespace {
 
 using namespace avx2;
 
-constexpr int64_t N_CELLS           = 32; // that a thread multiplies by all rows at a time
+constexpr int64_t N_CELLS           = 32; // cells that a thread multiplies by all rows at a time
 constexpr int     N_TOGETHER        = 4;  // channels or cells of a tile
-constexpr int     N_CHANNELS        = 16; // that a thread multiplies by all rows at a time, where sums go over cells
-constexpr int     N_ROWS            = 24; // of them at a time
+constexpr int     N_CHANNELS        = 16; // in sums over cells: channels that a thread multiplies at a time
+constexpr int     N_ROWS            = 24; // by so many rows
 constexpr int64_t N_CELLS_CONVERTED = 128;
 
 struct f64 {
@@ -30,16 +30,16 @@ struct f64 {
     }
 };
 
-// Rows of a product and where their results go. `w` is the first row of the matrix.
+// A few rows of a matrix, a few rows that are multiplied by them, and where results go. `w`: the matrix's first row.
 struct tile {
     const char * w;
     size_t       stride; // bytes from one row of the matrix to the next
     int64_t      k;
-    const char * x[3]; // of the matrix's type
+    const char * x[3]; // rows, in the matrix's type
     float *      out[3];
 };
 
-// how many of the rows that are left make a tile: four are two and two
+// How many of the rows that are left make the next tile: two pairs are faster than three and one.
 int n_rows_together(int64_t left) {
     return left >= 5 || left == 3 ? 3 : left >= 2 ? 2 : 1;
 }
@@ -71,20 +71,20 @@ AVX2 void multiply_in_order(const tile & t) {
     }
 }
 
-// A double between 2^12 and 2^13 is a multiple of 2^-40. It stays there while terms are added to the middle of them
-// that make 2,048 at most, and each of them is rounded downwards to such a multiple: their sum is exact, whatever the
-// order. Greater sums are as good as any other, but depend on the order.
+// A double between 2^12 and 2^13 is a multiple of 2^-40. A sum begins in the middle of this range and stays in it while
+// the terms add up to at most 2,048; each term is rounded downwards to such a multiple. So the sum is exact, whatever
+// the order. Greater sums are as accurate as any, but depend on the order.
 constexpr double MIDDLE = 6144.0;
 
-// Sums of a block over cells, in four parts each.
+// A block's sums over cells, each in four parts.
 using block_sums = __m256d[N_CHANNELS][N_ROWS];
 
-// adds a tile's products from channel and row on; the processor rounds downwards
+// Adds a tile's products to the sums from this channel and row on, while the processor rounds downwards.
 template <class format, int n_w, int n_rows>
 AVX2_INLINE void add_downwards(const tile & t, block_sums & all, int channel, int row) {
-    constexpr int n_parts =
-        n_rows == 1 ? 2 : 1; // of a sum, so that there are enough to hide how long an addition takes
-    __m256d sums[n_w][n_rows][n_parts];
+    // with one row, two parts of each sum hide the latency of additions
+    constexpr int n_parts = n_rows == 1 ? 2 : 1;
+    __m256d       sums[n_w][n_rows][n_parts];
     for (auto & sums_of_channel : sums) {
         for (auto & parts : sums_of_channel) {
             std::fill(parts, parts + n_parts, _mm256_set1_pd(MIDDLE));
@@ -114,14 +114,14 @@ AVX2_INLINE void add_downwards(const tile & t, block_sums & all, int channel, in
     }
 }
 
-// Channels of a matrix of values and rows of weights of the cells, both of one type.
+// Channels of a matrix of values, and rows of the cells' weights, both of one type.
 struct block {
     const char * w;      // the first channel
     size_t       stride; // bytes from one channel to the next
     int          n_w;    // at most N_CHANNELS
     int64_t      k;
     const char * x[N_ROWS];
-    float *      out[N_ROWS]; // of the first channel
+    float *      out[N_ROWS]; // the row's first channel
     int          n_rows;
 };
 
@@ -155,10 +155,10 @@ AVX2_INLINE void to_f64(const char * x, int64_t n, double * y) {
     }
 }
 
-// Not inlined: it stays between the changes of the mode of rounding.
+// Not inlined, so that the compiler moves nothing out from between the two changes of the rounding mode.
 template <class format>
 AVX2 __attribute__((noinline)) void add_all(const block & b, block_sums & sums) {
-    if (b.n_rows <= 3) { // each value is used once
+    if (b.n_rows <= 3) { // each value is used once: converting it first would not pay
         return add_block<format>(b, sums);
     }
     double w[N_CHANNELS][N_CELLS_CONVERTED];
@@ -207,7 +207,7 @@ bool is_over_cells(const ggml_tensor * op) {
     return op->src[1]->op == GGML_OP_SOFT_MAX;
 }
 
-// rows for a matrix in F16, which ggml rounds too
+// Rounds a row to F16 for a matrix in F16, as ggml does.
 AVX2 void to_f16(const float * x, int64_t k, char * row) {
     for (int64_t i = 0; i < k; i += 8) {
         const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
@@ -239,7 +239,7 @@ class product_of_attention : public op_traits {
         const int64_t n_block    = exactly ? N_CHANNELS : N_CELLS;
         const int64_t n_blocks   = (w->ne[1] + n_block - 1) / n_block;
         const auto [first, last] = share(params, w->ne[2] * w->ne[3] * n_blocks);
-        for (int64_t i = first; i < last; ++i) { // a cell's heads lie behind each other, and a head's channels
+        for (int64_t i = first; i < last; ++i) { // in the order of memory: by cell and head, or by head and channel
             const int64_t slab  = exactly ? i / n_blocks : i / n_blocks / w->ne[2] * w->ne[2] + i % w->ne[2];
             const int64_t begin = (exactly ? i % n_blocks : i / w->ne[2] % n_blocks) * n_block;
             const int64_t end   = std::min(begin + n_block, w->ne[1]);
@@ -253,7 +253,7 @@ class product_of_attention : public op_traits {
     }
 
   private:
-    // one of the matrices and the rows that are multiplied by it; rows: those in F16, if any
+    // One of the matrices and the rows that are multiplied by it. rows: those in F16, or null.
     struct slab_of {
         slab_of(const ggml_tensor * op, const char * rows, int64_t slab) :
             op(op), x(op->src[1]), rows(rows), w2(slab % op->src[0]->ne[2]), w3(slab / op->src[0]->ne[2]),

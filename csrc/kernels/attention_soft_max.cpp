@@ -1,5 +1,4 @@
-// The sum over the cells of a row is exact: all terms are rounded to multiples of one quantum, of which a double holds
-// the sum. So it does not depend on their order.
+// The sum over the cells of a row is exact, so that it does not depend on their order: see exact_sum.
 #include "kernels/attention.h"
 
 #include "kernels/attention_exp.h"
@@ -18,7 +17,7 @@ namespace {
 
 using namespace avx2;
 
-// y = x * scale + mask * slope; the largest of them
+// y = x * scale + mask * slope; returns the largest.
 template <class format>
 AVX2 float scores(const float * x, const char * mask, int64_t n, float scale, float slope, float * y) {
     __m256 max = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
@@ -67,7 +66,7 @@ class soft_max_of_attention : public op_traits {
         if (sinks) {
             max = std::max(max, sink);
         }
-        if (std::isinf(max)) { // a row that sees nothing
+        if (std::isinf(max)) { // the row sees nothing
             std::fill(y, y + n, 0.0f);
             return;
         }

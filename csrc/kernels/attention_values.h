@@ -1,10 +1,10 @@
-// Products of what rows weigh the cells of a block by, and the values of these cells. Their sums do not depend on the
-// order of the cells, at the speed of float32.
+// Sums the values of a block's cells, multiplied by the weights that rows give these cells. The sums do not depend on
+// the order of the cells, and take no longer than sums in float32.
 //
-// A float between 2^23 and 2^24 is an integer. A sum begins in the middle of these and stays among them, so that each
-// product is rounded to an integer when it is added: to the nearest one, whatever the sum is. For there are no ties:
-// weights have all 24 bits, and the last of them is set, so a product that lies halfway between two integers exceeds
-// 2^22, which no sum does (attention_weights.h). Before it could, it is added to an int32.
+// A float between 2^23 and 2^24 is an integer. A sum begins in the middle of this range and stays in it, so that each
+// product is rounded to the nearest integer when it is added, whatever the sum is. There are no ties: weights have all
+// 24 bits, of which the last is set, so a product that lies halfway between two integers exceeds 2^22, and no product
+// does (attention_weights.h). Before a sum could leave the range, it is added to an int32.
 #pragma once
 
 #include "kernels/attention_cache.h"
@@ -15,21 +15,21 @@
 
 namespace eagle3::kernels::avx2 {
 
-constexpr int64_t N_CELLS_SUMMED = 64; // of a block
-constexpr int64_t N_ROWS         = 48; // whose sums are kept at a time
-constexpr int     N_ROWS_TILE    = 6;  // that are multiplied by values at a time
-constexpr int64_t N_LANES        = 16; // channels of a tile, in two registers
-constexpr int64_t N_CHANNELS     = 32; // that are converted at a time, whole blocks of what is quantized
-constexpr float   MIDDLE         = 3 << 22;
+constexpr int64_t N_CELLS_SUMMED = 64;      // cells of a block
+constexpr int64_t N_ROWS         = 48;      // rows whose sums are kept at a time
+constexpr int     N_ROWS_TILE    = 6;       // rows of a tile
+constexpr int64_t N_LANES        = 16;      // channels of a tile, in two registers
+constexpr int64_t N_CHANNELS     = 32;      // channels that are converted at a time: whole blocks of quantized types
+constexpr float   MIDDLE         = 3 << 22; // of the floats that are integers
 
-// what a sum has got, times 2^exponent
+// Adds 2^exponent times what was added to MIDDLE.
 AVX2_INLINE void add_integers(__m256 sum, int32_t * sums, int exponent) {
     const __m256i middle = _mm256_castps_si256(_mm256_set1_ps(MIDDLE));
     const __m256i found  = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_castps_si256(sum), middle), exponent);
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(sums), _mm256_add_epi32(load256(sums), found));
 }
 
-// Sums of n rows. A member for each, since GCC would keep an array in memory.
+// The sums of n rows. Each row's is a member of its own, since GCC would keep an array in memory.
 template <int n>
 struct value_sums {
     value_sums<n - 1> before;
@@ -38,7 +38,7 @@ struct value_sums {
 
     AVX2_INLINE value_sums() {}
 
-    // weights of rows[0], rows[1], ... for a cell
+    // Adds a cell's values. rows: the weights of each row.
     AVX2_INLINE void add(const float * const * rows, int64_t cell, __m256 values_low, __m256 values_high) {
         before.add(rows, cell, values_low, values_high);
         const __m256 p = _mm256_set1_ps(rows[n - 1][cell]);
@@ -46,7 +46,7 @@ struct value_sums {
         high           = _mm256_fmadd_ps(p, values_high, high);
     }
 
-    // to the integers of rows[0], rows[1], ...
+    // Adds what was summed to the integers of rows[0], rows[1], ...
     AVX2_INLINE void flush(int32_t * sums, const int32_t * rows) const {
         before.flush(sums, rows);
         int32_t * own = sums + rows[n - 1] * N_LANES;
@@ -64,16 +64,17 @@ struct value_sums<0> {
     AVX2_INLINE void flush(int32_t * /*sums*/, const int32_t * /*rows*/) const {}
 };
 
-// Rows that weigh a block's cells by something.
+// The rows that see any of a block's cells.
 struct block_of_weights {
     int64_t       n = 0;
-    const float * weights[N_ROWS];             // of the block's first cell on
-    int32_t       rows[N_ROWS];                // by their sums
-    int64_t       steps[N_ROWS / N_ROWS_TILE]; // of a tile: after how many cells sums are added to the integers
+    const float * weights[N_ROWS];             // of the block's cells
+    int32_t       rows[N_ROWS];                // index of the row's sums
+    int64_t       steps[N_ROWS / N_ROWS_TILE]; // [tile]: sums are added to the integers after so many cells
 };
 
-// 16 channels of n_cells values, `stride` bytes from one cell to the next, times the weights of n rows from r on. Of
-// eight channels `high` is 0, and nobody reads the other sums.
+// Adds 16 channels of n_cells values, `stride` bytes from one cell to the next, to the sums of n rows from r on. The
+// last eight channels are `high` bytes after the first eight; if there are only eight, `high` is 0 and the sums of the
+// others are not used.
 template <class format, int n>
 AVX2 void add_values(const block_of_weights & b, int64_t r, const char * values, size_t stride, size_t high,
                      int64_t n_cells, int32_t * sums) {
@@ -104,8 +105,8 @@ AVX2 void add_values(const block_of_weights & b, const char * values, size_t str
     }
 }
 
-// Channels [begin, begin + n) of a block's values. Sums lie by channels of a tile, row and channel. There is room for
-// 32 channels of a block in `scratch`.
+// Adds channels [begin, begin + n) of a block's values. sums: [channels / N_LANES][N_ROWS][N_LANES]. `scratch` has room
+// for 32 channels of a block.
 AVX2 inline void add_block(const block_of_weights & b, const cache_rows & values, int64_t begin, int64_t n,
                            float * scratch, int32_t * sums, rows_ahead ahead) {
     const int64_t n_tiles   = (n + N_LANES - 1) / N_LANES * ((b.n + N_ROWS_TILE - 1) / N_ROWS_TILE);
@@ -130,7 +131,7 @@ AVX2 inline void add_block(const block_of_weights & b, const cache_rows & values
     }
 }
 
-// The values of one cell times a weight, and that times 2^exponent.
+// Adds one cell's values, multiplied by weight * 2^exponent.
 AVX2 inline void add_cell(const float * values, float weight, int exponent, int64_t n_channels, int32_t * sums) {
     for (int64_t i = 0; i < n_channels; i += 8) {
         const __m256 sum = _mm256_fmadd_ps(_mm256_set1_ps(weight), _mm256_loadu_ps(values + i), _mm256_set1_ps(MIDDLE));

@@ -1,4 +1,4 @@
-// What a row weighs cells by, of its scores, so that sums of products with values are exact (attention_values.h).
+// Makes a row's weights from its scores so that sums of their products with values are exact (attention_values.h).
 #pragma once
 
 #include "kernels/attention_cache.h"
@@ -25,8 +25,8 @@ AVX2 inline float largest(const float * x, int64_t n) {
     return largest_lane(max);
 }
 
-// Scores of n cells become e^(score - max); what these add up to, and what no value of cells that weigh something
-// exceeds.
+// Replaces the scores of n cells by e^(score - max), adds these to `sum`, and raises `bound` to the bounds of the
+// values of all cells whose weight is not 0.
 AVX2_INLINE void to_exponentials(float * y, const float * bounds, int64_t n, __m256 max, exact_sum & sum,
                                  __m256 & bound) {
     for (int64_t i = 0; i < n; i += 8) {
@@ -38,19 +38,21 @@ AVX2_INLINE void to_exponentials(float * y, const float * bounds, int64_t n, __m
     }
 }
 
-// A row's weights are multiplied by one number, so that all products add up to less than 2^27. A cell that weighs much,
-// about 1/32 of all or more, is left out of blocks and has a part of its weight, so that any product is below 2^22.
+// A row's weights are multiplied by one number, so that all products add up to less than 2^27. A cell of about 1/32 or
+// more of the sum is heavy: it is summed apart from its block, divided by a power of two, so that each product is below
+// 2^22.
 constexpr float   SUM_MAX      = (1 << 27) / 1.01f; // less what rounding adds
-constexpr float   PRODUCTS_MAX = (1 << 22) / 1.01f; // of products that are summed in floats
-constexpr int64_t N_HEAVY      = 36;                // cells of a row, at most
+constexpr float   PRODUCTS_MAX = (1 << 22) / 1.01f; // sum of the products that are added as floats
+constexpr int64_t N_HEAVY      = 36;                // heavy cells of a row, at most
 
 struct heavy_cell {
     int32_t cell;
-    int32_t exponent; // its weight is this times 2^exponent
-    float   weight;
+    int32_t exponent;
+    float   weight; // the cell's weight / 2^exponent
 };
 
-// how many cells of 32 may be summed in floats, by what products of eight cells each do not exceed; 64: with 32 others
+// How many of 32 cells may be summed in floats at a time; 64: together with 32 others. loads: bounds of the products of
+// eight cells each.
 inline int64_t cells_together(const float * loads) {
     const float pairs[] = { loads[0] + loads[1], loads[2] + loads[3] };
     const float all     = pairs[0] + pairs[1];
@@ -61,7 +63,7 @@ inline int64_t cells_together(const float * loads) {
                                                                 : 1;
 }
 
-// Heavy ones of eight cells are appended to a list, and weigh nothing here. Returns what products of the others make.
+// Appends the heavy ones of eight cells to a list and makes their weights 0. Returns a bound of the others' products.
 inline float take_heavy(float * y, const float * bounds, int32_t cell, heavy_cell * heavy, int32_t & n_heavy) {
     float load = 0.0f;
     for (int i = 0; i < 8; ++i) {
@@ -78,8 +80,8 @@ inline float take_heavy(float * y, const float * bounds, int32_t cell, heavy_cel
     return load;
 }
 
-// Weights of 32 cells times a factor, with their last bit set; what is too small to have all bits is zero. Heavy ones
-// are appended to a list, and are zero. Returns how many cells may be summed in floats.
+// Multiplies the weights of 32 cells by a factor and sets their last bit; weights too small for 24 bits become 0. Heavy
+// cells are appended to a list, and their weights become 0. Returns how many cells may be summed in floats at a time.
 AVX2 inline int64_t finish_weights(float * y, const float * bounds, int32_t cell, float factor, heavy_cell * heavy,
                                    int32_t & n_heavy) {
     const __m256 last     = _mm256_castsi256_ps(_mm256_set1_epi32(1));
@@ -89,7 +91,7 @@ AVX2 inline int64_t finish_weights(float * y, const float * bounds, int32_t cell
         __m256 p = _mm256_mul_ps(_mm256_loadu_ps(y + 8 * i), _mm256_set1_ps(factor));
         p        = _mm256_andnot_ps(_mm256_cmp_ps(p, smallest, _CMP_LT_OQ), _mm256_or_ps(p, last));
         _mm256_storeu_ps(y + 8 * i, p);
-        const __m256 empty = _mm256_cmp_ps(p, _mm256_setzero_ps(), _CMP_EQ_OQ); // their bounds may be infinite
+        const __m256 empty = _mm256_cmp_ps(p, _mm256_setzero_ps(), _CMP_EQ_OQ); // cells whose bound may be infinite
         products[i]        = _mm256_andnot_ps(empty, _mm256_mul_ps(p, _mm256_loadu_ps(bounds + 8 * i)));
     }
     float loads[4];

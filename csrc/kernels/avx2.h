@@ -1,4 +1,4 @@
-// Vectors of 256 bits, by the names of AVX2's intrinsics: on ARM they are made of NEON's (neon.h).
+// Vectors of 256 bits, by the names of AVX2's intrinsics. On ARM they consist of NEON's vectors (neon.h).
 #pragma once
 
 #include "kernels/kernel.h"
@@ -8,7 +8,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// The library runs on every x86-64, so that the instruction set is named function by function.
+// The library runs on every x86-64, so each function names the instruction set that it needs.
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define AVX2_INLINE __attribute__((target("avx2,fma,f16c"), always_inline)) inline
 #else
@@ -32,7 +32,7 @@ inline bool is_supported() {
 #endif
 }
 
-// blocks lie at any address
+// Reads a value at any address, since blocks are not aligned.
 template <class T>
 inline T read(const void * p) {
     T value;
@@ -52,7 +52,7 @@ AVX2_INLINE __m256i load256(const void * p) {
     return _mm256_loadu_si256(static_cast<const __m256i *>(p));
 }
 
-// the sum of the lanes, in one order
+// The sum of the lanes, always in the same order.
 AVX2_INLINE float sum(__m256 v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s        = _mm_add_ps(s, _mm_movehl_ps(s, s));

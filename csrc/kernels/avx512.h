@@ -4,12 +4,12 @@
 
 #if defined(__x86_64__)
 
-// as AVX2 is named function by function (avx2.h)
+// Each function names the instruction set that it needs, see avx2.h.
 #define EAGLE3_AVX512 "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
 #define AVX512 __attribute__((target(EAGLE3_AVX512)))
 #define AVX512_INLINE __attribute__((target(EAGLE3_AVX512), always_inline)) inline
 
-// without VNNI, for products of floats
+// Products of floats need no VNNI.
 #define EAGLE3_AVX512_FLOATS "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"
 #define AVX512_FLOATS __attribute__((target(EAGLE3_AVX512_FLOATS)))
 #define AVX512_FLOATS_INLINE __attribute__((target(EAGLE3_AVX512_FLOATS), always_inline)) inline

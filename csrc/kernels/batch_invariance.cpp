@@ -24,7 +24,7 @@ bool is_of_adapter(const ggml_tensor * t) { // by llama.cpp's names
     return std::strstr(t->name, ".lora_a") || std::strstr(t->name, ".lora_b");
 }
 
-// the rotation of a quantized cache: ggml computes it row by row
+// Is it the rotation of a quantized cache? ggml computes that row by row.
 bool is_hadamard(const ggml_tensor * node) {
     constexpr int32_t hint = 1; // GGML_HINT_SRC0_IS_HADAMARD
     return node->op == GGML_OP_MUL_MAT && node->op_params[1] == hint;
@@ -36,7 +36,7 @@ bool is_weight(const ggml_tensor * t) {
            ggml_backend_buffer_get_usage(root->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
-// rows that a matrix is multiplied by
+// The number of rows that a matrix is multiplied by.
 int64_t n_rows(const ggml_tensor * node) {
     const ggml_tensor * w = node->src[0];
     return node->op == GGML_OP_MUL_MAT_ID ? node->src[2]->ne[1] : ggml_nrows(node->src[1]) / (w->ne[2] * w->ne[3]);
@@ -51,7 +51,7 @@ reason why_not_product(const ggml_tensor * node) {
                                                  : reason::shape;
 }
 
-// K times queries, values times what cells weigh, or both
+// node: K times queries, values times probabilities, or flash attention.
 reason why_not_attention(const ggml_tensor * node) {
     const bool          is_flash = node->op == GGML_OP_FLASH_ATTN_EXT;
     const ggml_tensor * cache    = node->src[is_flash ? 1 : 0];

@@ -6,17 +6,17 @@
 
 namespace eagle3::kernels {
 
-// By which side an operation is computed whose rows, as ggml computes them, depend on how many there are.
+// Which side computes an operation whose rows, when ggml computes them, depend on how many there are, and why.
 struct side_of_op {
     enum class kind { product, attention, recurrence };
     enum class reason {
         ours,
-        device,  // another one than the CPU
-        adapter, // its weights are of a LoRA adapter
-        source,  // its weights, or those that its queries come from, have no kernel
+        device,  // it runs on another device than the CPU
+        adapter, // its weights belong to a LoRA adapter
+        source,  // its weights, or the weights that its queries come from, have no kernel
         type,    // no kernel reads a cache of this type
-        rows,    // more than kernels are used for
-        shape,
+        rows,    // the pass has more rows than kernels are used for
+        shape,   // the kernel does not take tensors of this shape
     };
 
     kind      of;
@@ -24,7 +24,8 @@ struct side_of_op {
     ggml_type type; // of the weights, or of the cache
 };
 
-// Of a node of a graph on whose weights kernels are registered; none if rows do not depend on others with either side.
+// The side that computes a node of a graph on whose weights kernels are registered; none if a row of the node depends
+// on no other rows with either side.
 std::optional<side_of_op> side_of(const ggml_tensor * node);
 
 } // namespace eagle3::kernels
