@@ -1,4 +1,4 @@
-// Kernels of a format whose blocks have 32 inputs, by instruction sets.
+// Makes the kernels of a format whose blocks have 32 inputs, one for each instruction set.
 #pragma once
 
 #include "kernels/blocks_avx2.h"
@@ -18,7 +18,6 @@ constexpr auto compute_of() {
     return avx2::compute_blocks<set, format>;
 }
 
-// a format's kernels
 template <class format, class rows = avx2::q8_0_rows>
 std::vector<kernel> blocks_kernels(const std::string & name, ggml_type type) {
     return avx2::by_instruction_sets([&](auto isa) {

@@ -1,6 +1,6 @@
-// Products of weights in blocks of 32 inputs with a scale each, and rows in Q8: eight channels at a time, a channel per
-// lane. A format unpacks its blocks to 32 int8 values of eight channels; a block is unpacked once for all rows.
-// Repacked weights come in groups of eight channels (octets) or of four (quads, on ARM).
+// Multiplies weights in blocks of 32 inputs, each with a scale, by rows in Q8: eight channels at a time, a channel per
+// lane. A format unpacks its blocks to 32 int8 values of eight channels, once for all rows. Repacked weights lie in
+// groups of eight channels (octets) or of four (quads, on ARM).
 #pragma once
 
 #include "kernels/instruction_sets.h"
@@ -14,49 +14,49 @@
 
 namespace eagle3::kernels::avx2 {
 
-// One block of eight channels. In fours: q[i] is inputs 4 i to 4 i + 3 of the channels in order. In eights: q[i] is
-// inputs 8 i to 8 i + 7 of channels 0 to 3, q[4 + i] of channels 4 to 7.
+// One block of eight channels. In fours: q[i] holds inputs 4 i to 4 i + 3 of the channels in order. In eights: q[i]
+// holds inputs 8 i to 8 i + 7 of channels 0 to 3, and q[4 + i] those of channels 4 to 7.
 struct unpacked {
     __m256i q[8];
     __m256  d; // scales of the channels, in order
-    __m256  m; // what is added to each of a channel's weights, if the format has such
+    __m256  m; // minimums of the channels, if the format has them
 
-    // what a format keeps for the following blocks
+    // a format may keep these from one block to the next
     __m256  super_d         = {};
     __m256i super_scales[2] = {};
 };
 
-// A format:
-//   block_bytes      of one channel's block
-//   n_channels       of a group: 1 as the file has it, 8 or 4 in ggml's repacked layouts
-//   n_together       repacked: bytes of a channel that lie together
-//   eights           are vectors in eights?
-//   is_signed        are the values int8, or uint8?
-//   largest          magnitude of a value
+// A format has
+//   block_bytes      bytes of one channel's block
+//   n_channels       channels of a group: 1 as the file has them, 8 or 4 in ggml's repacked layouts
+//   n_together       in repacked layouts, the bytes of a channel that lie together
+//   eights           whether vectors are in eights
+//   is_signed        whether values are int8, or uint8
+//   largest          the greatest magnitude of a value
 //   sums             what rows keep of their blocks' sums
 // and
-//   unpack(p, b, stride, w)   block b of eight channels, or of two groups of four, `stride` bytes from each other
-// or, in octets of nibbles:
-//   values_at, flip  where they begin in a block of eight channels, and bits of each byte that are the other way round
+//   unpack(p, b, stride, w)   unpacks block b of eight channels, or of two groups of four, `stride` bytes apart
+// or, in octets of nibbles,
+//   values_at, flip  where the nibbles begin in a block of eight channels, and which bits of each byte are inverted
 //   has_table, table()   the int8 or uint8 value that each nibble stands for
-//   scales(p)        of a block's channels
+//   scales(p)        the scales of a block's channels
 
-// With VNNI int8 values are read as uint8, 128 more: their products need no signs, and what is too much is taken back
-// as in formats that have an offset.
+// VNNI multiplies uint8 by int8. So int8 values are read as uint8, which makes them 128 more, and 128 times the sum of
+// the row's values is subtracted, as for formats that have an offset.
 template <class isa, class format>
 constexpr bool is_biased = isa::has_vnni && !isa::has_signed && format::is_signed;
 
 template <class isa, class format>
 using sums_of = std::conditional_t<is_biased<isa, format>, offset_sums<128>, typename format::sums>;
 
-// the row's values that q[i] is multiplied by
+// The row's values that q[i] is multiplied by.
 template <class format>
 AVX2_INLINE __m256i values_for(const uint8_t * y, int i) {
     return format::eights ? _mm256_set1_epi64x(read<int64_t>(y + 8 * i)) : _mm256_set1_epi32(read<int32_t>(y + 4 * i));
 }
 
-// Sums of n vectors of values times the row's values, as int32. AVX2 adds products of two inputs in 16 bits, as many as
-// never overflow.
+// Multiplies n vectors of values by the row's values, and returns the sums as int32. AVX2 adds up products in 16 bits
+// first, as many as cannot overflow.
 template <class isa, class format, int n>
 AVX2_INLINE __m256i multiply(const __m256i * q, const uint8_t * y) {
     __m256i sum = _mm256_setzero_si256();
@@ -85,7 +85,7 @@ AVX2_INLINE __m256i multiply(const __m256i * q, const uint8_t * y) {
     return sum;
 }
 
-// The eight channels' sums; of eights in an order that in_order undoes.
+// The eight channels' sums. Those of eights are in another order, which in_order undoes.
 template <class isa, class format>
 AVX2_INLINE __m256i dot(const unpacked & w, const uint8_t * y) {
     if constexpr (format::eights) {
@@ -95,7 +95,7 @@ AVX2_INLINE __m256i dot(const unpacked & w, const uint8_t * y) {
     }
 }
 
-// a table's values for indices below 16
+// Replaces indices below 16 by a table's values.
 AVX2_INLINE void look_up(__m128i table, __m256i * q) {
     const __m256i both = _mm256_broadcastsi128_si256(table);
     for (int i = 0; i < 8; ++i) {
@@ -103,7 +103,7 @@ AVX2_INLINE void look_up(__m128i table, __m256i * q) {
     }
 }
 
-// block b of an octet, whose bytes 64 i + 8 c are inputs 8 i and 16 + 8 i of channel c
+// Unpacks block b of an octet. Its byte 64 i + 8 c holds inputs 8 i and 16 + 8 i of channel c.
 template <class format>
 AVX2_INLINE void unpack_octet(const uint8_t * p, int64_t b, unpacked & w) {
     const __m256i flip = _mm256_set1_epi8(static_cast<char>(format::flip));
@@ -126,7 +126,7 @@ AVX2_INLINE __m256 in_order(__m256 v) {
     return format::eights ? isa::unfold(v) : v;
 }
 
-// A block's products with a row, which it adds to the row's sums.
+// Adds a block's products with a row, whose integer sums are q, to the row's sums.
 template <class isa, class format>
 AVX2_INLINE void add_block(const unpacked & w, __m256 scales, const uint8_t * row, int64_t k, int64_t b, __m256i q,
                            __m256 & sum) {
@@ -142,7 +142,7 @@ AVX2_INLINE void add_block(const unpacked & w, __m256 scales, const uint8_t * ro
     }
 }
 
-// Rows two by two; returns how many those were.
+// Multiplies pairs of rows by a block if the instruction set can; returns the number of rows multiplied.
 template <class isa, class format>
 AVX2_INLINE int64_t add_block_to_pairs(const unpacked & w, __m256 scales, const uint8_t * rows, int64_t n_rows,
                                        int64_t k, int64_t b, __m256 * sums) {
@@ -169,8 +169,8 @@ AVX2_INLINE int64_t add_block_to_pairs(const unpacked & w, __m256 scales, const 
 
 constexpr int64_t n_rows_at_once = 16;
 
-// Eight channels, `stride` bytes from each other, times up to n_rows_at_once rows. Not inlined: where GCC sees that
-// sums are nobody else's, it computes two blocks at a time, which do not fit into the registers.
+// Multiplies eight channels, `stride` bytes apart, by up to n_rows_at_once rows. Not inlined: if GCC sees that nothing
+// else reads the sums, it computes two blocks at a time, which do not fit into the registers.
 template <class isa, class format>
 AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_t stride, int64_t k,
                                                   const uint8_t * rows, int64_t n_rows, __m256 * sums) {
@@ -181,7 +181,7 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
     }
     unpacked w;
     for (int64_t b = 0; b < k / QK; ++b) {
-        // eight short streams are more than the processor foresees by itself; behind the last weights nothing is read
+        // the processor does not prefetch eight short streams by itself; after the last weights nothing is read
         for (int64_t i = 0; i < 8 * format::block_bytes; i += 64) {
             _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
         }
@@ -203,7 +203,7 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
     }
 }
 
-// Channels [first, last) of eight, times all rows; out is channel 0's place.
+// Multiplies channels [first, last) of eight by all rows. out: where channel 0's results go.
 template <class isa, class format>
 AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, const uint8_t * rows, int64_t n_rows,
                            int64_t first, int64_t last, float * out, int64_t ldo) {
@@ -228,7 +228,7 @@ void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, in
             compute_channels<isa, format>(weights + group * 8 * stride, 0, k, rows, n_rows, 0, 8, out + 8 * group, ldo);
         }
     } else if constexpr (format::n_channels == 4) {
-        for (int64_t group = first; group < last; group += 2) { // two, or the last one twice
+        for (int64_t group = first; group < last; group += 2) { // two groups, or the last one twice
             const bool are_two = group + 2 <= last;
             compute_channels<isa, format>(weights + group * 4 * stride, are_two ? 4 * stride : 0, k, rows, n_rows, 0,
                                           are_two ? 8 : 4, out + 4 * group, ldo);
@@ -237,10 +237,10 @@ void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, in
         for (int64_t c = first; c < last; c += 8) {
             if (c + 8 <= last) {
                 compute_channels<isa, format>(weights + c * stride, stride, k, rows, n_rows, 0, 8, out + c, ldo);
-            } else if (last >= 8) { // the last eight, of which some are computed already
+            } else if (last >= 8) { // the last eight, some of which are computed already
                 compute_channels<isa, format>(weights + (last - 8) * stride, stride, k, rows, n_rows, c - (last - 8), 8,
                                               out + last - 8, ldo);
-            } else { // fewer than eight: each of them in all lanes
+            } else { // fewer than eight in all: one at a time, in all lanes
                 for (int64_t i = c; i < last; ++i) {
                     compute_channels<isa, format>(weights + i * stride, 0, k, rows, n_rows, 0, 1, out + i, ldo);
                 }
@@ -249,13 +249,14 @@ void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, in
     }
 }
 
-// What formats are made of. The first four of eight channels are in the low half of a vector, the others in the high.
+// Functions that formats share. The first four of eight channels are in the low half of a vector, the others in the
+// high half.
 
 AVX2_INLINE __m256i load_two(const uint8_t * low, const uint8_t * high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(low)), load128(high), 1);
 }
 
-// 16 bytes of eight channels; v[i] is bytes 4 i to 4 i + 3 of each
+// Loads 16 bytes of each of eight channels; v[i] gets bytes 4 i to 4 i + 3 of each.
 AVX2_INLINE void load_transposed(const uint8_t * p, size_t stride, __m256i * v) {
     const __m256i c0  = load_two(p, p + 4 * stride);
     const __m256i c1  = load_two(p + stride, p + 5 * stride);
@@ -271,7 +272,7 @@ AVX2_INLINE void load_transposed(const uint8_t * p, size_t stride, __m256i * v) 
     v[3]              = _mm256_unpackhi_epi64(h01, h23);
 }
 
-// the nibbles of v[i]: the low ones are q[i], the high ones q[i + 4]
+// Splits nibbles: q[i] gets the low ones of v[i], q[i + 4] the high ones.
 AVX2_INLINE void split_nibbles(const __m256i * v, __m256i * q) {
     const __m256i low = _mm256_set1_epi8(15);
     for (int i = 0; i < 4; ++i) {
@@ -280,14 +281,14 @@ AVX2_INLINE void split_nibbles(const __m256i * v, __m256i * q) {
     }
 }
 
-// 16 bytes of eight channels, whose low halves are inputs 0 to 15 and high halves 16 to 31
+// Loads 16 bytes of each of eight channels, whose low nibbles are inputs 0 to 15 and high nibbles 16 to 31.
 AVX2_INLINE void load_nibbles(const uint8_t * p, size_t stride, __m256i * q) {
     __m256i v[4];
     load_transposed(p, stride, v);
     split_nibbles(v, q);
 }
 
-// a half float of each of eight channels
+// Loads a half float of each of eight channels.
 AVX2_INLINE __m256 load_halves(const uint8_t * p, size_t stride) {
     const auto at = [=](int c) {
         return read<int16_t>(p + c * stride);
@@ -295,7 +296,7 @@ AVX2_INLINE __m256 load_halves(const uint8_t * p, size_t stride) {
     return _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)));
 }
 
-// four bytes of each of eight channels
+// Loads four bytes of each of eight channels.
 AVX2_INLINE __m256i load_dwords(const uint8_t * p, size_t stride) {
     const auto at = [=](int c) {
         return read<int32_t>(p + c * stride);
@@ -303,28 +304,28 @@ AVX2_INLINE __m256i load_dwords(const uint8_t * p, size_t stride) {
     return _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
 }
 
-// Repacked weights of ARM: two quads, `stride` bytes from each other.
+// Repacked weights of ARM: two quads, `stride` bytes apart.
 
-// four half floats of each
+// Loads four half floats of each quad.
 AVX2_INLINE __m256 load_quads_halves(const uint8_t * p, size_t stride) {
     return _mm256_cvtph_ps(_mm_unpacklo_epi64(load64(p), load64(p + stride)));
 }
 
-// 16 bytes of each channel in pieces of four, as load_transposed gives them
+// Loads 16 bytes of each channel, which lie in pieces of four, in the order of load_transposed.
 AVX2_INLINE void load_quads_fours(const uint8_t * p, size_t stride, __m256i * v) {
     for (int i = 0; i < 4; ++i) {
         v[i] = load_two(p + 16 * i, p + stride + 16 * i);
     }
 }
 
-// the same for nibbles, as load_nibbles gives them
+// The same for nibbles, in the order of load_nibbles.
 AVX2_INLINE void load_quads_nibbles(const uint8_t * p, size_t stride, __m256i * q) {
     __m256i v[4];
     load_quads_fours(p, stride, v);
     split_nibbles(v, q);
 }
 
-// 16 bytes of each channel in pieces of eight: those of a quad, then the other's
+// Loads 16 bytes of each channel, which lie in pieces of eight: those of one quad, then those of the other.
 AVX2_INLINE void load_quads_eights(const uint8_t * p, size_t stride, __m256i * v) {
     for (int i = 0; i < 2; ++i) {
         v[i]     = load256(p + 32 * i);
@@ -332,7 +333,7 @@ AVX2_INLINE void load_quads_eights(const uint8_t * p, size_t stride, __m256i * v
     }
 }
 
-// two half floats of each of eight channels: a scale and a minimum
+// Loads two half floats of each of eight channels: a scale and a minimum.
 AVX2_INLINE void load_scale_and_min(const uint8_t * p, size_t stride, unpacked & w) {
     const __m256i both  = load_dwords(p, stride);
     const __m256i words = _mm256_packus_epi32(_mm256_and_si256(both, _mm256_set1_epi32(0xffff)),

@@ -1,5 +1,5 @@
-// The products of blocks_avx2.h with AVX-512-VNNI: sixteen channels at a time, a channel per lane. Blocks are unpacked
-// as there; a channel's sums are the same integers, added up in the same order, so that the results are the same bits.
+// The products of blocks_avx2.h with AVX-512-VNNI: sixteen channels at a time, a channel per lane. A channel's sums are
+// the same integers as there, added up in the same order, so that the results are the same bits.
 #pragma once
 
 #include "kernels/avx512.h"
@@ -17,32 +17,32 @@ using avx2::QK;
 using avx2::read;
 using avx2::unpacked;
 
-// One block of sixteen channels. Mapped weights: q[i] is inputs 4 i to 4 i + 3 of the channels. Repacked ones (octets):
-// q[i] is inputs 8 i to 8 i + 7 of the first eight channels, q[4 + i] of the others.
+// One block of sixteen channels. Mapped weights: q[i] holds inputs 4 i to 4 i + 3 of the channels. Repacked weights
+// (octets): q[i] holds inputs 8 i to 8 i + 7 of the first eight channels, and q[4 + i] those of the others.
 struct wide_block {
     __m512i q[8];
     __m512  d; // scales of the channels, in the order of the sums
     __m512  m;
 };
 
-// Octets: two lanes hold a channel's sum in two parts. What dot makes of them has the first eight channels in the low
-// halves of lanes of 128 bits, the others in the high halves; this puts it back, and is its own ...
+// Octets: dot returns the first eight channels in the low halves of the lanes of 128 bits, the others in the high
+// halves. This returns them in order ...
 AVX512_INLINE __m512 in_order(__m512 v) {
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15), v);
 }
 
-// ... inverse is this.
+// ... and this in the order of dot.
 AVX512_INLINE __m512 as_summed(__m512 v) {
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15), v);
 }
 
-// block b of two octets
+// Unpacks block b of two octets.
 template <class format>
 AVX512_INLINE void unpack_octets(const uint8_t * low, const uint8_t * high, int64_t b, wide_block & w) {
     const uint8_t * blocks[] = { low + b * 8 * format::block_bytes, high + b * 8 * format::block_bytes };
     const __m512i   mask     = _mm512_set1_epi8(15);
     for (int octet = 0; octet < 2; ++octet) {
-        for (int i = 0; i < 2; ++i) { // bytes 64 i + 8 c are inputs 8 i and 16 + 8 i of channel c
+        for (int i = 0; i < 2; ++i) { // byte 64 i + 8 c holds inputs 8 i and 16 + 8 i of channel c
             const __m512i both     = _mm512_xor_si512(load512(blocks[octet] + format::values_at + 64 * i),
                                                       _mm512_set1_epi8(static_cast<char>(format::flip)));
             w.q[4 * octet + i]     = _mm512_and_si512(both, mask);
@@ -58,7 +58,7 @@ AVX512_INLINE void unpack_octets(const uint8_t * low, const uint8_t * high, int6
     w.d = as_summed(join(format::scales(blocks[0]), format::scales(blocks[1])));
 }
 
-// block b of sixteen mapped channels: as two times eight
+// Unpacks block b of sixteen mapped channels, eight at a time.
 template <class format>
 AVX512_INLINE void unpack_mapped(const uint8_t * p, int64_t b, size_t stride, unpacked & low, unpacked & high,
                                  wide_block & w) {
@@ -73,11 +73,11 @@ AVX512_INLINE void unpack_mapped(const uint8_t * p, int64_t b, size_t stride, un
     }
 }
 
-// the channels' sums, and `offset` to each
+// The channels' sums, plus `offset` each.
 template <class format>
 AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offset) {
     if constexpr (format::n_channels == 8) {
-        __m512i low  = _mm512_maskz_set1_epi32(0x5555, offset); // once to each two lanes
+        __m512i low  = _mm512_maskz_set1_epi32(0x5555, offset); // a channel has two lanes, of which one gets it
         __m512i high = low;
         for (int i = 0; i < 4; ++i) {
             const __m512i values = _mm512_set1_epi64(read<int64_t>(y + 8 * i));
@@ -96,7 +96,8 @@ AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offse
     }
 }
 
-// Sixteen channels times up to n_rows_at_once rows. Mapped ones lie from `low` on; of octets `low` and `high` are two.
+// Multiplies sixteen channels by up to n_rows_at_once rows. Mapped channels begin at `low`; octets are `low` and
+// `high`.
 template <class isa, class format>
 AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const uint8_t * high, size_t stride, int64_t k,
                                                     const uint8_t * rows, int64_t n_rows, __m512 * sums) {
@@ -149,7 +150,7 @@ AVX512 void compute_channels(const uint8_t * low, const uint8_t * high, size_t s
     }
 }
 
-// Sixteen channels at a time; what is left of them as blocks_avx2.h does it.
+// Computes sixteen channels at a time, and those that are left as blocks_avx2.h does.
 template <class isa, class format>
 void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {

@@ -42,8 +42,8 @@ namespace {
 
 using weights_table = std::unordered_map<const ggml_tensor *, std::shared_ptr<product>>;
 
-// Threads that compute read the table without a lock, so that tables that were replaced are kept: one per model that
-// was loaded or closed, of a few kilobytes.
+// Computing threads read the table without a lock, so a table that is replaced must be kept: a few kilobytes for each
+// model that is loaded or closed.
 class registry : public extra_buffer_type {
   public:
     registry() {
@@ -61,7 +61,7 @@ class registry : public extra_buffer_type {
         types.insert(types.begin(), &buft_);
     }
 
-    // no tensor lies in a buffer of this type
+    // No tensor lies in a buffer of this type.
     bool supports_op(ggml_backend_dev_t, const ggml_tensor *) override { return false; }
 
     op_traits * get_tensor_traits(const ggml_tensor * op) override {
@@ -103,21 +103,21 @@ class registry : public extra_buffer_type {
     std::vector<std::unique_ptr<weights_table>> tables_ = first_table();
     std::atomic<const weights_table *>          table_{ tables_.back().get() };
 
-    // whether it multiplies registered weights, or what was computed with them
+    // Does it multiply registered weights, or rows that were computed with them?
     static bool is_made_of(const weights_table & table, const ggml_tensor * op) {
         switch (op->op) {
             case GGML_OP_SOFT_MAX:
             case GGML_OP_FLASH_ATTN_EXT: return comes_from(table, op->src[0]);
-            case GGML_OP_GATED_DELTA_NET: return comes_from(table, op->src[4]); // queries are of saved states too
+            case GGML_OP_GATED_DELTA_NET: return comes_from(table, op->src[4]); // queries depend on saved states too
             case GGML_OP_MUL_MAT: return table.count(op->src[0]) || comes_from(table, op->src[1]);
             case GGML_OP_MUL_MAT_ID: return table.count(op->src[0]);
             default: return false;
         }
     }
 
-    // whether activations were computed with registered weights: what attention makes of them is ours too
+    // Was x computed with registered weights? Then its attention is ours too.
     static bool comes_from(const weights_table & table, const ggml_tensor * x) {
-        constexpr int n_steps_max = 32; // from a query to what its row is made of
+        constexpr int n_steps_max = 32; // operations from a query back to the product that made it, at most
         for (int i = 0; i < n_steps_max && x && !table.empty(); ++i) {
             const bool is_product = x->op == GGML_OP_MUL_MAT || x->op == GGML_OP_MUL_MAT_ID;
             if (is_product && table.count(x->src[0])) {
@@ -137,7 +137,7 @@ class registry : public extra_buffer_type {
 
 std::atomic<registry *> made{ nullptr };
 
-// never freed: ggml's list keeps its address
+// Never freed, since ggml's list keeps its address.
 registry & the_registry() {
     static auto * instance = new registry;
     made.store(instance, std::memory_order_release);

@@ -1,6 +1,7 @@
-// The gated delta rule of recurrent layers (Qwen3-Next, Qwen3.5, Kimi Linear; arXiv 2412.06464, equation 10). Each row
-// of a head's state goes its own way: S = decay S, then S += beta (v - S k) k, and S q is what the layer gives. ggml
-// passes four times over the whole state for each token; here some rows take several tokens while they are near.
+// The gated delta rule of recurrent layers (Qwen3-Next, Qwen3.5, Kimi Linear; arXiv 2412.06464, equation 10):
+// S = decay S, then S += beta (v - S k) k, and the layer's output is S q. Rows of a head's state S do not depend on
+// each other. ggml passes four times over the whole state for each token; here a few rows take several tokens while
+// they are in the cache.
 #include "kernels/attention.h"
 #include "kernels/floats_avx2.h"
 #include "kernels/op_rows.h"
@@ -16,10 +17,10 @@ namespace {
 
 using namespace avx2;
 
-constexpr int64_t N_TOKENS = 8; // that some rows take at a time
-constexpr int64_t N_ROWS   = 4; // of the state, at a time
+constexpr int64_t N_TOKENS = 8; // tokens that rows take at a time
+constexpr int64_t N_ROWS   = 4; // rows of the state at a time
 
-// What all rows of a head read of a token, and the values of four rows.
+// A token's inputs of a head. v: the values of N_ROWS rows; the others are the same for all rows.
 struct token {
     const float * k, *q;
     const float * decay, *decayed_k; // by channel
@@ -65,13 +66,13 @@ class delta_net : public op_traits {
         return true;
     }
 
-    // All threads share the rows of all heads' states.
+    // Divides the rows of all heads' states among the threads.
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
         const ggml_tensor * v        = op->src[2];
         const int64_t       n_groups = v->ne[0] / N_ROWS;
         auto *              own      = static_cast<float *>(params->wdata) + params->ith * n_own(op);
         const auto [first, last]     = share(params, v->ne[1] * v->ne[3] * n_groups);
-        for (int64_t i = first; i < last;) { // as many rows of a head as this thread has
+        for (int64_t i = first; i < last;) { // all of this thread's rows of a head at once
             const int64_t begin = i % n_groups;
             const int64_t end   = std::min(n_groups, begin + last - i);
             compute(op, i / n_groups % v->ne[1], i / n_groups / v->ne[1], begin * N_ROWS, end * N_ROWS, own);
@@ -81,16 +82,16 @@ class delta_net : public op_traits {
     }
 
   private:
-    // floats of a thread: by token, what each channel decays by, and the key after that
+    // The number of floats that a thread needs: for each token the decay of each channel, and the decayed key.
     static int64_t n_own(const ggml_tensor * op) { return N_TOKENS * 2 * op->src[2]->ne[0]; }
 
-    // rows [begin, end) of a head's state in a sequence
+    // Computes rows [begin, end) of a head's state in a sequence.
     static void compute(const ggml_tensor * op, int64_t head, int64_t seq, int64_t begin, int64_t end, float * own) {
         const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2];
         const ggml_tensor *decay = op->src[3], *beta = op->src[4], *before = op->src[5];
         const int64_t      n = v->ne[0], n_heads = v->ne[1], n_tokens = v->ne[2], n_seqs = v->ne[3];
-        const int64_t      n_states = ggml_get_op_params_i32(op, 0); // of the last tokens, the newest first
-        const int64_t      snapshot = n * n * n_heads * n_seqs;      // floats from one token's states to those before
+        const int64_t      n_states = ggml_get_op_params_i32(op, 0); // states of the last tokens, the newest first
+        const int64_t      snapshot = n * n * n_heads * n_seqs; // floats from one token's states to the previous one's
         auto *             out      = static_cast<float *>(op->data);
         float *            state    = out + n * n_heads * n_tokens * n_seqs + (seq * n_heads + head) * n * n;
         std::copy_n(at<const float>(before, 0, head, seq) + begin * n, (end - begin) * n, state + begin * n);

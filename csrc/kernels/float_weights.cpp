@@ -1,5 +1,5 @@
-// F16, BF16 and F32, times rows that stay float32: four channels by up to three rows at a time. Where rows do not stay
-// in a core's cache, some inputs at a time: sums of eight lanes go on where they ended.
+// Multiplies F16, BF16 and F32 weights by rows in float32: four channels by up to three rows at a time. If the rows do
+// not fit into a core's cache, some inputs at a time: the sums of eight lanes then go on where they ended.
 #include "kernels/avx2.h"
 #include "kernels/float_weights_avx512.h"
 #include "kernels/formats.h"
@@ -23,7 +23,7 @@ void copy(const float * x, int64_t k, uint8_t * row) {
     std::memcpy(row, x, k * sizeof(float));
 }
 
-// A format: weights of n_inputs, as n_vectors of eight floats; `quantize` puts a row in the order of these.
+// A format unpacks n_inputs weights to n_vectors of eight floats. `quantize` copies a row in the order of these.
 
 struct f32 {
     static constexpr int64_t n_bytes   = 4;
@@ -47,7 +47,7 @@ struct f16 {
     static void quantize(const float * x, int64_t k, uint8_t * row) { copy(x, k, row); }
 };
 
-// even inputs, then odd ones: they are the low and high halves of 32 bits
+// Even inputs come first, then odd ones: these are the low and high halves of 32 bits.
 struct bf16 {
     static constexpr int64_t n_bytes   = 2;
     static constexpr int64_t n_inputs  = 16;
@@ -70,24 +70,23 @@ struct bf16 {
     }
 };
 
-constexpr int64_t K_BLOCK    = 1024;      // inputs that are multiplied at a time, if rows do not stay in a core's cache
-constexpr size_t  N_BYTES_L2 = 256 << 10; // of it, for rows
-constexpr int64_t N_ROWS     = 32;        // of a block
-constexpr int64_t N_CHANNELS = 64;        // of it
+constexpr int64_t K_BLOCK    = 1024;      // inputs that are multiplied at a time if rows do not fit into a core's cache
+constexpr size_t  N_BYTES_L2 = 256 << 10; // bytes of that cache for rows
+constexpr int64_t N_ROWS     = 32;        // rows of a block
+constexpr int64_t N_CHANNELS = 64;        // channels of a block
 
-// Channels and rows of a product, as whole matrices have them.
+// Some channels, rows and inputs of a product. Strides are those of the whole matrices.
 struct tile {
     const uint8_t * weights; // of the first channel
     int64_t         k;
     const uint8_t * rows;
     int64_t         begin, end; // inputs
-    __m256 *        sums;       // of inputs before and after: [channel][N_ROWS]
+    __m256 *        sums;       // [channel][N_ROWS]: sums over the inputs before `begin`, then before `end`
     float *         out;
     int64_t         ldo;
 };
 
-// prefetches: whether the next channels' weights are asked for: those of several are more places than the processor
-// foresees by itself
+// prefetches: whether to prefetch the next channels' weights, as processors do not for several channels at once.
 template <class format, int n_channels, int n_rows, bool prefetches>
 AVX2 void compute_tile(const tile & t) {
     const size_t row_bytes = row_size(t.k);
@@ -133,11 +132,11 @@ constexpr auto tile_of(int n_rows) {
                          : compute_tile<format, n_channels, 1, prefetches>;
 }
 
-// channels of a tile times all of a block's rows
+// Multiplies a tile's channels by all of a block's rows.
 template <class format, int n_channels>
 void compute_channels(tile t, int64_t n_rows) {
     for (bool is_first = true; n_rows > 0; is_first = false) {
-        const int n = n_rows >= 5 || n_rows == 3 ? 3 : n_rows >= 2 ? 2 : 1; // four are two and two
+        const int n = n_rows >= 5 || n_rows == 3 ? 3 : n_rows >= 2 ? 2 : 1; // two pairs are faster than three and one
         (is_first ? tile_of<format, n_channels, true>(n) : tile_of<format, n_channels, false>(n))(t);
         t.rows += n * row_size(t.k);
         t.sums += n;

@@ -1,4 +1,4 @@
-// F16, BF16 and F32 with AVX-512, times rows that stay float32: four channels by up to six rows at a time.
+// Multiplies F16, BF16 and F32 weights by rows in float32 with AVX-512: four channels by up to six rows at a time.
 #pragma once
 
 #include "kernels/avx512.h"
@@ -14,7 +14,7 @@ inline bool has_floats() {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-// the first lanes of sixteen inputs, those in `mask`
+// A format's load returns the lanes in `mask` of sixteen inputs.
 
 struct f32 {
     static constexpr int64_t n_bytes = 4;
@@ -41,7 +41,7 @@ struct bf16 {
     }
 };
 
-// Channels of k weights times n_rows rows, `row_bytes` apart. `next` is what is multiplied after them, or null.
+// Multiplies channels of k weights by n_rows rows, `row_bytes` apart. next: the channels to prefetch, or null.
 template <class format, int n_channels, int n_rows>
 AVX512_FLOATS void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows, size_t row_bytes,
                                 const uint8_t * next, float * out, int64_t ldo) {
@@ -86,7 +86,7 @@ void compute_float_channels(const uint8_t * weights, int64_t k, const uint8_t * 
                                       compute_tile<format, n_channels, 5>, compute_tile<format, n_channels, 6> };
     const uint8_t *       next    = weights + format::n_bytes * n_channels * k;
     for (int64_t n_tiles = (n_rows + 5) / 6; n_tiles > 0; --n_tiles) {
-        const int64_t n = (n_rows + n_tiles - 1) / n_tiles; // as many rows in each, about
+        const int64_t n = (n_rows + n_tiles - 1) / n_tiles; // tiles get about the same number of rows
         tiles[n - 1](weights, k, rows, row_bytes, next, out, ldo);
         next = nullptr;
         rows += n * row_bytes;

@@ -5,7 +5,7 @@
 #ifdef EAGLE3_HAS_KERNELS
 namespace eagle3::kernels::avx2 {
 
-// Eight floats, or four doubles, from value i of a row on.
+// Load eight floats, or four doubles, from value i of a row on.
 struct f16 {
     static constexpr size_t SIZE = 2;
 
@@ -28,7 +28,7 @@ struct f32 {
     }
 };
 
-// the sums of four vectors, each ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
+// The sums of the lanes of four vectors, each ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
 AVX2_INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
     const __m256 halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));

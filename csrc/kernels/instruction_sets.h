@@ -1,9 +1,9 @@
-// What the loops of AVX2 kernels leave to an instruction set: sums of products of bytes and of words. AVX-VNNI, and
-// AVX-512-VNNI in vectors of 256 bits, add four products of bytes to a sum of 32 bits at once, where AVX2 adds two
-// in 16 bits first; ARM's dotprod likewise, where NEON adds two.
+// The operations of the kernels' loops that differ between instruction sets: sums of products of bytes and of words.
+// AVX-VNNI, and AVX-512-VNNI in vectors of 256 bits, add four products of bytes to a sum of 32 bits at once, where AVX2
+// first adds two in 16 bits. ARM's dotprod adds four too, where NEON adds two.
 //
-// VNNI's instructions are written as assembly. Its intrinsics could be inlined only into functions that name that
-// instruction set: the same loops and formats would have to be compiled under as many names.
+// VNNI's instructions are written as assembly. Its intrinsics can be inlined only into functions that name that
+// instruction set, so all loops and formats would have to be compiled again under other names.
 #pragma once
 
 #include "kernels/avx2.h"
@@ -15,30 +15,30 @@
 
 namespace eagle3::kernels::avx2 {
 
-// what all sets of x86 share
+// The part that all sets of x86 share.
 struct x86_set {
     static constexpr bool has_vnni      = false; // are four products of bytes added at once?
-    static constexpr bool has_signed    = false; // may weights be negative where they are?
+    static constexpr bool has_signed    = false; // may the weights be negative in that operation?
     static constexpr bool is_wide       = false; // are there loops in vectors of 512 bits?
     static constexpr bool has_matrices  = false; // are two rows multiplied at once?
-    static constexpr bool has_lanes     = false; // is one lane of a row's values multiplied by all of a vector?
+    static constexpr bool has_lanes     = false; // can one lane of a row's values be multiplied by a whole vector?
     static constexpr bool scales_dwords = false; // are sums of 32 bits multiplied by scales, or of 16?
 
-    // sums of two products of bytes each, in 16 bits
+    // The sums of pairs of products of bytes, in 16 bits.
     template <bool is_signed>
     AVX2_INLINE static __m256i multiply_bytes(__m256i a, __m256i b) {
         return is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
                          : _mm256_maddubs_epi16(a, b);
     }
 
-    // Of the sums of eight channels, two lanes each, one lane each: channels 0 1 4 5 2 3 6 7, ...
+    // Adds the two lanes of each of eight channels. The channels are then in the order 0 1 4 5 2 3 6 7, ...
     AVX2_INLINE static __m256i fold(__m256i low, __m256i high) {
         const __m256 even = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88);
         const __m256 odd  = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0xdd);
         return _mm256_add_epi32(_mm256_castps_si256(even), _mm256_castps_si256(odd));
     }
 
-    // ... which this exchanges.
+    // ... which this undoes.
     AVX2_INLINE static __m256 unfold(__m256 v) {
         return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8));
     }
@@ -49,19 +49,19 @@ struct plain_avx2 : x86_set {
 
     static bool is_supported() { return avx2::is_supported(); }
 
-    // two products of int16, added to an int32
+    // Adds pairs of products of int16 to int32 sums.
     AVX2_INLINE static __m256i add_words(__m256i sum, __m256i a, __m256i b) {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
     }
 };
 
 #ifdef EAGLE3_EMULATE_VNNI
-// The same numbers by AVX2, for tests of these kernels on processors without VNNI.
+// VNNI emulated by AVX2 gives the same numbers, to test its kernels on processors without it.
 
 struct emulated_vnni : plain_avx2 {
     static constexpr bool has_vnni = true;
 
-    // four products of uint8 and int8, added to an int32
+    // Adds four products of uint8 and int8 each to int32 sums.
     AVX2_INLINE static __m256i add_bytes(__m256i sum, __m256i a, __m256i b) {
         const __m256i even = _mm256_and_si256(a, _mm256_set1_epi16(0xff));
         const __m256i odd  = _mm256_srli_epi16(a, 8);
@@ -77,7 +77,7 @@ struct avx_vnni : emulated_vnni {
 struct avx512_vnni : emulated_vnni {
     static constexpr const char * name = "avx512_vnni";
 };
-#elif defined(EAGLE3_VNNI) // the assembler has them
+#elif defined(EAGLE3_VNNI) // the assembler knows the instructions
 
 struct avx_vnni : x86_set {
     static constexpr const char * name     = "avx_vnni";
@@ -121,7 +121,7 @@ struct avx512_vnni : x86_set {
 };
 #endif
 
-// make(set) for all of them, the fastest first
+// make(set) for each set, the fastest first.
 template <class Make>
 std::vector<kernel> by_instruction_sets(Make && make) {
     return {

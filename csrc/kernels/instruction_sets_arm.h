@@ -1,8 +1,8 @@
-// The instruction sets of 64-bit ARM, see instruction_sets.h. Weights are multiplied as int8: no format's values exceed
-// that. Sums are the same integers as on x86.
+// The instruction sets of 64-bit ARM, see instruction_sets.h. Weights are multiplied as int8, which the values of all
+// formats fit into. Sums are the same integers as on x86.
 //
-// Dotprod and i8mm are written as assembly, as VNNI is, and in numbers: not every assembler knows them, nor takes them
-// in a file that is compiled for any ARMv8.
+// Dotprod and i8mm are written as assembly, as VNNI is, and by their numbers: some assemblers do not know them, or do
+// not accept them in a file that is compiled for any ARMv8.
 #pragma once
 
 #include "kernels/avx2.h"
@@ -16,7 +16,7 @@
 #include <sys/sysctl.h>
 #endif
 
-// numbers of registers, for operands that are their names
+// The number of each register, since an operand is a register's name.
 #define EAGLE3_REGISTERS                                                                                               \
     ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n"                   \
     ".equ .Lregister_v\\n, \\n\n.endr\n"
@@ -24,7 +24,7 @@
 
 namespace eagle3::kernels::avx2 {
 
-// What Linux or macOS says of the processor; elsewhere NEON alone is used.
+// Asks Linux or macOS whether the processor has a feature. Other systems use NEON alone.
 inline bool has_feature([[maybe_unused]] unsigned long type, [[maybe_unused]] int bit,
                         [[maybe_unused]] const char * name) {
 #if defined(__linux__)
@@ -53,7 +53,7 @@ struct neon {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
     }
 
-    // sums of two products of int8 each, in 16 bits
+    // The sums of pairs of products of int8, in 16 bits.
     template <bool>
     AVX2_INLINE static __m256i multiply_bytes(__m256i a, __m256i b) {
         return { multiply_bytes(a.low, b.low), multiply_bytes(a.high, b.high) };
@@ -79,7 +79,7 @@ struct dotprod : neon {
 
     static bool is_supported() { return has_feature(16, 20, "hw.optional.arm.FEAT_DotProd"); }
 
-    // four products of int8, added to an int32
+    // Adds four products of int8 each to int32 sums.
     AVX2_INLINE static __m256i add_bytes(__m256i sum, __m256i a, __m256i b) {
         return { add_bytes(sum.low, a.low, b.low), add_bytes(sum.high, a.high, b.high) };
     }
@@ -89,7 +89,7 @@ struct dotprod : neon {
                  bytes(vmlaq_s32(dwords(sum.high), dwords(a.high), dwords(scale.high))) };
     }
 
-    // vectors q[i] of four inputs a lane, times the row's values from 4 i on
+    // Multiplies vectors q[i], whose lanes are four inputs, by the row's values from 4 i on, and returns the sums.
     template <int n>
     AVX2_INLINE static __m256i add_fours(const __m256i * q, const uint8_t * y) {
         __m256i sum = _mm256_setzero_si256();
@@ -131,18 +131,18 @@ struct i8mm : dotprod {
 
     static bool is_supported() { return dotprod::is_supported() && has_feature(26, 13, "hw.optional.arm.FEAT_I8MM"); }
 
-    // eight inputs of two channels times those of two rows, in each half: (c0 r0, c0 r1, c1 r0, c1 r1)
+    // Multiplies eight inputs of two channels by those of two rows in each half: (c0 r0, c0 r1, c1 r0, c1 r1).
     AVX2_INLINE static __m256i add_matrices(__m256i sum, __m256i a, __m128i rows) {
         return { add_matrix(sum.low, a.low, rows), add_matrix(sum.high, a.high, rows) };
     }
 
-    // eight inputs of each of two rows
+    // Loads eight inputs of each of two rows.
     AVX2_INLINE static __m128i of_rows(const void * first, const void * second) {
         return vcombine_s8(vld1_s8(static_cast<const int8_t *>(first)), vld1_s8(static_cast<const int8_t *>(second)));
     }
 
-    // Of vectors whose lanes are four inputs of eight channels, those whose lanes are eight: of the first four
-    // channels, then of the others.
+    // Makes, of vectors whose lanes are four inputs of eight channels, vectors whose lanes are eight inputs: those of
+    // the first four channels, then those of the others.
     AVX2_INLINE static void to_eights(const __m256i (&fours)[8], __m256i (&eights)[8]) {
         for (int i = 0; i < 4; ++i) {
             const __m256i a = fours[2 * i], b = fours[2 * i + 1];
@@ -151,7 +151,7 @@ struct i8mm : dotprod {
         }
     }
 
-    // the sums of eight channels in such vectors, of both rows
+    // Multiplies eight channels in such vectors by two rows.
     AVX2_INLINE static void multiply_rows(const __m256i (&eights)[8], const uint8_t * first, const uint8_t * second,
                                           __m256i & sums_of_first, __m256i & sums_of_second) {
         __m256i low = _mm256_setzero_si256(), high = low;

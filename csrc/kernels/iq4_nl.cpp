@@ -1,6 +1,6 @@
-// IQ4_NL: a scale, then 32 indices of a table; as the file has it, and repacked (block_iq4_nlx8 of
-// ggml/src/ggml-cpu/repack.cpp, on ARM block_iq4_nlx4). IQ4_XS: 256 values of that table, with a scale, and one of six
-// bits for each 32.
+// IQ4_NL: a block is a scale and 32 indices of a table; as the file has it, and repacked (block_iq4_nlx8 of
+// ggml/src/ggml-cpu/repack.cpp, on ARM block_iq4_nlx4). IQ4_XS: 256 such indices have a scale, and each 32 of them a
+// scale of six bits.
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 #include "kernels/q8_K_avx2.h"
@@ -60,9 +60,9 @@ struct iq4_nl_4x4 : iq4_nl {
 };
 #endif
 
-// The bytes of a block of IQ4_XS are a scale, the high bits of eight, the low ones, indices.
+// A block of IQ4_XS is a scale, the high bits of eight more scales, their low bits, then the indices.
 struct iq4_xs : iq4_nl {
-    static constexpr int64_t block_bytes = 17; // an eighth of it
+    static constexpr int64_t block_bytes = 17; // an eighth of 136: a block counts as eight of 32 inputs
 
     AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
         const int i = static_cast<int>(b % 8);
@@ -83,7 +83,7 @@ struct iq4_xs : iq4_nl {
     }
 };
 
-// Q8_K: one scale for 256 values, here given to each 32 of them
+// Rows in Q8_K, whose scale of 256 values is written for each 32 of them.
 struct q8_K_rows {
     static constexpr int64_t n_inputs = QK_K;
 

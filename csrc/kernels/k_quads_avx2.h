@@ -1,5 +1,5 @@
-// K-quants as files have them (ggml/src/ggml-common.h), and in ggml's repacked layouts (ggml/src/ggml-cpu/repack.h):
-// how their weights are read.
+// Reads the weights of K-quants, as files have them (ggml/src/ggml-common.h) and in ggml's repacked layouts
+// (ggml/src/ggml-cpu/repack.h).
 #pragma once
 
 #include "kernels/avx2.h"
@@ -11,8 +11,8 @@ namespace eagle3::kernels::k_quads {
 
 using avx2::QK_K;
 
-// A quad is four channels. Its vectors have a quarter for each: eight inputs of 8 bits, or four scales of 16 bits.
-// What differs between formats is how such vectors are made of one block of each channel.
+// A quad is four channels. Its vectors have a quarter for each: eight inputs of 8 bits, or four scales of 16 bits. A
+// format makes such vectors of one block of each channel.
 
 AVX2_INLINE __m128i load16(const uint8_t * p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
@@ -23,14 +23,14 @@ AVX2_INLINE __m128i load_two_eights(const uint8_t * a, const uint8_t * b) {
     return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64 *>(b)));
 }
 
-// eight bytes of each channel, `at` bytes after the beginnings of their blocks
+// Loads eight bytes of each channel, `at` bytes after the beginning of its block.
 AVX2_INLINE __m256i load_quad(const uint8_t * const * blocks, size_t at) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load_two_eights(blocks[0] + at, blocks[1] + at)),
                                    load_two_eights(blocks[2] + at, blocks[3] + at), 1);
 }
 
-// The same of one of the two quads of a repacked octet. VALUES: where byte 0 of the channels' blocks would be, if all
-// of them were repacked as the values are: TOGETHER bytes of each channel.
+// Does the same for one of the two quads of a repacked octet. VALUES: where byte 0 of the channels' blocks would be if
+// whole blocks were repacked as the values are, TOGETHER bytes of each channel.
 template <int QUAD, int TOGETHER, int VALUES>
 struct octet_values {
     const uint8_t * w;
@@ -55,7 +55,7 @@ AVX2_INLINE __m128i low_bits(__m128i x, int shift, int mask) {
     return _mm_and_si128(_mm_srli_epi16(x, shift), _mm_set1_epi8(static_cast<char>(mask)));
 }
 
-// word w of the four in x becomes x[w]'s
+// Transposes: x[w] gets word w of the four vectors.
 AVX2_INLINE void transpose(__m128i (&x)[4]) {
     const __m128i a = _mm_unpacklo_epi32(x[0], x[1]);
     const __m128i b = _mm_unpacklo_epi32(x[2], x[3]);
@@ -68,7 +68,7 @@ AVX2_INLINE void transpose(__m128i (&x)[4]) {
     x[3] = _mm_unpackhi_epi64(c, d);
 }
 
-// bytes of four channels four times, as four of each channel
+// Transposes bytes: four times one byte of each of four channels becomes four bytes of each channel.
 AVX2_INLINE __m128i by_channel(__m128i x) {
     return _mm_shuffle_epi8(x, _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
 }
@@ -80,7 +80,7 @@ AVX2_INLINE void load_scales(const uint8_t * const * blocks, size_t at, __m128i 
     transpose(x);
 }
 
-// pairs of half floats (d, dmin) as (d, d, -dmin, -dmin) of two channels, then of the other two
+// Makes (d, d, -dmin, -dmin) of pairs of half floats (d, dmin), first for two channels, then for the other two.
 AVX2_INLINE __m256 scales_of_pairs(__m128i pairs) {
     const __m256 d = _mm256_permute_ps(_mm256_cvtph_ps(pairs), 0b11'01'10'00);
     return _mm256_xor_ps(d, _mm256_setr_ps(0, 0, -0.0f, -0.0f, 0, 0, -0.0f, -0.0f));
@@ -102,13 +102,13 @@ AVX2_INLINE __m256 load_d(const uint8_t * const * blocks, size_t at) {
     return scales_of_pairs(_mm_setr_epi32(d[0], d[1], d[2], d[3]));
 }
 
-// of repacked weights, where four lie together
+// The same for repacked weights, in which four d and four dmin lie together.
 AVX2_INLINE __m256 load_d_dmin_of_quad(const uint8_t * d, const uint8_t * dmin) {
     return scales_of_pairs(_mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(d)),
                                               _mm_loadl_epi64(reinterpret_cast<const __m128i *>(dmin))));
 }
 
-// what a quad's block has beside its values; a value is scale * q - min, or scale * (q - 2^OFFSET_BITS)
+// The scales of a quad's block. A weight is scale * q - min, or scale * (q - 2^OFFSET_BITS).
 template <int SUB>
 struct quad_scales {
     static constexpr int N = QK_K / SUB / 4; // vectors of four scales
@@ -118,7 +118,8 @@ struct quad_scales {
     __m256  d;      // see scales_of_pairs
 };
 
-// Words of Q4_K and Q5_K: 6 bits of four scales, of four mins, with the high bits of four more, and their low bits.
+// Unpacks three words of each channel, as Q4_K and Q5_K have them: 6 bits of four scales, then of four mins, each with
+// the high bits of four more; then the low bits of these.
 AVX2_INLINE void unpack_6_bits(const __m128i (&x)[4], __m128i (&scale)[2], __m128i (&min)[2]) {
     scale[0] = low_bits(x[0], 0, 63);
     min[0]   = low_bits(x[1], 0, 63);
@@ -142,8 +143,8 @@ struct q4_K {
         s.d = load_d_dmin(w, DM);
     }
 
-    // 12 bytes are as one channel's, but they are of one sub-block: in the place of scales 0 - 3 it has those of
-    // channels 0 - 3, and 4 - 7 likewise
+    // 12 bytes are packed as one channel's, but belong to one sub-block: in the place of scales 0 to 7 they have the
+    // scales of channels 0 to 7.
     AVX2_INLINE static void scales_of_octet(const uint8_t * w, quad_scales<SUB> (&s)[2]) {
         for (int i = 0; i < 2; ++i) {
             __m128i x[4], scale[2], min[2];
@@ -162,7 +163,7 @@ struct q4_K {
         }
     }
 
-    // inputs 64 p + 8 i
+    // v[i]: inputs from 64 P + 8 i on.
     template <int P, class Source>
     AVX2_INLINE static void unpack(const Source & w, __m256i (&v)[8]) {
         for (int i = 0; i < 4; ++i) {
@@ -195,12 +196,13 @@ struct q5_K {
     }
 };
 
-// The others have scales for 16 inputs: vectors 2 g and 2 g + 1 are inputs 128 (P / 2) + 16 (P % 2) + 32 g and + 8
+// The other formats have a scale for each 16 inputs: vectors 2 g and 2 g + 1 hold inputs from
+// 128 (P / 2) + 16 (P % 2) + 32 g on, and from 8 more on.
 
 struct q6_K {
     static constexpr int SUB = 16, OFFSET_BITS = 5, Q_MAX = 63;
     enum : size_t { QL = 0, QS = QL, QH = 128, SCALES = 192, D = 208, SIZE = 210 };
-    static constexpr int OCTET_VALUES = 144; // after scales of scales, and scales
+    static constexpr int OCTET_VALUES = 144; // values are after the scales, and the scales of these
 
     AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4];
@@ -211,7 +213,7 @@ struct q6_K {
         s.d = load_d(w, D);
     }
 
-    // a byte of each channel, sixteen times
+    // Sixteen times a byte of each channel.
     AVX2_INLINE static void scales_of_octet(const uint8_t * w, quad_scales<SUB> (&s)[2]) {
         for (int quad = 0; quad < 2; ++quad) {
             for (int i = 0; i < 4; ++i) {
@@ -246,7 +248,7 @@ struct q3_K {
 
     AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4];
-        load_scales(w, SCALES - 4, x); // 12 bytes and those before them, as nothing may be behind the block
+        load_scales(w, SCALES - 4, x); // 12 bytes and the 4 before them: memory may end after the block
         const __m128i scale[4] = {
             _mm_or_si128(low_bits(x[1], 0, 15), _mm_slli_epi16(low_bits(x[3], 0, 3), 4)),
             _mm_or_si128(low_bits(x[2], 0, 15), _mm_slli_epi16(low_bits(x[3], 0, 12), 2)),
@@ -290,7 +292,7 @@ struct q2_K {
 
     AVX2_INLINE static void scales_of_octet(const uint8_t * w, quad_scales<SUB> (&s)[2]) {
         for (int quad = 0; quad < 2; ++quad) {
-            for (int i = 0; i < 4; ++i) { // two scales of each channel, and the next two
+            for (int i = 0; i < 4; ++i) { // two scales of each channel, then the next two
                 const uint8_t * p    = w + 32 + 32 * i + 8 * quad;
                 const __m128i   both = _mm_unpacklo_epi16(avx2::load64(p), avx2::load64(p + 16));
                 s[quad].scale[i]     = _mm256_cvtepu8_epi16(low_bits(both, 0, 15));
@@ -312,14 +314,14 @@ struct q2_K {
     }
 };
 
-// Four channels are four places in memory, too many and too short for what processors fetch by themselves.
+// Processors do not prefetch four channels by themselves: these are too many streams, and too short.
 inline void prefetch(const uint8_t * weights, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i += 64) {
         _mm_prefetch(reinterpret_cast<const char *>(weights + i), _MM_HINT_T1);
     }
 }
 
-// A quad of mapped weights: one block of each channel after the other
+// A quad of mapped weights: the blocks of a channel lie one after another.
 template <class Format>
 struct mapped_quad : Format {
     static constexpr int N_QUADS = 1;
@@ -332,7 +334,7 @@ struct mapped_quad : Format {
         Format::template unpack<P>(w, v);
     }
 
-    // the next quad's channels lie behind those of this one
+    // The next quad's channels lie after those of this one.
     void prefetch_next(int64_t b, int64_t nb) const {
         prefetch(w[0] + (4 * nb + 3 * b) * Format::SIZE, 4 * Format::SIZE);
     }
@@ -344,7 +346,7 @@ struct mapped_quad : Format {
     }
 };
 
-// Both quads of a repacked block, of which TOGETHER bytes of a channel lie together
+// Both quads of a repacked block, in which TOGETHER bytes of a channel lie together.
 template <class Format, int TOGETHER = 8>
 struct repacked_quads {
     static constexpr int N_QUADS = 2;

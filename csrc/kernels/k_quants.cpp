@@ -1,4 +1,4 @@
-// Products of K-quants: the loops that all formats share.
+// Multiplies K-quants by rows: the loops that all formats share.
 #include "kernels/formats.h"
 
 #ifdef EAGLE3_HAS_KERNELS
@@ -45,7 +45,7 @@ AVX2_INLINE __m256i for_all(const void * eight_bytes) {
 template <class Isa, class Quad>
 constexpr bool adds_four = Isa::has_vnni && (Isa::scales_dwords || four_fit<Quad>);
 
-// scale number `i` of each channel: in all four places, or in the first and third, or two times in 32 bits
+// Scale `i` of each channel: in all four places, or in the first and third, or twice in 32 bits.
 template <class Isa, class Quad>
 AVX2_INLINE __m256i spread(__m256i scales, int i) {
     if constexpr (Isa::scales_dwords) {
@@ -60,7 +60,7 @@ AVX2_INLINE __m256i spread(__m256i scales, int i) {
     return _mm256_shuffle_epi8(scales, _mm256_add_epi8(first, _mm256_set1_epi8(static_cast<char>(2 * i))));
 }
 
-// Products of 64 inputs of a quad and a row: two sums for each channel.
+// Multiplies 64 inputs of a quad by those of a row; returns two sums for each channel.
 template <class Isa, class Quad>
 AVX2_INLINE __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * y) {
     constexpr int n = Quad::SUB / 8;
@@ -89,7 +89,7 @@ AVX2_INLINE __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad:
     return sum;
 }
 
-// The same with two rows, of which each has every other sum.
+// The same for two rows: each has every other sum.
 template <class Isa, class Quad>
 AVX2_INLINE __m256i dot_of_two(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * first,
                                const int8_t * second) {
@@ -106,7 +106,7 @@ AVX2_INLINE __m256i dot_of_two(const __m256i (&v)[8], const __m256i (&scale)[64 
     return sum;
 }
 
-// the quarter P of one of the quads of a block times n rows
+// Multiplies quarter P of one of a block's quads by n rows, and adds the products to `sums`.
 template <class Isa, int P, int QUAD, class Quads>
 AVX2_INLINE void add_quarter(const Quads & w, const quad_scales<Quads::SUB> & s, const uint8_t * rows,
                              int64_t row_bytes, int64_t n, __m256i * sums) {
@@ -134,7 +134,7 @@ AVX2_INLINE void add_quarter(const Quads & w, const quad_scales<Quads::SUB> & s,
     }
 }
 
-// sums of two rows as those of each, whose other lanes are zero
+// Separates the sums of two rows into those of each row, whose other lanes are zero.
 template <class Isa>
 AVX2_INLINE void part_rows(int64_t n, __m256i * sums) {
     if constexpr (Isa::has_matrices) {
@@ -145,7 +145,7 @@ AVX2_INLINE void part_rows(int64_t n, __m256i * sums) {
     }
 }
 
-// one of the quads of a block times n rows, added to acc
+// Multiplies one of a block's quads by n rows, and adds the products to acc.
 template <class Isa, int QUAD, class Quads>
 AVX2_INLINE void add_block(const Quads & w, const quad_scales<Quads::SUB> & s, const uint8_t * rows, int64_t row_bytes,
                            int64_t n, __m256 * acc) {
@@ -171,15 +171,15 @@ AVX2_INLINE void add_block(const Quads & w, const quad_scales<Quads::SUB> & s, c
     }
 }
 
-// The same for mapped weights. That it is a function of its own costs nothing, and gcc 12's code is 6 % faster.
+// The same for mapped weights. A function of its own, since GCC 12's code is 6 % faster this way.
 template <class Isa, class Quads>
 AVX2 void add_mapped_block(const Quads & w, const quad_scales<Quads::SUB> & s, const uint8_t * rows, int64_t row_bytes,
                            int64_t n, __m256 * acc) {
     add_block<Isa, 0>(w, s, rows, row_bytes, n, acc);
 }
 
-// The quads of a group times n rows, ROWS_MAX at most, to out[n][4 * N_QUADS]. A block's sums are exact integers; they
-// are added up block after block as floats. Inlined, so that what adds up stays in registers where n is 1.
+// Multiplies the quads of a group by n rows, at most ROWS_MAX: out[n][4 * N_QUADS]. A block's sums are exact integers,
+// which are added up as floats, block after block. Inlined, so that the sums stay in registers if n is 1.
 template <class Isa, class Quads>
 AVX2_INLINE void compute_quads(Quads w, int64_t nb, const uint8_t * rows, int64_t n, float * out) {
     constexpr int SUB = Quads::SUB, N = Quads::N_QUADS;
@@ -241,7 +241,7 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     const int64_t nb = k / QK_K;
     for (int64_t channel = first; channel < last; channel += 4) {
         mapped_quad<Format> w;
-        for (int64_t i = 0; i < 4; ++i) { // what the last quad lacks is the last channel again
+        for (int64_t i = 0; i < 4; ++i) { // the last quad is filled up with the last channel
             w.w[i] = weights + std::min(channel + i, last - 1) * nb * Format::SIZE;
         }
         compute_quads<Isa>(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 4));
@@ -293,7 +293,7 @@ constexpr auto compute_repacked_of() {
     return compute_repacked<Isa, Format, TOGETHER>;
 }
 
-// compute_of(isa): the function of an instruction set
+// compute_of(isa): the compute function of an instruction set.
 template <int SUB, class ComputeOf>
 std::vector<kernel> kernels_of(const std::string & name, ggml_type type, layout where, int64_t n_channels,
                                int64_t n_together, ComputeOf && compute_of) {

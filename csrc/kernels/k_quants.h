@@ -1,4 +1,4 @@
-// What the products of K-quants share, whatever the width of their vectors: activations, and the loop over rows.
+// The parts of K-quants' products that do not depend on the width of vectors: activations, and the loop over rows.
 #pragma once
 
 #include "kernels/q8_K_avx2.h"
@@ -13,9 +13,9 @@ namespace eagle3::kernels {
 
 using avx2::QK_K;
 
-constexpr int64_t ROWS_MAX = 16; // rows that weights are unpacked for at once
+constexpr int64_t ROWS_MAX = 16; // rows that are multiplied by weights that are unpacked once
 
-// 256 activations. SUB inputs of the weights have a scale of their own, and so have SUB activations a sum here.
+// 256 activations. Each SUB inputs of the weights have a scale, so each SUB activations have a sum.
 template <int SUB>
 struct block_q8 {
     int8_t  qs[QK_K];
@@ -23,13 +23,14 @@ struct block_q8 {
     float   d;
 };
 
-// Of a scale's vectors two products are added in 16 bits; by VNNI four, in 32, where their sum fits into 16 as well: it
-// is then multiplied by the scale as two words, of which the second is zero. Channels is a quad or an octet.
+// Without VNNI pairs of products are added in 16 bits and then multiplied by their scale. VNNI adds four in 32 bits. If
+// that sum always fits into 16 bits, it can be multiplied by the scale as two words, of which the second scale is zero.
+// Channels: a quad or an octet.
 template <class Channels>
 constexpr bool four_fit = Channels::SUB / 8 * 4 * Channels::Q_MAX * 127 < 1 << 15;
 
-// Products of all rows with N channels, of which the first n_channels are wanted.
-// compute(rows, n, results): of n rows, ROWS_MAX at most, [n][N]
+// Multiplies all rows by N channels, of which the first n_channels are wanted.
+// compute(rows, n, results) does so for n rows, at most ROWS_MAX; results: [n][N].
 template <int SUB, int64_t N, class Compute>
 void compute_rows(int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo, int64_t n_channels,
                   Compute && compute) {

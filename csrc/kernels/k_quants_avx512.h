@@ -14,7 +14,7 @@ namespace eagle3::kernels::avx512 {
 
 using k_quads::quad_scales;
 
-// What an octet's block has beside its values, see quad_scales.
+// The scales of an octet's block, see quad_scales.
 template <int SUB>
 struct octet_scales {
     static constexpr int N = QK_K / SUB / 4;
@@ -37,7 +37,7 @@ AVX512_INLINE void join_scales(const quad_scales<SUB> & low, const quad_scales<S
     s.d = join(low.d, high.d);
 }
 
-// Eight mapped channels: two quads
+// Eight mapped channels, as two quads.
 template <class Format>
 struct mapped_octet {
     static constexpr int SUB = Format::SUB, OFFSET_BITS = Format::OFFSET_BITS, Q_MAX = Format::Q_MAX;
@@ -61,7 +61,7 @@ struct mapped_octet {
         }
     }
 
-    // the next octet's channels lie behind those of this one
+    // The next octet's channels lie after those of this one.
     void prefetch_next(int64_t b, int64_t nb) const {
         k_quads::prefetch(low.w[0] + (8 * nb + 7 * b) * Format::SIZE, 8 * Format::SIZE);
     }
@@ -72,7 +72,7 @@ struct mapped_octet {
     }
 };
 
-// A block of eight repacked channels: both quads of Quads. A derived one unpacks both at once.
+// A block of eight repacked channels, as both quads of Quads. Derived types unpack both at once.
 template <class Quads>
 struct repacked_octet {
     using quads              = Quads;
@@ -119,7 +119,7 @@ AVX512_INLINE __m512i for_all(const void * eight_bytes) {
     return _mm512_set1_epi64(avx2::read<int64_t>(eight_bytes));
 }
 
-// scale number `i` of each channel in all four places, or in the first and third
+// Scale `i` of each channel: in all four places, or in the first and third.
 template <class Octet>
 AVX512_INLINE __m512i spread(__m512i scales, int i) {
     const char    a = four_fit<Octet> ? -128 : 0, b = four_fit<Octet> ? -128 : 1; // -128: a zero
@@ -128,7 +128,7 @@ AVX512_INLINE __m512i spread(__m512i scales, int i) {
     return _mm512_shuffle_epi8(scales, _mm512_broadcast_i32x4(at));
 }
 
-// Products of 64 inputs of an octet and a row, added to two sums for each channel.
+// Multiplies 64 inputs of an octet by those of a row, and adds the products to two sums for each channel.
 template <class Octet>
 AVX512_INLINE __m512i dot(__m512i        sum, const __m512i (&v)[8], const __m512i (&scale)[64 / Octet::SUB],
                           const int8_t * y) {
@@ -151,7 +151,7 @@ AVX512_INLINE __m512i dot(__m512i        sum, const __m512i (&v)[8], const __m51
     return sum;
 }
 
-// the quarter P of an octet's block times n rows
+// Multiplies quarter P of an octet's block by n rows, and adds the products to `sums`.
 template <int P, class Octet>
 AVX512_INLINE void add_quarter(const Octet & w, const octet_scales<Octet::SUB> & s, const uint8_t * rows,
                                int64_t row_bytes, int64_t n, __m512i * sums) {
@@ -169,7 +169,7 @@ AVX512_INLINE void add_quarter(const Octet & w, const octet_scales<Octet::SUB> &
     }
 }
 
-// An octet times n rows, ROWS_MAX at most, to out[n][8].
+// Multiplies an octet by n rows, at most ROWS_MAX: out[n][8].
 template <class Octet>
 AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, float * out) {
     constexpr int SUB = Octet::SUB;
@@ -228,7 +228,7 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     const int64_t nb = k / QK_K;
     for (int64_t channel = first; channel < last; channel += 8) {
         mapped_octet<Format> w;
-        for (int64_t i = 0; i < 8; ++i) { // what the last octet lacks is the last channel again
+        for (int64_t i = 0; i < 8; ++i) { // the last octet is filled up with the last channel
             (i < 4 ? w.low : w.high).w[i % 4] = weights + std::min(channel + i, last - 1) * nb * Format::SIZE;
         }
         compute_octet(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 8));

@@ -7,45 +7,45 @@
 #include <string>
 #include <vector>
 
-// the architectures that there are kernels for
+// Kernels exist for these architectures.
 #if defined(__x86_64__) || (defined(__aarch64__) && !defined(__AARCH64EB__))
 #define EAGLE3_HAS_KERNELS
 #endif
 
 namespace eagle3::kernels {
 
-// where a kernel finds its weights
+// How a kernel's weights lie in memory.
 enum class layout {
-    mapped,   // as the file has them: row after row of blocks
+    mapped,   // as in the file: row after row of blocks
     repacked, // as ggml's CPU backend repacks this type (ggml/src/ggml-cpu/repack.cpp)
 };
 
-// A product of weights and rows of activations. Each row is summed in one order, so that its result does not
-// depend on other rows and on threads.
+// Multiplies weights by rows of activations. Each row is summed in one order, so that its result does not depend on
+// other rows or on threads.
 struct kernel {
     std::string name; // format of the weights / instruction set
 
     ggml_type       type; // of the weights
     kernels::layout layout;
-    int64_t         n_channels; // output channels that lie together in memory: a group
-    int64_t         n_inputs;   // k is a multiple of it
-    int64_t         n_together; // repacked: bytes of a channel that lie together, before those of the next one
+    int64_t         n_channels; // channels of a group: those that lie together in memory
+    int64_t         n_inputs;   // k must be a multiple of this
+    int64_t         n_together; // repacked: bytes of a channel that lie together, before those of the next channel
 
     bool (*is_supported)(); // by this processor
 
-    // bytes of a row of k activations as the kernel reads it, and how it is made
+    // The bytes of a row of k activations as the kernel reads it, and the function that makes it.
     size_t (*row_size)(int64_t k);
     void (*quantize)(const float * x, int64_t k, uint8_t * row);
 
-    // Groups [first, last) of the weights times n_rows rows: out[r * ldo + channel]. `weights` is the first group,
-    // a group takes n_channels * ggml_row_size(type, k) bytes.
+    // Multiplies groups [first, last) of the weights by n_rows rows: out[r * ldo + channel]. `weights` is group 0; a
+    // group has n_channels * ggml_row_size(type, k) bytes.
     void (*compute)(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo);
 
-    int64_t k_block = INT64_MAX; // of longer rows it multiplies so many inputs at a time
+    int64_t k_block = INT64_MAX; // inputs of a longer row that it multiplies at a time
 };
 
-// all that were compiled, the fastest of a format first
+// All kernels that were compiled, the fastest of each format first.
 const std::vector<const kernel *> & all();
 
 } // namespace eagle3::kernels

@@ -24,8 +24,8 @@ const libggml_cpu & libggml() {
     return found;
 }
 
-// ggml chooses among tensor_traits<block, bytes, channels, type of rows> by what it was compiled for and by the
-// processor. Which it chose is in the name of the class alone: its type_info stands before its virtual functions.
+// ggml chooses among tensor_traits<block, bytes, channels, type of rows> by the instruction sets of its build and of
+// the processor. Only the name of the class tells which it chose: its type_info lies before its virtual functions.
 interleaving repacked_as(const ggml_tensor * weight) {
     if (!weight->extra || weight->buffer->buft != libggml().repack_buffer_type()) {
         return {};

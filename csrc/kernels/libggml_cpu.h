@@ -8,8 +8,8 @@
 
 namespace eagle3::kernels {
 
-// ggml::cpu::tensor_traits and extra_buffer_type (ggml/src/ggml-cpu/traits.h) by the order of their virtual functions.
-// ggml's own classes would have to be linked, and not every libggml has them.
+// ggml::cpu::tensor_traits and extra_buffer_type (ggml/src/ggml-cpu/traits.h), declared again with the same order of
+// virtual functions: ggml's own classes would have to be linked, and not every libggml exports them.
 struct op_traits {
     virtual ~op_traits()                                                         = default;
     virtual bool work_size(int n_threads, const ggml_tensor * op, size_t & size) = 0;
@@ -22,7 +22,7 @@ struct extra_buffer_type {
     virtual op_traits * get_tensor_traits(const ggml_tensor * op)            = 0;
 };
 
-// what libggml-cpu exports and ggml's public headers do not declare
+// Functions that libggml-cpu exports and ggml's public headers do not declare.
 struct libggml_cpu {
     std::vector<ggml_backend_buffer_type_t> & (*extra_buffer_types)() = nullptr;
     ggml_backend_buffer_type_t (*repack_buffer_type)()                = nullptr;
@@ -31,10 +31,10 @@ struct libggml_cpu {
     bool is_complete() const { return extra_buffer_types && repack_buffer_type && barrier; }
 };
 
-// of the libggml-cpu that llama_cpp has loaded; not complete if that does not export all
+// Those of the libggml-cpu that llama_cpp has loaded; not complete if one is missing.
 const libggml_cpu & libggml();
 
-// How ggml repacks weights: n_bytes of each of n_channels lie together, then the next.
+// How ggml repacks weights: n_bytes of each of n_channels lie together, then the next n_bytes of each.
 struct interleaving {
     int64_t n_bytes, n_channels;
 
@@ -43,7 +43,7 @@ struct interleaving {
     }
 };
 
-// Of weights in ggml's buffer type for repacked ones; zeros if they are in another one, or if this is not known.
+// How this weight is repacked; zeros if it is not in ggml's buffer type for repacked weights, or if it is not known.
 interleaving repacked_as(const ggml_tensor * weight);
 
 } // namespace eagle3::kernels

@@ -1,4 +1,4 @@
-// MXFP4: an exponent, then 32 floats of four bits; as the file has it, and repacked (block_mxfp4x8 of
+// MXFP4: a block is an exponent and 32 floats of four bits; as the file has it, and repacked (block_mxfp4x8 of
 // ggml/src/ggml-cpu/repack.cpp, on ARM block_mxfp4x4).
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
@@ -11,12 +11,12 @@ namespace {
 
 using namespace avx2;
 
-// twice the values, and 12: of one sign, the products of four are added in 16 bits
+// Twice the values, plus 12: as none is negative, AVX2 can add four products in 16 bits.
 AVX2_INLINE __m128i values() {
     return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
 }
 
-// 2^(e - 128): half of what the exponents stand for
+// 2^(e - 128): half of what the exponents stand for, since values are doubled.
 AVX2_INLINE __m256 powers(__m256i e) {
     const __m256i tiny   = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e); // 2^-128, 2^-127
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
@@ -50,7 +50,7 @@ struct mxfp4x8 : mxfp4 {
 
     AVX2_INLINE static __m128i table() { return values(); }
     AVX2_INLINE static __m256  scales(const uint8_t * p) {
-        return powers(_mm256_cvtepu8_epi32(load128(p))); // of the first eight bytes
+        return powers(_mm256_cvtepu8_epi32(load128(p))); // reads only the first eight bytes
     }
 };
 

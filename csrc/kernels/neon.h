@@ -1,8 +1,8 @@
-// AVX2 by NEON: vectors of 256 bits as two of 128, and of AVX2's intrinsics those that kernels use, under their names.
-// Each gives the same bits as on x86, so that kernels that are written once compute the same on both. What is written
-// differently for ARM is left to instruction sets (instruction_sets.h).
+// Those of AVX2's intrinsics that kernels use, by NEON: a vector of 256 bits is two of 128. Each gives the same bits as
+// on x86, so that one source of a kernel computes the same on both. Operations that ARM does in another way are members
+// of the instruction sets (instruction_sets.h).
 //
-// Compiled with -ffp-contract=off: a product and a sum are rounded twice unless a kernel asks for fmadd.
+// Compiled with -ffp-contract=off, so that a product and a sum are rounded separately unless a kernel asks for fmadd.
 #pragma once
 
 #if defined(__aarch64__)
@@ -31,7 +31,7 @@ struct __m256d {
     float64x2_t low, high;
 };
 
-// views of bytes as other lanes
+// Bytes viewed as other lanes.
 
 NEON_INLINE int16x8_t words(__m128i a) {
     return vreinterpretq_s16_s8(a);
@@ -81,7 +81,7 @@ NEON_INLINE float32x4_t floats(uint32x4_t a) {
     return vreinterpretq_f32_u32(a);
 }
 
-// products of uint8 and int8, and the sums of two and two, which saturate
+// Products of uint8 and int8, and the saturating sums of pairs of them.
 
 NEON_INLINE int16x8_t multiply_low(__m128i a, __m128i b) {
     return vmulq_s16(words(bytes(vmovl_u8(vget_low_u8(vreinterpretq_u8_s8(a))))), vmovl_s8(vget_low_s8(b)));
@@ -95,7 +95,7 @@ NEON_INLINE __m128i add_pairs(int16x8_t low, int16x8_t high) {
     return bytes(vqaddq_s16(vuzp1q_s16(low, high), vuzp2q_s16(low, high)));
 }
 
-// what computes half by half
+// Operations that work on each half.
 
 #define NEON_OF_ONE(name, expression)                                                                                  \
     NEON_INLINE __m128i _mm_##name(__m128i a) {                                                                        \
@@ -148,7 +148,7 @@ NEON_OF_TWO(unpacklo_epi32, bytes(vzip1q_s32(dwords(a), dwords(b))))
 NEON_OF_TWO(unpackhi_epi32, bytes(vzip2q_s32(dwords(a), dwords(b))))
 NEON_OF_TWO(unpacklo_epi64, bytes(vzip1q_s64(qwords(a), qwords(b))))
 NEON_OF_TWO(unpackhi_epi64, bytes(vzip2q_s64(qwords(a), qwords(b))))
-// an index with its highest bit set gives zero, any other one is taken modulo 16
+// An index whose highest bit is set gives zero; of others the low four bits count.
 NEON_OF_TWO(shuffle_epi8, vqtbl1q_s8(a, vandq_u8(vreinterpretq_u8_s8(b), vdupq_n_u8(0x8f))))
 NEON_OF_TWO(madd_epi16, bytes(vpaddq_s32(vmull_s16(vget_low_s16(words(a)), vget_low_s16(words(b))),
                                          vmull_high_s16(words(a), words(b)))))
@@ -185,7 +185,7 @@ NEON_OF_FLOATS(sub_ps, vsubq_f32(a, b))
 NEON_OF_FLOATS(mul_ps, vmulq_f32(a, b))
 NEON_OF_FLOATS(div_ps, vdivq_f32(a, b))
 NEON_OF_FLOATS(hadd_ps, vpaddq_f32(a, b))
-NEON_OF_FLOATS(max_ps, vbslq_f32(vcgtq_f32(a, b), a, b)) // b if one is no number
+NEON_OF_FLOATS(max_ps, vbslq_f32(vcgtq_f32(a, b), a, b)) // b if one is NaN
 NEON_OF_FLOATS(and_ps, floats(vandq_u32(bits(a), bits(b))))
 NEON_OF_FLOATS(andnot_ps, floats(vbicq_u32(bits(b), bits(a))))
 NEON_OF_FLOATS(or_ps, floats(vorrq_u32(bits(a), bits(b))))
@@ -196,7 +196,7 @@ NEON_OF_FLOATS(xor_ps, floats(veorq_u32(bits(a), bits(b))))
 #undef NEON_OF_FLOATS
 #undef NEON_SHIFT
 
-// constants
+// Constants.
 
 NEON_INLINE __m128i _mm_set1_epi8(char x) {
     return vdupq_n_s8(static_cast<int8_t>(x));
@@ -270,7 +270,7 @@ NEON_INLINE __m256 _mm256_setr_ps(float a, float b, float c, float d, float e, f
     return { float32x4_t{ a, b, c, d }, float32x4_t{ e, f, g, h } };
 }
 
-// memory; addresses need no alignment
+// Loads and stores; addresses need no alignment.
 
 NEON_INLINE __m128i _mm_loadu_si128(const __m128i * p) {
     return vld1q_s8(reinterpret_cast<const int8_t *>(p));
@@ -337,7 +337,7 @@ enum { _MM_HINT_T0 = 3, _MM_HINT_T1 = 2 };
 
 #define _mm_prefetch(p, hint) __builtin_prefetch(p, 0, hint)
 
-// halves and lanes
+// Halves and lanes.
 
 NEON_INLINE __m128i _mm256_castsi256_si128(__m256i a) {
     return a.low;
@@ -399,7 +399,7 @@ NEON_INLINE __m128 _mm_movehdup_ps(__m128 a) {
     return vtrn2q_f32(a, a);
 }
 
-// of the first lane; others are not looked at
+// Operations on the first lane; the others are not used.
 
 NEON_INLINE __m128 _mm_add_ss(__m128 a, __m128 b) {
     return vaddq_f32(a, b);
@@ -435,7 +435,7 @@ NEON_INLINE __m256d permute64(__m256d a) {
 #define _mm256_permute4x64_pd(a, order) permute64<order>(a)
 #define _mm256_permute4x64_epi64(a, order) as_integers(permute64<order>(as_doubles(a)))
 
-// lane i of the result is lane at[i] of a
+// Lane i of the result is lane at[i] of a.
 NEON_INLINE __m256i _mm256_permutevar8x32_epi32(__m256i a, __m256i at) {
     const uint8x16x2_t both = { vreinterpretq_u8_s8(a.low), vreinterpretq_u8_s8(a.high) };
     const auto         half = [&](__m128i lanes) {
@@ -445,7 +445,7 @@ NEON_INLINE __m256i _mm256_permutevar8x32_epi32(__m256i a, __m256i at) {
     return { half(at.low), half(at.high) };
 }
 
-// the same bits as another type
+// The same bits as another type.
 
 NEON_INLINE __m128 _mm_castsi128_ps(__m128i a) {
     return vreinterpretq_f32_s8(a);
@@ -479,7 +479,7 @@ NEON_INLINE __m256i as_integers(__m256d a) {
     return _mm256_castps_si256(_mm256_castpd_ps(a));
 }
 
-// conversions
+// Conversions.
 
 NEON_INLINE __m256i _mm256_cvtepu8_epi16(__m128i a) {
     const uint8x16_t x = vreinterpretq_u8_s8(a);
@@ -512,7 +512,7 @@ NEON_INLINE __m256 _mm256_cvtph_ps(__m128i a) {
     return { _mm_cvtph_ps(a), vcvt_f32_f16(vreinterpret_f16_s8(vget_high_s8(a))) };
 }
 
-// to the nearest even integer; what is no int32 becomes the least one
+// Rounds to the nearest integer, ties to even. A number that does not fit into an int32 becomes the least one.
 NEON_INLINE __m128i to_integers(__m128 a) {
     const uint32x4_t fits = vcltq_f32(vabsq_f32(a), vdupq_n_f32(2147483648.0f));
     return bytes(vbslq_s32(fits, vcvtnq_s32_f32(a), vdupq_n_s32(INT32_MIN)));
@@ -544,7 +544,7 @@ NEON_INLINE __m256 _mm256_round_ps(__m256 a, int /*to the nearest even*/) {
     return { vrndnq_f32(a.low), vrndnq_f32(a.high) };
 }
 
-// arithmetic
+// Arithmetic.
 
 NEON_INLINE __m256 _mm256_fmadd_ps(__m256 a, __m256 b, __m256 c) {
     return { vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high) };
@@ -566,7 +566,7 @@ NEON_INLINE __m256d _mm256_sub_pd(__m256d a, __m256d b) {
     return { vsubq_f64(a.low, b.low), vsubq_f64(a.high, b.high) };
 }
 
-// the second where a lane's (a byte's) highest bit is set; here masks are whole lanes
+// b where a lane's mask has its highest bit set; here a lane of a mask is all ones or all zeros.
 
 NEON_INLINE __m256 _mm256_blendv_ps(__m256 a, __m256 b, __m256 mask) {
     return { vbslq_f32(bits(mask.low), b.low, a.low), vbslq_f32(bits(mask.high), b.high, a.high) };

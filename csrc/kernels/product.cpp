@@ -12,11 +12,11 @@ namespace eagle3::kernels {
 
 namespace {
 
-constexpr int64_t N_ROWS     = 32; // of more rows, these are multiplied at a time, so that they stay in a core's cache
-constexpr size_t  N_BYTES    = 1 << 17; // with about so many bytes of weights
-constexpr size_t  N_BYTES_L3 = 4 << 20; // of rows, which stay in the cache that cores share
-constexpr int64_t N_OUT      = 256;     // or so many channels, a multiple of
-constexpr int64_t N_CHANNELS = 8;       // that kernels compute together, at most
+constexpr int64_t N_ROWS     = 32;      // rows that are multiplied at a time, so that they stay in a core's cache
+constexpr size_t  N_BYTES    = 1 << 17; // bytes of weights that they are multiplied by at a time, about
+constexpr int64_t N_OUT      = 256;     // or channels of these, if that is less
+constexpr size_t  N_BYTES_L3 = 4 << 20; // bytes of rows that stay in the cache that cores share
+constexpr int64_t N_CHANNELS = 8;       // kernels compute at most so many channels together
 
 size_t aligned(size_t n_bytes) {
     return (n_bytes + 63) / 64 * 64;
@@ -24,13 +24,13 @@ size_t aligned(size_t n_bytes) {
 
 } // namespace
 
-// Which rows chose which expert. Each thread makes its own, in memory of its own: that takes less time than to wait for
-// one that does.
+// Which rows chose which expert. Each thread makes this in its own memory, which takes less time than to wait for one
+// thread that makes it for all.
 struct product::expert_rows {
     int64_t   n_used, n_tokens, n_experts;
-    int32_t * begin;  // [n_experts + 1] place of an expert's first row
-    int32_t * places; // [n_tokens][n_used]
-    int32_t * rows;   // [place]: index into places
+    int32_t * begin;  // [n_experts + 1]: place of an expert's first row
+    int32_t * places; // [n_tokens][n_used]: the row's place in the order of experts
+    int32_t * rows;   // [place]: index in places
 
     static size_t size(const ggml_tensor * op) {
         return aligned((op->src[0]->ne[2] + 1 + 2 * ggml_nelements(op->src[2])) * sizeof(int32_t));
@@ -43,7 +43,7 @@ struct product::expert_rows {
         for (int64_t i = 0; i < n_used * n_tokens; ++i) {
             const int32_t expert = expert_of(op, i);
             GGML_ASSERT(expert >= 0 && expert < n_experts);
-            places[i] = begin[expert + 1]++; // among its rows
+            places[i] = begin[expert + 1]++; // so far the index among the expert's rows
         }
         std::partial_sum(begin, begin + n_experts + 1, begin);
         for (int64_t i = 0; i < n_used * n_tokens; ++i) {
@@ -107,7 +107,7 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
         const int64_t slab = r / x->ne[1];
         kernel_.quantize(at<const float>(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
     }
-    // thread 0 is the one that has the graph computed
+    // thread 0 is the thread that called ggml: limited_product is set for that thread
     auto * ranges = reinterpret_cast<const channel_ranges **>(rows + aligned(n_rows * row_bytes));
     if (params->ith == 0) {
         *ranges = limited_product::ranges_of(w);
@@ -126,7 +126,7 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
         }
         return;
     }
-    for (int64_t slab = 0; slab < x->ne[2] * x->ne[3]; ++slab) { // a matrix for each head, or for some of them
+    for (int64_t slab = 0; slab < x->ne[2] * x->ne[3]; ++slab) { // several heads may share a matrix
         const int64_t i2     = slab % x->ne[2];
         const int64_t i3     = slab / x->ne[2];
         const char *  matrix = weights + i2 / (x->ne[2] / w->ne[2]) * w->nb[2] + i3 / (x->ne[3] / w->ne[3]) * w->nb[3];
@@ -149,7 +149,7 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
     const expert_rows chosen(op, own);
     auto *            scratch = reinterpret_cast<float *>(own + expert_rows::size(op));
 
-    // a token has a row for each of its experts, or some that they share (x->ne[1] of them)
+    // a token has x->ne[1] rows: one for each of its experts, or fewer, which these share
     for (int64_t r = params->ith; r < chosen.n_tokens * x->ne[1]; r += params->nth) {
         const int64_t   token  = r / x->ne[1];
         const int32_t * places = chosen.places + token * chosen.n_used;
@@ -207,7 +207,7 @@ void product::compute_ranges(const ggml_compute_params * params, const ggml_tens
     }
     fill(end, w->ne[1]);
 
-    // each thread has as many groups, wherever they are
+    // each thread gets the same number of groups, wherever they are
     const auto [begin_own, end_own] = share(params, n_groups);
     int64_t n_before                = 0;
     for (const auto & [first, last] : ranges) {
@@ -236,7 +236,7 @@ void product::compute_expert(const ggml_compute_params * params, ggml_tensor * o
         kernel_.compute(weights, k, rows + begin * row_bytes, 1, first, last, result(begin), 0);
         return;
     }
-    // results of rows that lie apart go through memory that is near
+    // results are written to scratch first: the rows of an expert are not neighbours in the output
     const size_t  group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, k);
     const int64_t n_together  = n_groups_together(k);
     for (int64_t group = first; group < last; group += n_together) {

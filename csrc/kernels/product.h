@@ -6,14 +6,14 @@
 
 namespace eagle3::kernels {
 
-// MUL_MAT and MUL_MAT_ID by one kernel. Rows are quantized by all threads, then each thread takes its share of the
+// Computes MUL_MAT and MUL_MAT_ID by one kernel. All threads quantize rows, then each thread computes its share of the
 // channels of every matrix.
 class product : public op_traits {
   public:
-    // n_rows_max: operations of more rows are left to ggml
+    // n_rows_max: operations of more rows are left to ggml.
     product(const kernel & k, int64_t n_rows_max) : kernel_(k), n_rows_max_(n_rows_max) {}
 
-    // whether it takes an operation with weights of its kernel
+    // Can it compute this operation, whose weights its kernel reads?
     bool takes(const ggml_tensor * op) const;
 
     bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override;
@@ -25,15 +25,15 @@ class product : public op_traits {
     void multiply(ggml_compute_params * params, ggml_tensor * op) const;
     void multiply_experts(ggml_compute_params * params, ggml_tensor * op) const;
 
-    // groups [first, last) of a matrix times n_rows rows: out[r * ldo + channel]
+    // Multiplies groups [first, last) of a matrix by n_rows rows: out[r * ldo + channel].
     void compute_groups(const ggml_tensor * w, const char * matrix, const uint8_t * rows, int64_t n_rows, int64_t first,
                         int64_t last, float * out, int64_t ldo) const;
 
-    // this thread's part of the groups that lie in ranges of channels; all others become -INFINITY
+    // Computes this thread's share of the groups in `ranges`; channels outside them become -INFINITY.
     void compute_ranges(const ggml_compute_params * params, const ggml_tensor * w, const channel_ranges & ranges,
                         const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const;
 
-    // this thread's groups of an expert times the rows that chose it
+    // Multiplies this thread's share of an expert's groups by the rows that chose the expert.
     void compute_expert(const ggml_compute_params * params, ggml_tensor * op, int64_t expert, const uint8_t * rows,
                         const expert_rows & chosen, float * scratch) const;
 

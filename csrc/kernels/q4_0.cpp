@@ -1,5 +1,5 @@
-// Q4_0: a scale, then 32 values below 16 that stand for 8 less; as the file has it, and repacked (block_q4_0x8 of
-// ggml/src/ggml-cpu/repack.cpp, on ARM block_q4_0x4; all values' highest bits are flipped there).
+// Q4_0: a block is a scale and 32 values below 16, from which 8 is subtracted; as the file has it, and repacked
+// (block_q4_0x8 of ggml/src/ggml-cpu/repack.cpp, on ARM block_q4_0x4; there the highest bit of each value is inverted).
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 

@@ -1,4 +1,4 @@
-// Q4_1: a scale and a minimum, then 32 values below 16.
+// Q4_1: a block is a scale, a minimum and 32 values below 16.
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 

@@ -1,4 +1,5 @@
-// Q5_0: a scale, the 32 values' highest bits, their other four; they stand for 16 less. Q5_1: a minimum instead.
+// Q5_0: a block is a scale, the highest bits of 32 values, then their other four bits; 16 is subtracted from each
+// value. Q5_1 has a minimum instead of that offset.
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 
@@ -10,13 +11,13 @@ namespace {
 
 using namespace avx2;
 
-// the highest bits of eight channels, 16 in their values
+// Adds 16 to the values of eight channels whose highest bit is set.
 AVX2_INLINE void add_fifth_bits(const uint8_t * p, size_t stride, __m256i * q) {
     const __m256i bits = load_dwords(p, stride);
     const __m256i low  = _mm256_set1_epi32(0x08040201);
     const __m256i high = _mm256_set1_epi32(static_cast<int>(0x80402010));
     for (int i = 0; i < 4; ++i) {
-        // byte i of each channel four times
+        // byte i of each channel, four times
         const __m256i places = _mm256_add_epi8(
             _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c),
             _mm256_set1_epi8(static_cast<char>(i)));

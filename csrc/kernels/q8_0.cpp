@@ -1,4 +1,4 @@
-// Q8_0: a scale, then 32 int8 values; as the file has it, and on ARM repacked (block_q8_0x4 of
+// Q8_0: a block is a scale and 32 int8 values; as the file has it, and on ARM repacked (block_q8_0x4 of
 // ggml/src/ggml-cpu/repack.cpp).
 #include "kernels/blocks.h"
 #include "kernels/formats.h"

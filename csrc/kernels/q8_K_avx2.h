@@ -1,4 +1,4 @@
-// Activations as ggml's Q8_K: 256 values with a scale.
+// Activations in ggml's Q8_K: each 256 values have a scale.
 #pragma once
 
 #include "kernels/avx2.h"
@@ -9,8 +9,8 @@ namespace eagle3::kernels::avx2 {
 
 constexpr int64_t QK_K = 256; // inputs of a block
 
-// Writes 256 values and the sums of each 16 of them; returns their scale d. As ggml's quantize_row_q8_K, except that d
-// is positive: where it is not there, all values have the other sign, and no product has.
+// Writes 256 values and the sums of each 16 of them, and returns their scale d. Equals ggml's quantize_row_q8_K, except
+// that d is never negative: where ggml's is, all values have the other sign here, and products are the same.
 AVX2 inline float quantize_q8_K(const float * x, int8_t * qs, int32_t (&sums)[QK_K / 16]) {
     __m256 max = _mm256_setzero_ps();
     for (int i = 0; i < QK_K; i += 8) {
@@ -32,7 +32,8 @@ AVX2 inline float quantize_q8_K(const float * x, int8_t * qs, int32_t (&sums)[QK
         const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(qs + i), bytes);
 
-        __m256i sum = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes); // of pairs, then of the 16 inputs of a lane
+        // sums of pairs, then of the 16 inputs of a half
+        __m256i sum = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
         sum         = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
         sum         = _mm256_hadd_epi32(sum, sum);
         sum         = _mm256_hadd_epi32(sum, sum);

@@ -1,5 +1,5 @@
-// Activations as ggml's Q8_0 and Q8_1: blocks of 32 values with a scale. A row is k int8 values, then the scales of its
-// blocks (f32), then what a kernel needs of the sums of their values (4 bytes a block).
+// Activations in ggml's Q8_0 and Q8_1: blocks of 32 values with a scale. A row is k int8 values, the scales of its
+// blocks (f32), and what a kernel needs of the sums of the blocks' values (4 bytes a block).
 #pragma once
 
 #include "kernels/avx2.h"
@@ -10,7 +10,8 @@ namespace eagle3::kernels::avx2 {
 
 constexpr int64_t QK = 32; // inputs of a block
 
-// An odd number of cache lines: the same block of many rows does not fall into few sets of the cache.
+// The bytes of a row. They are an odd number of cache lines, or the same block of many rows would share few sets of the
+// cache.
 inline size_t q8_row_size(int64_t k) {
     return (((k + k / QK * 8 + 63) / 64) | 1) * 64;
 }
@@ -23,7 +24,7 @@ inline const uint8_t * q8_sums(const uint8_t * row, int64_t k) {
     return row + k + k / QK * sizeof(float);
 }
 
-// What is kept of a block's sum: `bias` times its negative as an int32 (weights are read as w + bias; 0 = nothing), ...
+// A row keeps of each block's sum: -bias times it as an int32, as weights are read as w + bias (0 = nothing), ...
 template <int bias>
 struct offset_sums {
     static constexpr bool has_offset = bias != 0;
@@ -32,7 +33,7 @@ struct offset_sums {
     AVX2_INLINE static int32_t keep(int32_t sum, float /*d*/) { return -bias * sum; }
 };
 
-// ... or the sum of its values as ggml rounds it for Q8_1 (weights have a minimum).
+// ... or, for weights with a minimum, scale * sum, rounded as ggml does for Q8_1.
 struct value_sums {
     static constexpr bool has_offset = false;
     static constexpr bool has_min    = true;
@@ -42,7 +43,7 @@ struct value_sums {
     }
 };
 
-// as ggml's quantize_row_q8_0 and quantize_row_q8_1
+// Equals ggml's quantize_row_q8_0 and quantize_row_q8_1.
 template <class sums>
 AVX2 void quantize_q8(const float * x, int64_t k, uint8_t * row) {
     uint8_t * scales = row + k;

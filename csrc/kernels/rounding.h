@@ -1,4 +1,4 @@
-// While it lives, this thread's processor rounds sums and products downwards.
+// While a rounding_downwards lives, sums and products of this thread are rounded downwards.
 #pragma once
 
 #include "kernels/avx2.h"

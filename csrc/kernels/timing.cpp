@@ -15,15 +15,15 @@ namespace {
 
 using timer = std::chrono::steady_clock;
 
-constexpr size_t  N_BYTES        = 8 << 20; // of weights in a run
-constexpr size_t  N_SAMPLES      = 8;       // sets of weights that runs take in turns
+constexpr size_t  N_BYTES        = 8 << 20; // bytes of weights in a run
+constexpr size_t  N_SAMPLES      = 8;       // samples of weights that runs take in turns
 constexpr int     N_RUNS         = 5;
-constexpr size_t  N_SIZES_MIN    = 2;  // numbers of rows that are timed whatever they take
-constexpr int64_t N_EXPERTS_USED = 4;  // by a token
-constexpr int64_t N_EXPERTS_READ = 16; // in a run, about
+constexpr size_t  N_SIZES_MIN    = 2;  // numbers of rows that are timed however long that takes
+constexpr int64_t N_EXPERTS_USED = 4;  // experts that a token uses
+constexpr int64_t N_EXPERTS_READ = 16; // experts that a run reads, about
 
-// Some weights, cut off where they are larger than a run has time for. They are described twice, since kernels are
-// registered by the address of a description.
+// Some weights, cut to the size that a run has time for. Each has two descriptions, since kernels are registered by the
+// address of a description.
 struct sample {
     std::vector<ggml_tensor> ours, ggml;
     double                   n_mib = 0.0;
@@ -38,7 +38,7 @@ ggml_tensor cut(const ggml_tensor & weight, size_t n_bytes, int64_t n_channels) 
     return part;
 }
 
-// what a run reads of it
+// The bytes that a run reads of a weight.
 size_t bytes_read(const ggml_tensor & weight) {
     return weight.nb[2] * std::min(weight.ne[2], N_EXPERTS_READ);
 }
@@ -59,7 +59,7 @@ std::vector<sample> take_samples(const matrices & weights) {
         n_bytes += bytes_read(samples.back().ours.back());
         samples.back().n_mib = n_bytes / 1048576.0;
     }
-    if (samples.size() > 1 && n_bytes < N_BYTES / 2) { // a rest
+    if (samples.size() > 1 && n_bytes < N_BYTES / 2) { // the last sample is too small
         samples.pop_back();
     }
     for (sample & s : samples) {
@@ -68,7 +68,7 @@ std::vector<sample> take_samples(const matrices & weights) {
     return samples;
 }
 
-// the experts of each token, all different
+// Gives each token different experts at random.
 void fill_ids(ggml_tensor * ids, int64_t n_experts) {
     std::minstd_rand     random(1);
     std::vector<int32_t> all(n_experts);
@@ -79,7 +79,7 @@ void fill_ids(ggml_tensor * ids, int64_t n_experts) {
     }
 }
 
-// microseconds of the products of all these weights and n rows
+// Returns the microseconds that the products of all these weights with n_rows rows take.
 double run(ggml_backend_t backend, std::vector<ggml_tensor> & weights, int64_t n_rows) {
     const size_t      n_nodes = 4 * weights.size() + 1;
     const context_ptr ctx(
@@ -103,7 +103,7 @@ double run(ggml_backend_t backend, std::vector<ggml_tensor> & weights, int64_t n
     if (!buffer) {
         throw error("no memory to time the CPU's kernels in");
     }
-    ggml_backend_buffer_clear(buffer.get(), 0); // the first touch of a page is not what is timed
+    ggml_backend_buffer_clear(buffer.get(), 0); // so that no page is touched first while it is timed
     for (size_t i = 0; i < weights.size(); ++i) {
         auto * x = static_cast<float *>(inputs[i]->data);
         for (int64_t j = 0; j < ggml_nelements(inputs[i]); ++j) {
@@ -130,7 +130,7 @@ kernel_times time_kernel(ggml_backend_t backend, const std::string & name, const
         }
     }
     const cpu_kernels registered(ours, { { name, INT64_MAX / 2 } });
-    for (sample & s : samples) { // from the disk
+    for (sample & s : samples) { // reads mapped weights from the disk before they are timed
         run(backend, s.ggml, 1);
     }
     const auto start   = timer::now();
@@ -143,7 +143,7 @@ kernel_times time_kernel(ggml_backend_t backend, const std::string & name, const
         for (size_t j = 0; j < n_rows.size(); ++j) {
             const int64_t n        = n_rows[j];
             const bool    is_known = best.count(n) > 0;
-            double        expected = 0.0; // of both sides, in microseconds per MiB
+            double        expected = 0.0; // microseconds per MiB of both sides
             if (is_known) {
                 expected = best[n].first + best[n].second;
             } else if (j > 0 && best.count(n_rows[j - 1])) {
@@ -153,7 +153,7 @@ kernel_times time_kernel(ggml_backend_t backend, const std::string & name, const
             if (!is_needed && elapsed() + 1e-6 * expected * samples.front().n_mib > seconds) {
                 break;
             }
-            // each side has each sample in turns
+            // each side gets each sample in turn
             sample &     a    = samples[turn++ % samples.size()];
             sample &     b    = samples[turn++ % samples.size()];
             const double ggml = run(backend, a.ggml, n) / a.n_mib;
@@ -184,8 +184,9 @@ std::map<std::string, kernel_times> time_kernels(const matrices & weights, const
     auto set_n_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(ggml_backend_get_device(backend.get())), "ggml_backend_set_n_threads"));
     set_n_threads(backend.get(), n_threads);
-    // A thread of its own: OpenMP keeps other threads for each that computes, and with more of these than processors
-    // they sleep where they would wait awake, so that passes of the thread that goes on would take half as long again.
+    // In a thread of its own: OpenMP keeps a team of threads for each thread that computes. With more of them than
+    // processors they would sleep instead of spinning, and later passes of the calling thread would take 1.5 times as
+    // long.
     std::async(std::launch::async, [&] {
         for (const auto & [name, own] : found) {
             times.emplace(name, time_kernel(backend.get(), name, own, n_rows, seconds / found.size()));
