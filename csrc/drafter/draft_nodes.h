@@ -9,11 +9,11 @@
 
 namespace eagle3 {
 
-// The nodes of one draft, for several sequences: parents before their children, those of one parent together, the best
-// first. Nodes that are not there or were expanded before throw std::invalid_argument, as drafter's methods do.
+// The nodes of one draft, for several sequences: parents before their children, the children of a node together and the
+// best first. Methods throw std::invalid_argument for a node that does not exist or was expanded before.
 class draft_nodes {
   public:
-    // what arguments of begin() must be
+    // Checks the arguments of drafter::begin().
     static void check_begin(int32_t top_k, int32_t n_steps, int32_t n_unroll);
 
     const std::vector<draft_node> & all() const { return nodes_; }
@@ -24,14 +24,14 @@ class draft_nodes {
 
     void clear();
 
-    // Candidates, the best first, become nodes after `parent`, which counts as expanded if there are any; -1: the
-    // first level. Returns the first of them, -1 if there is none
+    // Appends candidates, the best first, as nodes after `parent` (-1: as the first level), which counts as expanded if
+    // there are any. Returns the first new node, -1 if there is none.
     int32_t append(llama_seq_id seq_id, int32_t parent, const std::vector<draft_candidate> & found);
 
-    // the drafted tokens up to a node; -1: none
+    // The drafted tokens up to a node; none for -1.
     std::vector<llama_token> path(int32_t node) const;
 
-    // A call of expand() names these: each is marked as expanded
+    // Checks and marks the nodes that a call of expand() names.
     void mark_expanded(const std::vector<int32_t> & nodes, int32_t top_k);
 
   private:

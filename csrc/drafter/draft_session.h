@@ -7,17 +7,17 @@
 
 namespace eagle3 {
 
-// Drafts, one after the other, each of some sequences at once and level by level. The policy needs no more of a
-// drafter, and simulations of one are no more.
+// The part of a drafter that the policy uses: drafts for some sequences at once, level by level. A simulated drafter
+// need not have more.
 //
 //   begin
-//              catch up with the rows that wait, draft the top_k best tokens after id_last, the token at n_past
+//              evaluates the rows that wait, and drafts the top_k best tokens after id_last, the token at n_past
 //   expand
-//              draft the next level after some of the nodes; any number of times
+//              drafts the next level after some of the nodes; any number of times
 //   nodes
 //              the draft so far, with probabilities
 //
-// Parallel ones make a block of tokens in one graph: begin() computes n_steps levels and appends the first one,
+// A parallel drafter makes a block of tokens in one graph: begin() computes n_steps levels and appends the first one,
 // expand() appends the others and computes nothing.
 class draft_session {
   public:
@@ -31,20 +31,20 @@ class draft_session {
     virtual int32_t n_expand() const                     = 0; // most nodes of a sequence that a draft may expand
     virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows that begin() has to evaluate first
 
-    // Start a draft: for each sequence that has a row, the top_k most probable tokens after its id_last. With n_steps
-    // > 1 follow the best of them n_steps - 1 times, each time with top_k nodes after it, in the same graph.
+    // Starts a draft: appends, for each sequence that has a row, the top_k most probable tokens after its id_last. With
+    // n_steps > 1, the same graph follows the best of them n_steps - 1 times, each time with top_k nodes after it.
     virtual void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                        int32_t top_k, int32_t n_steps) = 0;
 
-    // Append the top_k most probable tokens after each of these nodes, which were not expanded before, in one graph.
+    // Appends the top_k most probable tokens after each of these nodes, which were not expanded before, by one graph.
     // Nodes at the end of the context get none.
     virtual void expand(const std::vector<int32_t> & nodes, int32_t top_k) = 0;
 
-    // Of the draft, parents before their children; the best child of a node comes first. The next call that is not
-    // expand() ends the draft.
+    // The draft's nodes, parents before their children; the best child of a node comes first. The next call of another
+    // method than expand() ends the draft.
     virtual const std::vector<draft_node> & nodes() const = 0;
 
-    // A node's p is how likely the target accepts it, and not a share among the drafter's own tokens
+    // Is a node's p the probability that the target accepts it, instead of a share among the drafter's own tokens?
     virtual bool has_confidence() const { return false; }
 
     virtual double t_draft_us() const = 0; // of all calls of begin() and expand()

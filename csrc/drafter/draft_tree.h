@@ -8,7 +8,7 @@
 
 namespace eagle3 {
 
-// A token that a drafter finds, of its own vocabulary, or of the target's once foresight has ordered it.
+// A token that a drafter finds: an id of its own vocabulary, which foresight replaces by the target's.
 struct draft_candidate {
     int32_t id = 0;
     float   p  = 0.0f;
@@ -28,9 +28,9 @@ struct draft_node {
 struct draft_tree {
     std::vector<llama_token> tokens;
     std::vector<int32_t>     parents;
-    std::vector<float>       probs; // the head's own probability of a token after its parent
+    std::vector<float>       probs; // the drafter's own probability of a token after its parent
 
-    // who suggested it, a bit for each; empty: the first drafter
+    // bits of the drafters that suggested the token; empty: the first drafter
     static constexpr int32_t by_ngram = 1;
 
     static constexpr int32_t by_drafter(size_t i) { return 2 << i; }

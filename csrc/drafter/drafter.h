@@ -21,89 +21,90 @@ struct drafter_stats {
     int64_t n_steps      = 0; // times that the drafter's weights were read to draft
 };
 
-// What the engine needs of a drafter. It knows no other type: one more kind of drafter is one more class that derives
-// from this one, and its binding.
+// The interface of all drafters with weights. The engine knows no other type: a new kind of drafter is a new class that
+// derives from this one, and its binding.
 //
-//   process    append the target's rows of the tokens that were evaluated. A row of the target is the concatenation of
-//              its hidden states at boundaries(), n_embd_feat() floats
+//   process    appends the target's rows of the tokens that were evaluated. A row is the concatenation of the target's
+//              hidden states at boundaries(), n_embd_feat() floats
 //   begin, expand, nodes
-//              draft, as draft_session says
+//              draft, see draft_session
 //   truncate, copy, restart, state_get, state_set
-//              go back, and hand on what a sequence holds
+//              go back, and copy or save what a sequence holds
 //
-// What the target accepts comes with the next process(). Rejected nodes never were part of the sequence, so that
-// nothing has to be taken back.
+// Accepted tokens come with the next process(). Rejected nodes never were part of the sequence, so they need not be
+// removed.
 //
-// Sequences are 0..n_seq_max() - 1. Methods throw std::invalid_argument for arguments that cannot be, and error and its
-// descendants for what depends on files and devices. An object serves one thread at a time.
+// Sequences are 0..n_seq_max() - 1. Methods throw std::invalid_argument for impossible arguments, and error and its
+// descendants if a file or a device fails. Only one thread may use an object at a time.
 class drafter : public draft_session {
   public:
-    virtual const std::string & path() const         = 0; // of the file that it is made of
+    virtual const std::string & path() const         = 0; // the drafter's file
     virtual std::string         device() const       = 0; // name of the ggml device that it runs on
-    virtual size_t              n_bytes_read() const = 0; // of weights, by the first graph of a draft
+    virtual size_t              n_bytes_read() const = 0; // bytes of weights that the first graph of a draft reads
 
-    // that it multiplies by, except those of the target
+    // The weights that it multiplies by, except the target's.
     virtual const kernels::matrices & matrices() const = 0;
 
-    // Have the CPU multiply its own weights by our kernels; the target's limits choose which compute its
+    // Lets our kernels multiply its own weights on the CPU, where `limits` names them.
     virtual void use_cpu_kernels(const kernels::row_limits & limits) = 0;
 
-    // [name of one of our CPU kernels]: own weights that it multiplies
+    // [name of one of our CPU kernels]: the number of own weights that it multiplies.
     virtual std::map<std::string, int64_t> cpu_kernels() const = 0;
 
     virtual int32_t n_ctx() const     = 0; // positions of each sequence
     virtual int32_t n_seq_max() const = 0;
 
-    // boundaries of the target that rows are made of; 0 .. n_layer, or n_layer + 1 after the final norm
+    // The target's boundaries whose states a row holds: 0 .. n_layer, or n_layer + 1 after the final norm.
     virtual const std::vector<int32_t> & boundaries() const  = 0;
     virtual int32_t                      n_embd_feat() const = 0;            // floats of a row
-    virtual int32_t                      n_pos_per_row() const { return 1; } // 4: add_image() is wanted (M-RoPE)
+    virtual int32_t                      n_pos_per_row() const { return 1; } // 4: add_image() must be called (M-RoPE)
 
-    virtual int32_t n_past(llama_seq_id seq_id) const = 0; // positions whose rows were appended
+    virtual int32_t n_past(llama_seq_id seq_id) const = 0; // number of positions whose rows were appended
 
-    // Append the rows of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i] of `rows`
-    // [n, n_embd_feat], or row i without row_ids. may_wait: begin() is not expected soon, so that rows may be kept
-    // instead of evaluated, as far as memory allows.
+    // Appends the rows of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i] of `rows`
+    // [n, n_embd_feat], or row i without row_ids. may_wait: begin() is not expected soon, so rows may be kept instead
+    // of evaluated, as far as memory allows.
     virtual void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
                          llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) = 0;
 
-    // An image begins at position `first`, which is n_past(): four positions of each of its rows, [4][n], and the
-    // number of positions that it takes. Only with n_pos_per_row() 4
+    // Tells that an image begins at position `first`, which is n_past(). n_pos: positions that it takes; pos: the four
+    // positions of each of its rows, [4][n]. Only with n_pos_per_row() 4.
     virtual void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) = 0;
 
-    // Remove positions >= n_past. Returns the position from which rows must be appended again: n_past or less.
-    // same_next: the token at n_past will be the one that was there.
+    // Removes positions >= n_past. Returns the position from which rows must be appended again: n_past or less.
+    // same_next: the token at n_past will be the same as before.
     virtual int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) = 0;
 
-    // Replace the contents of dst by positions < n_past of src. Returns the position from which rows of dst must be
-    // appended: what truncate(n_past, same_next) would return for src, which stays as it is.
+    // Replaces the contents of dst by positions < n_past of src, which is not changed. Returns the position from which
+    // rows of dst must be appended: what truncate(n_past, same_next) would return for src.
     virtual int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) = 0;
 
-    // Clear the sequence. The next rows are appended at n_past; positions before are not attended to.
+    // Clears the sequence. The next rows are appended at n_past; positions before are not attended to.
     virtual void restart(int32_t n_past, llama_seq_id seq_id) = 0;
 
-    // all that a sequence holds, as bytes in host memory
+    // Everything that a sequence holds, as bytes in host memory.
     virtual std::vector<uint8_t> state_get(llama_seq_id seq_id)                                     = 0;
     virtual void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) = 0;
 
-    // What the sequence's next tokens will be drawn with, if that is known: then the best tokens are those that are
-    // expected to be drawn, and a node's p is the probability of that. None: greedy, or not known.
+    // Sets the noise that the sequence's next tokens will be drawn with; null: greedy, or not known. With noise the
+    // best tokens are those that are expected to be drawn, and a node's p is the probability of that.
     virtual void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) = 0;
 
-    // What its next tokens must be, as long as its text is what it is: tokens that cannot come are not drafted. A
-    // drafter that makes a block at once applies it to the first one only.
+    // Sets the grammar that the sequence's next tokens follow, until its text changes: tokens that it forbids are not
+    // drafted. A parallel drafter applies it to the first token of a block only.
     virtual void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) = 0;
 
-    // These tokens of the target, in ascending order, are others in the drafter's own vocabulary: they are not drafted
+    // Sets tokens of the target, in ascending order, that have another text in the drafter's vocabulary: they are not
+    // drafted.
     virtual void leave_out(const std::vector<llama_token> & tokens) = 0;
 
-    // Draft n_first tokens of the vocabulary alone, the most frequent ones, and those of the texts, if that saves time;
-    // 0: all. False: it drafts all of its tokens
+    // Limits drafts to the n_first most frequent tokens of the vocabulary and those of the texts; 0: all. False: this
+    // drafter drafts all of its tokens.
     virtual bool limit_vocab(int64_t n_first) { return n_first == 0; }
 
     virtual int64_t draft_vocab() const { return 0; } // that n_first; 0: all tokens are drafted
 
-    virtual int64_t t_graph_us() const = 0; // of stats' times: computing graphs
+    virtual int64_t t_graph_us() const = 0; // the part of stats' times in which graphs were computed
 
     double t_draft_us() const override { return static_cast<double>(stats.t_propose_us); }
 

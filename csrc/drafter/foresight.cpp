@@ -7,10 +7,11 @@ namespace eagle3 {
 
 namespace {
 
-// what the head's cut takes away the target's own, of other logits, may leave: so much is taken from its score
+// A token that top-k, top-p or min-p cut by the drafter's logits may be left by the target's: so it is not removed, but
+// its score is lowered by this.
 constexpr double cut_penalty = 3.0;
 
-// which of the candidates, by their probabilities in descending order, top-k, top-p and min-p leave
+// How many of the candidates, whose probabilities descend, are left by top-k, top-p and min-p.
 size_t n_left(const gumbel_noise & noise, const std::vector<std::pair<double, size_t>> & by_logit) {
     size_t n = by_logit.size();
     if (noise.top_k > 0) {
@@ -32,7 +33,7 @@ size_t n_left(const gumbel_noise & noise, const std::vector<std::pair<double, si
     return n;
 }
 
-// attempt: draws that the rules refuse before
+// attempt: the number of draws before that the grammar refuses.
 void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, uint32_t attempt,
                     std::vector<draft_candidate> & candidates) {
     std::vector<std::pair<double, size_t>> by_logit;
@@ -73,7 +74,7 @@ std::vector<bool> allowed(grammar_lookahead & rules, const std::vector<llama_tok
     return rules.allowed(path, tokens);
 }
 
-// what is forbidden goes, and leaves its probability to all others
+// Removes what is forbidden, and gives its probability to the others.
 void keep(const std::vector<bool> & allowed, std::vector<draft_candidate> & candidates) {
     double sum = 0.0;
     size_t n   = 0;

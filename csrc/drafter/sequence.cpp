@@ -5,7 +5,7 @@
 
 namespace eagle3 {
 
-// by exponents, which a compiler does for several floats at once
+// Tests exponents, which a compiler does for several floats at once.
 static bool is_finite(const float * row, int32_t n) {
     constexpr uint32_t exponent = 0x7f800000;
     uint32_t           is_bad   = 0;
@@ -23,7 +23,7 @@ void draft_sequence::append(const float * row, llama_token token) {
     }
     seeded_.reset();
     if (n_done_ > 0 && n_rows() <= n_done_) {
-        // each row is moved once at most: there are as many written ones as have to be moved
+        // as many rows are written as have to be moved, so each row is moved once at most
         rows_.erase(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(n_done_) * n_row_floats_);
         tokens_.erase(tokens_.begin(), tokens_.begin() + n_done_);
         n_done_ = 0;
@@ -53,7 +53,7 @@ void draft_sequence::on_proposed(llama_token id_last) {
 
 int32_t draft_sequence::truncate(int32_t n_past, bool same_next) {
     n_past                    = std::max(n_past, 0);
-    // the last slot in the cache holds the token at pos_first: with no row waiting there, that token goes too
+    // the last slot in the cache holds the token at pos_first: if no row waits there, that slot is removed too
     const bool last_slot_goes = n_rows() == 0 && n_past == pos_first_ && n_past > pos_start_ && !same_next;
     if (n_past >= this->n_past() && !last_slot_goes) {
         return this->n_past();

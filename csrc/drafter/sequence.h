@@ -9,7 +9,7 @@
 
 namespace eagle3 {
 
-// What the drafter keeps of one sequence beside its K/V.
+// What a drafter keeps of one sequence besides its K/V.
 //
 // Pairing. Slot p of the cache holds the pair (token at p + 1, hidden row at p) and has RoPE position p. The last row
 // of a target batch therefore waits: its slot can only be written when the next token is known. Rows that arrived and
@@ -19,10 +19,10 @@ namespace eagle3 {
 //   row        in the cache              | in rows()                   |
 //   token      -                         | in tokens(), one per row    | id_last, given to propose()
 //
-// What lies before pos_start was never seen; nothing attends to it.
+// Positions before pos_start were never seen; nothing attends to them.
 //
-// A proposal leaves the last row waiting, `seeded` with the token that it was given: slot pos_first holds that pair
-// already, so that the row has to be written again only if another token follows.
+// A draft leaves the last row waiting, `seeded` with the token that it was given: slot pos_first holds that pair
+// already, so the row must be written again only if another token follows.
 class draft_sequence {
   public:
     explicit draft_sequence(int32_t n_row_floats) : n_row_floats_(n_row_floats) {}
@@ -32,37 +32,37 @@ class draft_sequence {
     int32_t n_rows() const { return static_cast<int32_t>(tokens_.size()) - n_done_; }
     int32_t n_past() const { return pos_first_ + n_rows(); }
 
-    // the waiting ones, n_rows() of each
+    // The waiting rows and their tokens, n_rows() of each.
     const float *       rows() const { return rows_.data() + static_cast<size_t>(n_done_) * n_row_floats_; }
     const llama_token * tokens() const { return tokens_.data() + n_done_; }
 
     const std::optional<llama_token> & seeded() const { return seeded_; }
 
-    // positions whose slots are in the cache end here
+    // The end of the positions whose slots are in the cache.
     int32_t n_slots() const { return pos_first_ + (seeded_ ? 1 : 0); }
 
-    // Row and token at position n_past(). A row that is not finite becomes zeros: some devices multiply masked slots by
-    // zero, so that NaN in one of them would reach every later draft, also after it was truncated.
+    // Appends the row and the token at position n_past(). A row that is not finite becomes zeros: some devices multiply
+    // masked slots by zero, so NaN in one of them would reach every later draft, even after it was truncated.
     void append(const float * row, llama_token token);
 
-    // the first n rows were written to the cache
+    // Tells that the first n rows were written to the cache.
     void on_written(int32_t n);
 
-    // all rows were written to the cache, the last one with this token after it
+    // Tells that all rows were written to the cache, the last one with this token after it.
     void on_proposed(llama_token id_last);
 
-    // Remove positions >= n_past. Returns the position from which rows must come again: n_past, or n_past - 1 if the
-    // row before it is gone, since that one waits for another token now; unless the token at n_past stays the
-    // same_next.
+    // Removes positions >= n_past. Returns the position from which rows must be appended again: n_past, or n_past - 1
+    // if the row at n_past - 1 was written already, since it now waits for another token. same_next: it does not, as
+    // the token at n_past will be the same.
     int32_t truncate(int32_t n_past, bool same_next = false);
 
-    // the same positions < n_past; see truncate for where rows must come from then
+    // A copy of positions < n_past; see truncate for where rows must be appended.
     draft_sequence prefix(int32_t n_past, bool same_next = false) const;
 
-    // clear it; rows come from n_past on
+    // Clears it; rows come from n_past on.
     void restart(int32_t n_past);
 
-    // as saved; what belongs to slots is in the cache already
+    // Restores what was saved; the slots are in the cache already.
     void restore(int32_t pos_start, int32_t pos_first, std::vector<float> rows, std::vector<llama_token> tokens,
                  std::optional<llama_token> seeded);
 
@@ -71,7 +71,7 @@ class draft_sequence {
     int32_t pos_start_ = 0;
     int32_t pos_first_ = 0;
 
-    // The first n_done of them are written and only there because moving the others costs time.
+    // The first n_done rows are written; they are still there because moving the others takes time.
     int32_t                    n_done_ = 0;
     std::vector<float>         rows_;
     std::vector<llama_token>   tokens_;

@@ -30,7 +30,7 @@ void draft_sequences::append(const float * rows, const llama_token * tokens, int
             flush(seq_id);
         }
     }
-    // a prompt is written at once; what comes in small pieces waits, and is cheaper together
+    // a prompt is written at once; a few rows wait, since writing many together is cheaper
     if ((n_tokens > n_catch_up_max && !may_wait) || seq.n_rows() > std::max(n_wait_max, may_wait ? n_wait : 0)) {
         flush(seq_id);
     }

@@ -6,7 +6,7 @@
 
 namespace eagle3 {
 
-// adds the time of a scope to a counter
+// Adds the time of a scope to a counter.
 struct time_scope {
     explicit time_scope(int64_t & t_us) : t_us(t_us), t_start(ggml_time_us()) {}
     ~time_scope() { t_us += ggml_time_us() - t_start; }

@@ -25,7 +25,7 @@ static void check_type(const char * what, ggml_type type, const head_hparams & h
     }
 }
 
-// n rows from one place to another, of the same tensor or of another one
+// Copies n rows, within a tensor or to another one.
 static void copy_rows(ggml_tensor * src, int64_t row_src, ggml_tensor * dst, int64_t row_dst, int64_t n) {
     const context_ptr ctx  = make_tensor_context(2);
     const auto        view = [&ctx, n](ggml_tensor * t, int64_t row) {
@@ -45,8 +45,8 @@ draft_cache::draft_cache(const head_hparams & hparams, int32_t n_ctx, int32_t n_
     provide();
 }
 
-// Slots that a sequence should have. The sizes are a ladder of steps by half: little is moved often, and sequences that
-// are about as long have extents of the same size.
+// The slots that a sequence should have. Each size is half as much again as the one before, so that extents rarely move
+// and sequences of about the same length have extents of the same size.
 int32_t draft_cache::size_for(const extent & e) const {
     if (e.n_needed == 0) {
         return e.size <= n_keep ? e.size : 0;
@@ -67,7 +67,7 @@ bool draft_cache::is_loose() const {
     return pool_.n_rows > n_rows_max;
 }
 
-// without a buffer if the device has no memory for it
+// Returns a pool without a buffer if the device has no memory for it.
 draft_cache::pool draft_cache::make_pool(int64_t n_rows) const {
     pool p;
     p.n_rows = n_rows;
@@ -78,14 +78,14 @@ draft_cache::pool draft_cache::make_pool(int64_t n_rows) const {
     }
     p.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(p.ctx.get(), dev_.buft()));
     if (p.buffer) {
-        // masked slots still take part in products with zero: they must not hold NaN
+        // masked slots are still multiplied by zero, so they must not hold NaN
         ggml_backend_buffer_clear(p.buffer.get(), 0);
     }
     return p;
 }
 
-// New tensors, with an extent for each sequence as long as it should be and nothing free. False if the device has no
-// memory for them.
+// Makes new tensors, in which each sequence has an extent of the length that it should have, and nothing is free. False
+// if the device has no memory for them.
 bool draft_cache::rebuild() {
     std::vector<extent> extents = extents_;
     std::vector<size_t> order(extents.size());
@@ -125,7 +125,7 @@ bool draft_cache::rebuild() {
     return true;
 }
 
-// Take the shortest free extent that is long enough, unless even that is far too long. False if there is none.
+// Takes the shortest free extent that is long enough, unless even that is far too long. False if there is none.
 bool draft_cache::move_to_free(extent & e) {
     const int64_t size_max = 2 * static_cast<int64_t>(size_for(e));
     auto          best     = free_.end();
@@ -151,7 +151,7 @@ bool draft_cache::move_to_free(extent & e) {
     return true;
 }
 
-// for rows that others may have left NaN in
+// Clears rows in which another sequence may have left NaN.
 void draft_cache::clear(int64_t row, int32_t n) {
     std::vector<uint8_t> zeros;
     for (ggml_tensor * t : pool_.tensors) {
@@ -200,7 +200,7 @@ void draft_cache::release(llama_seq_id seq_id) {
         e = {};
     }
     if (is_loose()) {
-        rebuild(); // if there is no memory for less, there is no need to
+        rebuild(); // may fail: then the larger tensors are kept
     }
 }
 

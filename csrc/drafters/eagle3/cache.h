@@ -10,18 +10,18 @@
 namespace eagle3 {
 
 // The head's K/V cache. Slot p of a sequence holds, in every layer, the pair (token at p + 1, hidden row at p), so a
-// slot's index is its RoPE position and nothing has to be searched. Which slots are valid is the drafter's business.
+// slot's index is its RoPE position and no slot is searched for. The drafter knows which slots are valid.
 //
-// One tensor per layer for K and one for V serves all sequences. Each owns an extent of rows, as long as it needs:
+// One tensor per layer for K and one for V serves all sequences. Each sequence owns an extent of rows:
 //
 //   | seq 2 | seq 5 |   free    |   seq 0   |   seq 1   |           slot p of seq 0 is row base + p
 //
-// An extent that becomes too short moves to a free one. If there is none that fits, or if most of the rows are free,
-// the tensors are made anew, just as long as what is held needs. Extents of one length then lie side by side, so that
-// one attention serves all of them (see draft_stream).
+// A sequence whose extent becomes too short moves to a free one. If none is long enough, or if most of the rows are
+// free, new tensors are made that are just long enough for what is held. Extents of one length then lie side by side,
+// so that one attention serves all of them (see draft_stream).
 class draft_cache {
   public:
-    // n_ctx: positions of each sequence. After them there is room for drafted nodes, of which many share a position.
+    // n_ctx: positions of each sequence. After these there is room for drafted nodes, many of which share a position.
     draft_cache(const head_hparams & hparams, int32_t n_ctx, int32_t n_seq_max, ggml_type type_k, ggml_type type_v,
                 const device & dev);
 
@@ -31,30 +31,30 @@ class draft_cache {
     int32_t n_ctx() const { return n_ctx_; }
     int32_t n_seq_max() const { return static_cast<int32_t>(extents_.size()); }
 
-    // Slots 0..n - 1 of a sequence are needed, or as many of them as it can have; what they hold stays. provide() makes
-    // room for all that was requested. It throws error if the device has no memory: what is held stays then too.
+    // Requests slots 0..n - 1 of a sequence, or as many of them as it can have. provide() makes room for all that was
+    // requested, and keeps what is held, also when it throws error because the device has no memory.
     void request(llama_seq_id seq_id, int32_t n);
     void provide();
 
-    // what a sequence holds is not needed any more
+    // Frees what a sequence holds.
     void release(llama_seq_id seq_id);
 
-    // slots that a sequence has, a multiple of n_pad
+    // The slots that a sequence has, a multiple of n_pad.
     int32_t n_slots(llama_seq_id seq_id) const { return extents_[seq_id].size; }
 
-    // row of the tensors below
+    // The row of a slot in the tensors below.
     int64_t row(llama_seq_id seq_id, int32_t slot) const { return extents_[seq_id].base + slot; }
 
-    // K and V of a layer, [n_embd_k, rows]; others whenever version() is another. Of MLA they are one tensor, since V
-    // is the part of K that is not rotated
+    // K and V of a layer, [n_embd_k, rows]; valid while version() is the same. MLA has one tensor for both, since V is
+    // the part of K that is not rotated.
     ggml_tensor * k(int32_t il) const { return pool_.tensors[il * n_per_layer_]; }
     ggml_tensor * v(int32_t il) const { return pool_.tensors[(il + 1) * n_per_layer_ - 1]; }
     int64_t       version() const { return version_; }
 
-    // n slots from the first one on, of one sequence to another
+    // Copies n slots from `first` on.
     void copy(llama_seq_id src, llama_seq_id dst, int32_t first, int32_t n);
 
-    // raw bytes of n slots from the first one on, for saved states
+    // The raw bytes of n slots from `first` on, for saved states.
     size_t state_size(int32_t n) const;
     void   state_get(llama_seq_id seq_id, int32_t first, int32_t n, uint8_t * dst) const;
     void   state_set(llama_seq_id seq_id, int32_t first, int32_t n, const uint8_t * src);
@@ -63,7 +63,7 @@ class draft_cache {
 
   private:
     static constexpr int32_t n_keep  = 2 * n_pad;  // slots that a sequence keeps although it holds nothing
-    static constexpr int32_t n_loose = 16 * n_pad; // rows that may be free however little is held
+    static constexpr int32_t n_loose = 16 * n_pad; // free rows for which tensors are never made anew
 
     struct extent {
         int64_t base     = 0;

@@ -15,7 +15,7 @@ static ggml_backend_dev_t choose_device(int32_t n_gpu_layers, const ggml_tensor 
     if (n_gpu_layers < 0 && output_tgt && output_tgt->buffer) {
         dev = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(output_tgt->buffer));
     }
-    // several devices that act as one (split_mode tensor) are more than a head needs
+    // a head does not need several devices that act as one (split_mode tensor)
     if (n_gpu_layers > 0 || (dev && (is_remote(dev) || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_META))) {
         const auto accelerators = local_accelerators();
         dev                     = accelerators.empty() ? nullptr : accelerators.front();

@@ -6,14 +6,14 @@
 
 namespace eagle3 {
 
-// a context that holds tensor descriptions only; the data lives in backend buffers
+// Makes a context that holds only descriptions of tensors; their data is in backend buffers.
 context_ptr make_tensor_context(size_t n_tensors);
 
-// The ggml device that the head runs on, and a backend (a stream of work) of its own on it.
+// The ggml device that the head runs on, and its own backend (a stream of work) there.
 class device {
   public:
-    // dev: where to run; nullptr = a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first accelerator,
-    // < 0 = where the target's lm_head is, or the first accelerator if that is on a ggml-rpc server.
+    // dev: the device; nullptr = one of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first accelerator, < 0 = the
+    // device of the target's lm_head, or the first accelerator if that is on a ggml-rpc server.
     // n_threads: threads of a CPU backend, ignored elsewhere.
     device(ggml_backend_dev_t dev, int32_t n_gpu_layers, const ggml_tensor * output_tgt, int32_t n_threads);
 
@@ -23,17 +23,17 @@ class device {
 
     std::string name() const { return ggml_backend_dev_name(dev_); }
 
-    // to be called when a buffer on it was freed while others on it stay in use
+    // Must be called after a buffer on it was freed while others on it stay in use.
     void on_free() const {
         if (is_remote(dev_)) {
             rpc_drop_graphs(ggml_backend_dev_description(dev_)); // its endpoint
         }
     }
 
-    // whether its memory is the host's
+    // Is its memory the host's?
     bool is_host() const { return ggml_backend_buft_is_host(buft()); }
 
-    // whether a graph on this device may read a tensor where it is
+    // Can a graph on this device read a tensor where it is?
     bool can_read(const ggml_tensor * tensor) const;
 
   private:

@@ -7,12 +7,12 @@
 
 namespace eagle3 {
 
-// a row of the next graph that sees all of its sequence before it
+// Adds a row to the next graph that sees all earlier positions of its sequence.
 draft_pass::row & draft_builder::add_row(llama_seq_id seq_id, llama_token token, int32_t pos) {
     return pass_.add_row(seq_id, token, pos, memory_.sequence(seq_id).pos_start());
 }
 
-// start a draft for those of the sequences that have something to draft from
+// Starts a draft for those of the sequences that have a waiting row.
 void draft_builder::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
     memory_.sequences().check_begin(seq_ids, ids_last);
     order_.resize(seq_ids.size());
@@ -42,8 +42,8 @@ void draft_builder::compute() {
     stats_.n_steps += is_parallel() ? 1 : pass_.n_steps;
 }
 
-// The waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state.
-// A parallel head computes the rows of all steps after them too.
+// Evaluates the waiting rows of all participants. Step i of participant j leaves its recurrent row in row i * n + j of
+// the state. A parallel head also computes the rows of all steps after them.
 void draft_builder::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : participants_) {
         memory_.request(part.seq_id, part.pos + 1);
@@ -96,7 +96,7 @@ bool draft_builder::knows_something() const {
                        [this](const participant & part) { return foresight_[part.seq_id].knows_something(); });
 }
 
-// candidates that a graph has to give for n of them
+// How many candidates a graph must give for n of them.
 int32_t draft_builder::n_top(int32_t n) const {
     return std::min(knows_something() ? std::max(n, foresight::n_top_known) : n, weights_.n_vocab_dft);
 }
@@ -109,7 +109,7 @@ std::vector<draft_candidate> draft_builder::candidates(const participant & part,
     return found;
 }
 
-// candidates become nodes after `parent`; returns the first of them, -1 if there is none
+// Appends candidates as nodes after `parent`. Returns the first of them, -1 if there is none.
 int32_t draft_builder::append_nodes(const participant & part, int32_t parent,
                                     const std::vector<draft_candidate> & found, int32_t state) {
     const int32_t first = nodes_.append(part.seq_id, parent, found);
@@ -124,7 +124,7 @@ void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::
     if (participants_.empty()) {
         return;
     }
-    // a graph knows of nothing else, so it cannot follow the best token
+    // a graph knows neither noise nor grammar, so with these it cannot follow the best token
     const int32_t n_follow = knows_something() && !is_parallel() ? n_steps - 1 : 0;
     n_steps -= n_follow;
     catch_up(n_top(top_k), n_steps);
@@ -147,7 +147,7 @@ void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::
                 node_rows_[node].slot = part.pos + ++part.n_used;
             }
             node               = append_nodes(part, node, candidates(part, j, i, nodes_.path(node), top_k), i * n + j);
-            const int32_t best = runner_.best(j, i); // which the graph follows
+            const int32_t best = runner_.best(j, i); // the graph has followed this one
             if (node < 0 || best < 0 || weights_.to_target(best) < 0) {
                 break;
             }
@@ -238,7 +238,7 @@ const std::vector<draft_candidate> & draft_builder::ahead(int32_t i_part, const 
     return found;
 }
 
-// the nodes order_ of a parallel head
+// Expands the nodes order_ of a parallel head.
 void draft_builder::expand_ahead(int32_t top_k) {
     for (const int32_t i : order_) {
         const draft_node    node = nodes_[i];

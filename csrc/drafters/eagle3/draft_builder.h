@@ -12,14 +12,14 @@
 
 namespace eagle3 {
 
-// Builds one draft after the other, each for some sequences at once, level by level. The verbs are those of drafter.
+// Builds drafts, each for some sequences at once, level by level. Its methods are those of drafter.
 //
-// A draft begins with one graph for all waiting rows, of which only the last one of each sequence goes all the way. The
-// recurrent rounds follow: each is a graph that drafts the next level from the head's own rows of the one before.
-// Drafted tokens use slots at n_past and above.
+// A draft begins with one graph for all waiting rows, of which only the last one of each sequence goes through the
+// whole head. The recurrent rounds follow: each is a graph that drafts the next level from the head's own rows of the
+// previous level. Drafted tokens use slots from n_past on.
 class draft_builder {
   public:
-    // n_unroll: steps of a chain in one graph, at most; of a parallel head all
+    // n_unroll: most steps of a chain in one graph; a parallel head computes all steps in one.
     draft_builder(const head_hparams & hparams, const head_weights & weights, draft_memory & memory,
                   row_writer & writer, draft_runner & runner, int32_t n_unroll, drafter_stats & stats) :
         hparams_(hparams), weights_(weights), memory_(memory), writer_(writer), runner_(runner), n_unroll_(n_unroll),
@@ -44,18 +44,18 @@ class draft_builder {
     void end();
 
   private:
-    // a sequence in a draft
+    // A sequence in a draft.
     struct participant {
         llama_seq_id seq_id  = 0;
         llama_token  id_last = 0;
-        int32_t      pos     = 0; // of its last target row
-        int32_t      n_used  = 0; // slots after that
+        int32_t      pos     = 0; // position of its last target row
+        int32_t      n_used  = 0; // slots in use after that
     };
 
-    // of a node in the head's tensors
+    // Where a node is in the head's tensors.
     struct node_rows {
-        int32_t state = 0;  // row of the state that the node came out of
-        int32_t slot  = -1; // once it is expanded
+        int32_t state = 0;  // row of the state that predicted the node
+        int32_t slot  = -1; // slot of the node, once it is expanded
     };
 
     bool              is_parallel() const { return hparams_.is_parallel(); }
@@ -83,12 +83,12 @@ class draft_builder {
 
     std::vector<foresight> foresight_; // by sequence
 
-    std::vector<participant> participants_; // as they lie in the cache
+    std::vector<participant> participants_; // in the order of the cache
     draft_nodes              nodes_;
     std::vector<node_rows>   node_rows_;
     int32_t                  n_state_ = 0; // rows of the state in use
 
-    // parallel: candidates by participant and depth, found when they are asked for
+    // for a parallel head: candidates by participant and depth, computed when they are asked for
     int32_t                                   n_ahead_ = 0; // depths
     std::vector<std::vector<draft_candidate>> ahead_;
 

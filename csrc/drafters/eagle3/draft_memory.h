@@ -11,11 +11,11 @@
 
 namespace eagle3 {
 
-// What the sequences of an EAGLE-3 head hold: rows that wait, K/V, positions of images; and going back in them.
+// The memory of an EAGLE-3 head's sequences: rows that wait, K/V, and positions of images.
 class draft_memory {
   public:
-    // n_vocab: tokens of the target. on_change: called once the arguments of one of the last methods are accepted, and
-    // before anything that a sequence holds changes
+    // n_vocab: tokens of the target. on_change: called after the arguments of one of the last methods were checked, and
+    // before anything that a sequence holds changes.
     draft_memory(const head_hparams & hparams, const head_weights & weights, int32_t n_vocab, int32_t n_ctx,
                  int32_t n_seq_max, ggml_type type_k, ggml_type type_v, const device & dev,
                  std::function<void()> on_change);
@@ -23,7 +23,7 @@ class draft_memory {
     int32_t n_ctx() const { return cache_.n_ctx(); }
     int32_t n_seq_max() const { return cache_.n_seq_max(); }
 
-    // throws std::invalid_argument if there is no such sequence
+    // Throws std::invalid_argument if there is no such sequence.
     const draft_sequence & sequence(llama_seq_id seq_id) const { return sequences_[seq_id]; }
     draft_sequence &       sequence(llama_seq_id seq_id) { return sequences_[seq_id]; }
 
@@ -33,12 +33,12 @@ class draft_memory {
     const draft_cache &                 cache() const { return cache_; }
     const std::vector<rope_positions> & positions() const { return positions_; } // by sequence
 
-    // Slots < n of a sequence are about to be written, and some after them by drafted nodes; provide() makes room for
-    // all that was requested (see draft_cache).
+    // Requests slots < n of a sequence, and some after them for drafted nodes; provide() makes room for all that was
+    // requested (see draft_cache).
     void request(llama_seq_id seq_id, int32_t n) { cache_.request(seq_id, n + draft_cache::n_scratch); }
     void provide() { cache_.provide(); }
 
-    // these do what drafter's methods of the same names do
+    // These do what drafter's methods of the same names do.
     void                 add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id);
     int32_t              truncate(int32_t n_past, llama_seq_id seq_id, bool same_next);
     int32_t              copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next);

@@ -26,7 +26,8 @@ head_hparams with_boundaries(head_hparams hparams, const std::vector<int32_t> & 
     return hparams;
 }
 
-// steps of a chain in one graph: launching graphs costs on an accelerator, and early stops pay on the CPU
+// The steps of a chain in one graph: an accelerator takes long to launch graphs, and on a CPU stopping early saves
+// more.
 int32_t n_unroll_of(int32_t n_unroll, const head_hparams & hparams, const device & dev) {
     if (hparams.is_parallel()) {
         return draft_cache::n_scratch;
@@ -54,7 +55,7 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
     if (n_unroll() > 1 && !is_parallel()) {
         weights_.load_embd_dft(dev_);
     }
-    // build the graphs of a draft once: a device that cannot run the head throws here
+    // builds the graphs of a draft once: if the device cannot run the head, this throws
     draft_shape shape;
     shape.n_rows = 1;
     shape.kind   = graph_kind::kv_only;

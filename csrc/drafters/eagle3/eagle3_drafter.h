@@ -26,12 +26,12 @@ struct eagle3_params {
     int32_t            n_batch      = 512; // rows of one K/V-only graph
 };
 
-// An EAGLE-3 head as a drafter, P-EAGLE heads included: draft_memory is what its sequences hold, row_writer evaluates
-// the rows of prompts, draft_builder drafts, draft_runner computes the graphs of both.
+// An EAGLE-3 head, or a P-EAGLE head, as a drafter. draft_memory holds its sequences, row_writer evaluates the rows of
+// prompts, draft_builder drafts, and draft_runner computes the graphs of both.
 class eagle3_drafter : public drafter {
   public:
-    // ctx-independent: model_tgt only lends its tables. n_ctx: positions that each sequence may have.
-    // Throws model_file_error, incompatible_draft_error.
+    // model_tgt: only its tables are used. n_ctx: positions that each sequence may have. Throws model_file_error,
+    // incompatible_draft_error.
     eagle3_drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx,
                    const eagle3_params & params);
 
@@ -92,7 +92,7 @@ class eagle3_drafter : public drafter {
 
     size_t n_bytes_cache() const { return memory_.cache().n_bytes(); } // of the K/V cache, which grows and shrinks
 
-    // of the last row that went all the way, for tests and tools
+    // The logits of the last row that went through the whole head, for tests and tools.
     std::vector<float> logits() const { return runner_.last_logits(); }
     std::vector<float> hidden_state() const { return runner_.last_state(); }
     int32_t            n_graph_nodes() const { return runner_.n_graph_nodes(); }

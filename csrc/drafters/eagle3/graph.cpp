@@ -18,8 +18,8 @@ namespace {
 //   z  = y + mlp(post_attention_layernorm(y))               then plain Llama blocks, if the head has more layers
 //   n  = norm(z), logits = lm_head(n)                       next recurrent row: z, or n with norm_output
 //
-// P-EAGLE (vllm#32887): the rows after the last one of the target have fc(mask_hidden) for g and the mask token's
-// embedding, see all rows before them and give the tokens of all steps at once.
+// P-EAGLE (vllm#32887): rows after the target's last one have g = fc(mask_hidden) and the mask token's embedding. They
+// see all rows before them, and predict the tokens of all steps at once.
 class builder {
   public:
     builder(draft_graph & graph, const draft_model & model) :
@@ -98,16 +98,16 @@ class builder {
     }
 
   private:
-    // streams that one attention serves
+    // The streams that one attention serves.
     struct run {
         int64_t base;
-        int64_t stride; // from one to the next
+        int64_t stride; // rows of the cache from one stream to the next
         int32_t n_seq;
-        int32_t n_rows; // of each
-        int32_t n_kv;   // of each
+        int32_t n_rows; // of each stream
+        int32_t n_kv;   // of each stream
     };
 
-    // rows that go through a layer together
+    // Rows that go through a layer together.
     struct rows {
         int64_t          n    = 0;
         ggml_tensor *    embd = nullptr;
@@ -151,7 +151,7 @@ class builder {
         return tensor;
     }
 
-    // n_vectors inputs of n values in one tensor, each where a view of it may begin
+    // One tensor for n_vectors inputs of n values, padded so that a view of each may begin there.
     ggml_tensor * inputs(ggml_type type, int64_t n, int64_t n_vectors) {
         return input(type, GGML_PAD(n, static_cast<int64_t>(n_aligned / ggml_type_size(type))), n_vectors);
     }
@@ -160,7 +160,7 @@ class builder {
         return ggml_view_1d(ctx, vectors, n, i * vectors->nb[1]);
     }
 
-    // a view for an operation that may not read from where it begins
+    // A view, or a copy of it if an operation must not read from where it begins.
     ggml_tensor * aligned(ggml_tensor * view) { return view->view_offs % n_aligned == 0 ? view : ggml_cont(ctx, view); }
 
     ggml_tensor * output(ggml_tensor * tensor) {
@@ -180,7 +180,7 @@ class builder {
         return g;
     }
 
-    // what a step gives; returns the recurrent rows for the next one
+    // Adds a step's outputs, and returns the recurrent rows for the next step.
     ggml_tensor * outputs(ggml_tensor * z, int32_t i_step) {
         ggml_tensor * n = norm(z, weights.output_norm);
         draft_output  out;
@@ -192,7 +192,7 @@ class builder {
         out.id = output(ggml_argmax(ctx, out.logits));
         if (shape.n_top > 0) {
             out.probs         = output(ggml_soft_max(ctx, out.logits));
-            // the host searches its own memory faster than ggml's CPU kernel does
+            // the host's own search is faster than ggml's CPU kernel
             ggml_tensor * top = dev.is_host() ? nullptr : ggml_top_k(ctx, out.probs, shape.n_top);
             if (top && ggml_backend_supports_op(dev.backend(), top)) {
                 ggml_tensor * probs = ggml_reshape_3d(ctx, out.probs, 1, out.probs->ne[0], shape.n_out);
@@ -222,10 +222,10 @@ class builder {
         return b ? ggml_add(ctx, x, b) : x;
     }
 
-    // whether the only row that goes all the way, the last one, begins where a view may
+    // Is there one row that goes all the way, the last one, and may a view begin there?
     bool picks_by_view() const { return shape.n_out == 1 && hparams.n_embd * sizeof(float) % n_aligned == 0; }
 
-    // the rows that go all the way
+    // Picks the rows that go all the way.
     ggml_tensor * pick(ggml_tensor * x) {
         if (x->ne[1] == shape.n_out) {
             return x;
@@ -234,7 +234,7 @@ class builder {
                                : ggml_get_rows(ctx, x, graph.out);
     }
 
-    // target features -> hidden rows of the head's width
+    // Makes hidden rows of the head's width from the target's features.
     ggml_tensor * encode(ggml_tensor * x) {
         if (weights.input_norm) {
             x = norm(x, weights.input_norm);
@@ -247,7 +247,8 @@ class builder {
         return weights.fc ? linear(x, weights.fc, weights.fc_b) : x;
     }
 
-    // [n_embd_head, n_head, n]: channels that are rotated together from neighbours, as in files, to halves
+    // x: [n_embd_head, n_head, n]. Channels that are rotated together are neighbours in files; here they move to the
+    // two halves.
     ggml_tensor * to_halves(ggml_tensor * x) {
         const int64_t n_rot = hparams.n_rot;
         ggml_tensor * rotated =
@@ -278,7 +279,7 @@ class builder {
                              hparams.rope_beta_slow);
     }
 
-    // split into heads, normalize them where the head has q/k norms, rotate
+    // Splits x into heads, normalizes them if there are q/k norms, and rotates them.
     ggml_tensor * to_heads(ggml_tensor * x, int32_t n_head, ggml_tensor * head_norm, ggml_tensor * pos) {
         x = ggml_reshape_3d(ctx, x, hparams.n_embd_head, n_head, x->ne[1]);
         if (head_norm) {
@@ -287,7 +288,7 @@ class builder {
         return rope(x, pos);
     }
 
-    // slots of a run by head: [n_embd_head, n_kv, n_head_kv, n_seq], or the first values of each
+    // The slots of a run by head, [n_embd_head, n_kv, n_head_kv, n_seq], or the first n_values of each.
     ggml_tensor * cached(ggml_tensor * t, int32_t n_values, const run & run) {
         ggml_tensor * view = ggml_view_4d(ctx, t, n_values, hparams.n_head_kv, run.n_kv, run.n_seq,
                                           ggml_row_size(t->type, hparams.n_embd_head), t->nb[1], run.stride * t->nb[1],
@@ -295,7 +296,7 @@ class builder {
         return ggml_permute(ctx, view, 0, 2, 1, 3);
     }
 
-    // q: [n_embd_head, n_head, n]; returns [n_embd_head * n_head, n], of MLA [kv_lora_rank * n_head, n]
+    // q: [n_embd_head, n_head, n]; returns [n_embd_head * n_head, n], with MLA [kv_lora_rank * n_head, n].
     ggml_tensor * attention(int32_t il, ggml_tensor * q, const rows & in) {
         const int32_t n_v        = hparams.is_mla() ? hparams.kv_lora_rank : hparams.n_embd_head;
         ggml_tensor * result     = nullptr;
@@ -325,7 +326,7 @@ class builder {
         ggml_tensor * out = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
         ggml_prec_set_acc(out, GGML_PREC_F32);
         if (!ggml_backend_supports_op(dev.backend(), out)) {
-            // devices without a kernel for this head size or cache type
+            // the device has no flash attention for this head size or cache type
             ggml_tensor * kq = ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask, scale, 0.0f);
             ggml_tensor * vt = ggml_cont(ctx, ggml_transpose(ctx, ggml_cast(ctx, v, GGML_TYPE_F32)));
             out              = ggml_cont(ctx, ggml_permute(ctx, ggml_mul_mat(ctx, vt, kq), 0, 2, 1, 3));
@@ -333,8 +334,8 @@ class builder {
         return out;
     }
 
-    // 0.5 x (1 + tanh(u)) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3); ggml_gelu reads an F16 table,
-    // which is too coarse for a head that has to agree with its trainer
+    // 0.5 x (1 + tanh(u)) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3). ggml_gelu reads an F16 table,
+    // which is too coarse to agree with the head's trainer.
     ggml_tensor * gelu_tanh(ggml_tensor * x) {
         const float   c = 2.0f * sqrtf(2.0f / 3.14159265f);
         ggml_tensor * u = ggml_mul(ctx, x, ggml_scale_bias(ctx, ggml_sqr(ctx, x), 0.044715f * c, c));
@@ -352,7 +353,7 @@ class builder {
 
     // Multi-head latent attention, as DeepSeek's: K and V of head h are made from one row c that all heads share,
     // k = [wk_b[h] c ; k_rot] and v = wv_b[h] c. Products with them are taken in the latent space instead,
-    // q k = [wk_b[h]^T q ; q_rot] [c ; k_rot], so that a slot holds [c ; k_rot] alone, and V is its first part.
+    // q k = [wk_b[h]^T q ; q_rot] [c ; k_rot], so that a slot holds only [c ; k_rot], of which V is the first part.
     ggml_tensor * latent(const head_layer & layer, ggml_tensor * x, ggml_tensor * pos) {
         const int64_t n_lora = hparams.kv_lora_rank;
         x                    = ggml_mul_mat(ctx, layer.wkv_a, x);
@@ -387,7 +388,7 @@ class builder {
         ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, slots, x, in.row));
     }
 
-    // One layer: the rows `in` get K/V, the rows `out` of them go on; without a mask none does.
+    // One layer: the rows `in` get K/V, and the rows `out` of them go on. Without a mask none does.
     ggml_tensor * block(int32_t il, ggml_tensor * inpL, const rows & in, const rows & out) {
         const head_layer & layer = weights.layers[il];
 
@@ -435,7 +436,7 @@ class builder {
     ggml_tensor *        state;
 };
 
-// Some backends round the offset of a view down, or assert that there is nothing to round.
+// Throws for views at other offsets than multiples of n_aligned: some backends round these down, or assert.
 void check_views(ggml_cgraph * gf) {
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
         const ggml_tensor * node = ggml_graph_node(gf, i);

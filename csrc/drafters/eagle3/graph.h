@@ -7,44 +7,44 @@
 
 namespace eagle3 {
 
-// Bytes. What a graph reads begins at a multiple of it: the strictest alignment that a backend of ggml has.
+// Everything that a graph reads begins at a multiple of so many bytes, the strictest alignment of ggml's backends.
 constexpr size_t n_aligned = 256;
 
-// whether a node computes nothing
+// Does a node compute nothing?
 inline bool is_view(const ggml_tensor * node) {
     return node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW || node->op == GGML_OP_PERMUTE ||
            node->op == GGML_OP_TRANSPOSE;
 }
 
-// What a graph of the head computes: the EAGLE-3 graph in three kinds. All are the same block; they differ in where the
-// hidden rows come from and in how many rows go all the way.
+// The three kinds of the EAGLE-3 graph. All have the same block; they differ in where the hidden rows come from and in
+// how many rows go all the way, that is, through the whole head.
 enum class graph_kind {
     kv_only,  // target rows -> K/V of their slots, nothing else (prompts)
     catch_up, // target rows -> K/V, and the last row of each sequence through the whole block -> first drafted tokens
     expand,   // rows of the state -> K/V and the next drafted tokens
 };
 
-// rows of one sequence in a graph, which are neighbours there
+// The rows of one sequence in a graph, where they are neighbours.
 struct draft_stream {
     int64_t base   = 0; // row of the cache where its slots begin
     int32_t n_kv   = 0; // slots that attention sees, padded
-    int32_t n_rows = 0; // 0 where a graph does not depend on it: catch_up of a head with one layer
-    int32_t n_out  = 0; // of them, the last ones: rows that go all the way
+    int32_t n_rows = 0; // 0 if the graph does not depend on it: catch_up of a head with one layer
+    int32_t n_out  = 0; // the last n_out of the rows go all the way
 
     bool operator==(const draft_stream & other) const {
         return base == other.base && n_kv == other.n_kv && n_rows == other.n_rows && n_out == other.n_out;
     }
 };
 
-// everything that a graph depends on; graphs of equal shapes are the same
+// Everything that a graph depends on: graphs of equal shapes are the same.
 struct draft_shape {
     graph_kind kind   = graph_kind::expand;
     int32_t    n_rows = 0;
     int32_t    n_out  = 0;
-    int32_t    n_top  = 0; // candidates with probabilities per row; 0 = the best one without
+    int32_t    n_top  = 0; // candidates with probabilities per row; 0 = the best one, without its probability
     int32_t n_steps   = 1; // of the chain after each row; of a parallel head, rows of each sequence that go all the way
 
-    // Empty where nothing attends. Neighbours whose bases are equally far apart and that are alike otherwise get one
+    // Empty if nothing attends. Neighbours whose bases are equally far apart and that are otherwise alike share one
     // attention.
     std::vector<draft_stream> streams;
 
@@ -54,22 +54,22 @@ struct draft_shape {
     }
 };
 
-// outputs of one step for n_out rows
+// The outputs of one step for n_out rows.
 struct draft_output {
     ggml_tensor * logits = nullptr; // [n_vocab_dft, n_out] F32
     ggml_tensor * id     = nullptr; // [n_out] I32, the best, in the draft vocabulary
     ggml_tensor * probs  = nullptr; // [n_vocab_dft, n_out] F32, with n_top
-    ggml_tensor * top    = nullptr; // [n_top, n_out] I32 in any order, where the host should not search
+    ggml_tensor * top    = nullptr; // [n_top, n_out] I32 in any order; null if the host searches
     ggml_tensor * top_p  = nullptr; // [1, n_top, n_out] F32, their probabilities
 };
 
-// A built graph. It can be computed again and again: only the contents of its inputs change.
+// A built graph. It can be computed any number of times: only the contents of its inputs change.
 struct draft_graph {
     draft_shape   shape;
     context_ptr   ctx;
     ggml_cgraph * gf = nullptr;
 
-    // inputs; nullptr where the shape needs none
+    // inputs; null if the shape does not need them
     ggml_tensor * feat     = nullptr; // [n_embd_feat, n_rows] F32; with several steps of a parallel head those of the
                                       // target's rows, and mask_hidden
     ggml_tensor * embd     = nullptr; // [n_embd, n_rows] F32, raw embedding of the token after each row
@@ -91,9 +91,9 @@ struct draft_graph {
     std::vector<draft_output> outputs; // one per step, none for kv_only; a parallel head has one for all of them
 };
 
-// What graphs are made of. The state [n_embd, n], rows padded to a multiple of n_aligned bytes, holds recurrent rows:
-// step i of row r of catch_up writes row i * n_out + r (of a parallel head r * n_steps + i), step reads and writes the
-// first n_out rows, of expand they are arguments.
+// The tensors that graphs use. The state [n_embd, n], whose rows are padded to a multiple of n_aligned bytes, holds
+// recurrent rows: in catch_up step i of row r writes row i * n_out + r (a parallel head: r * n_steps + i); in expand
+// the rows to read and write are inputs.
 struct draft_model {
     const head_hparams & hparams;
     const head_weights & weights;
@@ -102,7 +102,7 @@ struct draft_model {
     ggml_tensor *        state;
 };
 
-// describes the graph; its tensors have no memory yet
+// Builds a graph, whose tensors have no memory yet.
 draft_graph build_draft_graph(const draft_shape & shape, const draft_model & model);
 
 } // namespace eagle3

@@ -44,7 +44,7 @@ void read_boundaries(const gguf_file & file, head_hparams & hparams) {
     }
 }
 
-// llama.cpp's keys for MLA: key_length and value_length are those of what is cached, which all heads share
+// Reads llama.cpp's keys for MLA: key_length and value_length are those of the cached row, which all heads share.
 void read_mla(const gguf_file & file, head_hparams & hparams) {
     hparams.kv_lora_rank = require_size(file, "eagle3.attention.kv_lora_rank");
     hparams.q_lora_rank =

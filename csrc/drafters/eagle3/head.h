@@ -8,8 +8,8 @@
 
 namespace eagle3 {
 
-// What an EAGLE-3 head is: read from the header of its GGUF file, checked for consistency, without any weights.
-// The three dialects differ in where a few things stand; see docs/architecture.md and dialect below.
+// The parameters of an EAGLE-3 head, read from the header of its GGUF file and checked for consistency, without any
+// weights. The three dialects differ in the names of a few keys, see docs/checkpoints.md.
 struct head_hparams {
     std::string path;
     std::string arch; // general.architecture: "eagle3", or "eagle3-ext" for what llama.cpp cannot run
@@ -17,7 +17,7 @@ struct head_hparams {
         dialect; // "upstream" (llama.cpp), "fork" (SpecDrift's llama.cpp), "extended" (upstream's keys plus ours)
 
     std::vector<int32_t> boundaries;     // empty if use_aux_hidden_state is false
-    std::string          boundaries_why; // how the converter found them, empty if the file does not have it
+    std::string          boundaries_why; // how the converter found them, empty if the file does not tell
 
     int32_t n_embd      = 0; // H_d, width of the head
     int32_t n_embd_tgt  = 0; // H_t, width of the target
@@ -25,9 +25,9 @@ struct head_hparams {
     int32_t n_ff        = 0;
     int32_t n_head      = 0;
     int32_t n_head_kv   = 0;
-    int32_t n_embd_head = 0; // of a head in the cache; of MLA kv_lora_rank + n_rot, for all heads together
+    int32_t n_embd_head = 0; // values of a head in the cache; with MLA kv_lora_rank + n_rot for all heads together
     int32_t n_vocab_dft = 0; // V_d: rows of the head's own lm_head or of d2t, 0 = the target's whole vocabulary
-    int32_t n_vocab     = 0; // size of the target vocabulary that the file has, 0 = it has none
+    int32_t n_vocab     = 0; // size of the target's vocabulary by the file, 0 = the file does not tell
 
     bool norm_before_residual = false;
     bool norm_before_fc       = false;
@@ -38,13 +38,13 @@ struct head_hparams {
     // multi-head latent attention, as DeepSeek's: K and V of all heads are made from one compressed row
     int32_t q_lora_rank   = 0; // 0 = q is not compressed
     int32_t kv_lora_rank  = 0; // 0 = ordinary attention
-    int32_t n_embd_nope   = 0; // of a head of q and k, besides the n_rot that are rotated
+    int32_t n_embd_nope   = 0; // values of a head of q and k besides the n_rot that are rotated
     int32_t n_embd_head_v = 0; // of a head of v
 
-    float attn_scale = 0.0f; // of scores, 0 = 1 / sqrt(n_embd_head)
+    float attn_scale = 0.0f; // factor of attention's scores, 0 = 1 / sqrt(n_embd_head)
 
-    // P-EAGLE: all tokens in one pass. Rows after the last one of the target have mask_hidden for features and this
-    // token's embedding. -1 = a head that drafts one token after another
+    // P-EAGLE drafts all tokens in one pass: rows after the target's last one have mask_hidden as features and this
+    // token's embedding. -1 = the head drafts one token after another.
     int32_t mask_token = -1;
 
     bool has_tok_embd = false; // own token embedding, else the target's
@@ -66,8 +66,8 @@ struct head_hparams {
     float       rope_beta_fast   = 32.0f;
     float       rope_beta_slow   = 1.0f;
 
-    // M-RoPE: pairs of channels that are rotated by each of the four positions, and whether they take turns. Empty:
-    // there is one position
+    // M-RoPE: how many pairs of channels each of the four positions rotates, and whether these are interleaved. Empty:
+    // there is one position.
     std::vector<int32_t> rope_sections;
     bool                 rope_interleaved = false;
 
@@ -80,13 +80,13 @@ struct head_hparams {
     int32_t n_embd_k() const { return n_head_kv * n_embd_head; }
     int32_t n_embd_attn() const { return n_head * (is_mla() ? n_embd_head_v : n_embd_head); } // into wo
 
-    // width of one feature row: all boundaries side by side
+    // The width of a feature row: all boundaries side by side.
     int32_t n_embd_feat() const {
         return use_aux_hidden_state ? static_cast<int32_t>(boundaries.size()) * n_embd_tgt : n_embd_tgt;
     }
 };
 
-// throws model_file_error with the key or tensor, what was expected and what was found
+// Throws model_file_error with the key or tensor, what was expected and what was found.
 head_hparams read_head(const gguf_file & file);
 
 } // namespace eagle3

@@ -7,7 +7,7 @@
 
 namespace eagle3 {
 
-// A file in memory: mapped read-only where the system can, so that all users of a file share its pages; read otherwise.
+// A file in memory: mapped read-only if the system can, so that all users of a file share its pages, else read.
 class mapped_file {
   public:
     explicit mapped_file(const std::string & path);

@@ -6,7 +6,7 @@
 
 namespace eagle3 {
 
-// those that ggml quantizes well from the values alone, and F32, than which nothing is narrower: a matrix stays
+// The types that ggml quantizes well from the values alone, and F32, with which every matrix stays as it is.
 static constexpr ggml_type types[] = { GGML_TYPE_F32,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,  GGML_TYPE_Q6_K,
                                        GGML_TYPE_Q5_K, GGML_TYPE_Q5_1, GGML_TYPE_Q5_0,  GGML_TYPE_Q4_K,
                                        GGML_TYPE_Q4_1, GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL };

@@ -8,16 +8,16 @@
 
 namespace eagle3 {
 
-// Whether convert_matrix() can write this type. F16 is none of them: it does not hold every weight.
+// Can convert_matrix() write this type? F16 it cannot, as that does not hold every weight.
 bool can_convert_to(ggml_type type);
 
-// names of those types, for messages
+// The names of these types, for messages.
 std::string convertible_types();
 
-// `type` if it is smaller than the matrix's own type and its blocks fit the rows, else the matrix's own
+// `type` if it is smaller than the matrix's type and its blocks fit the rows, else the matrix's type.
 ggml_type narrower(const ggml_tensor * matrix, ggml_type type);
 
-// the matrix at `data`, described by `matrix`, in another type; rows are shared out to threads
+// Converts the matrix at `data`, described by `matrix`, to another type, by several threads.
 std::vector<uint8_t> convert_matrix(const ggml_tensor * matrix, const uint8_t * data, ggml_type type,
                                     int32_t n_threads);
 

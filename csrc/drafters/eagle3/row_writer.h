@@ -5,16 +5,16 @@
 
 namespace eagle3 {
 
-// Evaluates rows that wait without drafting after them, such as those of a prompt: only their K/V is computed.
+// Evaluates waiting rows without drafting after them, such as those of a prompt: only their K/V is computed.
 class row_writer {
   public:
-    // n_batch: rows of one graph, at most
+    // n_batch: most rows of a graph.
     row_writer(draft_memory & memory, draft_runner & runner, int32_t n_batch) :
         memory_(memory), runner_(runner), n_batch_(n_batch) {}
 
     int32_t n_batch() const { return n_batch_; }
 
-    // write all waiting rows of a sequence but the last, whose next token is not known yet
+    // Writes all waiting rows of a sequence but the last, whose next token is not known yet.
     void flush(llama_seq_id seq_id);
 
   private:

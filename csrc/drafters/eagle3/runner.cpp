@@ -73,7 +73,7 @@ void draft_runner::alloc(draft_graph & graph) {
         throw error(format("cannot allocate the draft's compute buffer on %s", dev_.name().c_str()));
     }
     if (ggml_gallocr_get_buffer_size(galloc_.get(), 0) != n_bytes && !graphs_.empty()) {
-        // the buffer has grown, which took the old one from under the other graphs
+        // the buffer has grown, and the other graphs use the old one, which was freed
         graphs_.clear();
         dev_.on_free();
     }
@@ -83,7 +83,7 @@ void draft_runner::set(ggml_tensor * tensor, const void * data, size_t n_bytes, 
     ggml_backend_tensor_set_async(dev_.backend(), tensor, data, offset, n_bytes);
 }
 
-// mask rows of `rows` for the steps from step_first on; n_kv: of all rows of the pass
+// Appends the mask's rows for `rows` and the steps from step_first on. n_kv: of all rows of the pass.
 static void fill_mask(std::vector<ggml_fp16_t> & mask, const std::vector<int32_t> & n_kv, const draft_pass & pass,
                       const std::vector<int32_t> & rows, int32_t window, int32_t step_first, int32_t n_steps) {
     const ggml_fp16_t zero  = ggml_fp32_to_fp16(0.0f);
@@ -224,7 +224,7 @@ void draft_runner::find_streams(const draft_pass & pass) {
     if (pass.kind == graph_kind::kv_only && model_.hparams.n_layer == 1) {
         return; // nothing attends
     }
-    // whose extents are equally long see equally many slots: one attention can serve them
+    // sequences whose extents have one length see the same number of slots, so that one attention can serve them
     n_kv_of_.clear();
     const auto n_kv = [&](const draft_pass::row & row) -> int32_t & {
         const int32_t size = cache.n_slots(row.seq_id);
@@ -246,7 +246,7 @@ void draft_runner::find_streams(const draft_pass & pass) {
         if (shape_.streams.empty() || shape_.streams.back().base != base) {
             shape_.streams.push_back({ base, n_kv_.back(), 0, 0 });
         }
-        // with one layer the rows that only get K/V may be anybody's
+        // with one layer it does not matter which sequence the rows that only get K/V belong to
         shape_.streams.back().n_rows += !from_target || model_.hparams.n_layer > 1;
         shape_.streams.back().n_out += row.is_out;
     }
@@ -294,7 +294,7 @@ void draft_runner::read_outputs(const draft_graph & graph) {
         const draft_output & out = graph.outputs[i];
         get(out.id, ids_, n_out, i);
         if (out.top) {
-            if (graph.shape.n_top > 1) { // the only one is the best one, and each tensor is asked for by itself
+            if (graph.shape.n_top > 1) { // one candidate is the best one; fetching another tensor would take time
                 get(out.top, top_, n_out * graph.shape.n_top, i);
             }
             get(out.top_p, top_p_, n_out * graph.shape.n_top, i);
@@ -330,7 +330,7 @@ const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int
         }
         std::sort(found_.begin(), found_.end(), better);
     } else {
-        // the n_top best so far, the worst of them on top of the heap
+        // a heap of the n_top best so far, the worst of them on top
         const float * probs = dev_.is_host() ? static_cast<const float *>(out.probs->data) + i % n_out * n_vocab
                                              : probs_.data() + i * n_vocab;
         for (int32_t id = 0; id < n_vocab; ++id) {
@@ -349,7 +349,7 @@ const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int
         std::sort_heap(found_.begin(), found_.end(), better);
     }
 
-    // of equally good ones the first is the one that a chain follows
+    // of several best tokens the first must be the one that the chain followed
     const int32_t id = best(i_out, i_step);
     auto it = std::find_if(found_.begin(), found_.end(), [id](const draft_candidate & c) { return c.id == id; });
     if (it != found_.end()) {

@@ -11,19 +11,19 @@
 
 namespace eagle3 {
 
-// Rows to be put through the head in one graph, those of a sequence together. Cleared and filled again each time.
+// The rows that one graph evaluates, those of a sequence together. Cleared and filled again for each graph.
 struct draft_pass {
     struct row {
-        llama_seq_id seq_id    = 0;
-        llama_token  token     = 0; // the one after the row
-        int32_t      pos       = 0;
-        int32_t      slot      = 0;
-        // slots that the row sees, if the window lets it: first <= slot < end, and its ancestors. Itself is among them
-        int32_t      first     = 0;
-        int32_t      end       = 0;
-        bool         is_out    = true; // goes all the way; the last rows of their sequence do
-        int32_t      state_in  = 0; // expand: where its hidden row is; several steps of a parallel head: its features
-        int64_t      state_out = 0; // expand: where its output goes
+        llama_seq_id seq_id   = 0;
+        llama_token  token    = 0; // the one after the row
+        int32_t      pos      = 0;
+        int32_t      slot     = 0;
+        // the row sees slots first <= slot < end and its ancestors, itself included, as far as its window reaches
+        int32_t      first    = 0;
+        int32_t      end      = 0;
+        bool         is_out   = true; // goes all the way; the last rows of their sequence do
+        int32_t      state_in = 0; // expand: index of its hidden row; several steps of a parallel head: of its features
+        int64_t      state_out = 0; // expand: index where its output is written
     };
 
     graph_kind kind    = graph_kind::expand;
@@ -31,19 +31,19 @@ struct draft_pass {
     int32_t    n_steps = 1;
 
     std::vector<row>     rows;
-    std::vector<int32_t> ancestors;   // slots, of all rows one after the other
+    std::vector<int32_t> ancestors;   // slots, one row's after another's
     std::vector<int32_t> n_ancestors; // per row, or empty if no row has any
 
-    // features of the rows, one after the other
+    // The features of rows, one after another.
     struct segment {
         const float * data   = nullptr;
         int32_t       n_rows = 0;
     };
     std::vector<segment> features;
 
-    int32_t state_last = 0; // the row of the state that is after the last output, for tests and tools
+    int32_t state_last = 0; // index of the recurrent row after the last output, for tests and tools
 
-    // append a row that sees the slots of its sequence from `first` on up to itself
+    // Appends a row that sees the slots of its sequence from `first` to itself.
     row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos, int32_t first);
 
     void clear(graph_kind kind, int32_t n_top = 0, int32_t n_steps = 1);
@@ -57,36 +57,35 @@ using galloc_ptr = std::unique_ptr<ggml_gallocr, galloc_deleter>;
 // Builds graphs, keeps them, computes them. All share one compute buffer, since only one runs at a time.
 class draft_runner {
   public:
-    // positions: of the slots of each sequence, for heads that have four. n_state: recurrent rows to be kept
+    // positions: of each sequence's slots, for heads with M-RoPE. n_state: the number of recurrent rows to keep.
     draft_runner(const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
                  const device & dev, const std::vector<rope_positions> & positions, int32_t n_state);
 
-    // throws if the device cannot run it
+    // Throws if the device cannot run it.
     void compute(const draft_pass & pass);
 
-    // of the last pass, by chain and step: the best token in the draft vocabulary, -1 if there is none
+    // The best token, in the draft vocabulary, of a chain and step of the last pass; -1 if there is none.
     int32_t best(int32_t i_out, int32_t i_step) const;
 
-    // of the last pass, with n_top: the best one and the next best ones, with probabilities. Less if the head computed
-    // NaN
+    // The n_top best tokens of a chain and step of the last pass, with probabilities; fewer if the head computed NaN.
     const std::vector<draft_candidate> & candidates(int32_t i_out, int32_t i_step);
 
-    // build one; throws if the device cannot run it
+    // Builds a graph; throws if the device cannot run it.
     void check(const draft_shape & shape) { get_graph(shape); }
 
-    // for tests and tools: of the last step that the first chain of the last pass took; empty if there was none. Of the
-    // last pass with outputs, the recurrent row after it
+    // For tests and tools: the logits of the last step of the first chain of the last pass, empty if there was none;
+    // and the recurrent row after the last pass with outputs.
     std::vector<float> last_logits() const;
     std::vector<float> last_state() const;
 
-    int32_t n_graph_nodes() const; // of the last pass, without those that compute nothing
+    int32_t n_graph_nodes() const; // nodes of the last pass that compute something
 
     int64_t t_graph_us = 0; // inside ggml
 
   private:
     static constexpr size_t n_graphs_max = 64;
 
-    // where a step of a chain is among what was read back, which has the outputs one after the other
+    // The index of a chain's step in what was read back.
     size_t index(int32_t i_out, int32_t i_step) const {
         const draft_shape & shape = last_->shape;
         return model_.hparams.is_parallel() ? static_cast<size_t>(i_out) * shape.n_steps + i_step
@@ -103,7 +102,7 @@ class draft_runner {
     const device &                      dev_;
     const std::vector<rope_positions> & positions_;
 
-    // in the order of the graph's tensor, of rows `step` further
+    // Appends the positions of rows, `step` further, in the order of the graph's tensor.
     void add_positions(std::vector<int32_t> & pos, const draft_pass & pass, const std::vector<int32_t> & rows,
                        int32_t step) const;
 
@@ -115,7 +114,7 @@ class draft_runner {
     std::list<draft_graph> graphs_; // most recently used first
     draft_graph *          last_          = nullptr;
     int32_t                state_last_    = 0;
-    int64_t                cache_version_ = 0; // that they are built on
+    int64_t                cache_version_ = 0; // the cache's version for which graphs_ were built
 
     draft_shape shape_; // scratch of compute
 
@@ -127,7 +126,7 @@ class draft_runner {
     std::vector<int64_t>                     row_, state_out_, step_row_;
     std::vector<ggml_fp16_t>                 mask_, mask_out_, step_mask_;
 
-    // of the last pass, by step and row
+    // results of the last pass, by step and row
     std::vector<int32_t>         ids_;
     std::vector<int32_t>         top_;
     std::vector<float>           top_p_, probs_;

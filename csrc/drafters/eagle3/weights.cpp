@@ -41,18 +41,18 @@ static std::string shape_str(const std::vector<int64_t> & ne) {
     return s + "]";
 }
 
-// Finds tensors in the file, checks their shapes and collects what has to be copied. Two passes over the same
-// describing code would be the alternative; instead a tensor is placed when it is asked for.
+// Finds tensors in the file, checks their shapes, places them when they are asked for, and collects what must be
+// copied.
 struct head_weights::loader {
     head_weights &        weights;
     const gguf_file &     file;
     const device &        dev;
-    ggml_type             type; // of matrices, unless theirs is narrower
+    ggml_type             type; // matrices are converted to this type, unless theirs is narrower
     int32_t               n_threads;
     ggml_backend_buffer_t mapped = nullptr; // the file as a device buffer, if the device can use host memory
 
-    // A layout of weights for which the CPU has faster kernels: those of Q4_0 take three quarters of the time. That is
-    // worth a copy, as it is to llama.cpp. nullptr if the device has none
+    // A layout of weights for which the CPU has faster kernels: with Q4_0 they take three quarters of the time. That is
+    // worth a copy. Null if the device has none.
     ggml_backend_buffer_type_t repack = nullptr;
 
     loader(head_weights & weights, const gguf_file & file, const device & dev, ggml_type type, int32_t n_threads) :
@@ -83,7 +83,7 @@ struct head_weights::loader {
         return nullptr;
     }
 
-    // whether there is such a layout for a matrix of that type and shape
+    // Is there such a layout for a matrix of this type and shape?
     bool repacks(const ggml_tensor * meta) const {
         if (!repack) {
             return false;
@@ -96,7 +96,7 @@ struct head_weights::loader {
         return ggml_backend_supports_op(dev.backend(), ggml_mul_mat(ctx.get(), w, x));
     }
 
-    // the file's description of a tensor after checking shape and values; nullptr if it is absent
+    // Returns the file's description of a tensor after checking shape and values; null if it is absent.
     const ggml_tensor * find(const std::string & name, const std::vector<int64_t> & ne, bool required) {
         const ggml_tensor * meta = file.find_tensor(name);
         if (!meta) {
@@ -135,7 +135,7 @@ struct head_weights::loader {
 
     ggml_tensor * upload(ggml_tensor * tensor, const void * src) { return weights.upload(dev.buft(), tensor, src); }
 
-    // ne: inputs, outputs, and how many of them where there is one for each head
+    // ne: inputs, outputs, and the number of heads if there is a matrix for each.
     ggml_tensor * matrix(const std::string & name, const std::vector<int64_t> & ne) {
         const ggml_tensor * meta = find(name, ne, true);
         ggml_tensor *       tensor =
@@ -178,7 +178,7 @@ struct head_weights::loader {
         return values;
     }
 
-    // norm weights and biases
+    // Norms and biases.
     ggml_tensor * vector(const std::string & name, int64_t n, bool required = true) {
         const std::vector<float> values = to_f32(name, n, required);
         if (values.empty()) {
@@ -427,7 +427,7 @@ void head_weights::load_d2t(const gguf_file & file, const head_hparams & hparams
     fingerprint_ = fnv1a(fingerprint_, d2t.data(), d2t.size() * sizeof(llama_token));
 }
 
-// whether a device can look rows of such a table up
+// Can a device look up rows of such a table?
 static bool can_get_rows(const device & dev, ggml_type type, int64_t n_embd, int64_t n_rows) {
     const context_ptr ctx   = make_tensor_context(3);
     ggml_tensor *     table = ggml_new_tensor_2d(ctx.get(), type, n_embd, n_rows);
@@ -445,7 +445,7 @@ void head_weights::load_embd_dft(const device & dev) {
     embd_dft = ggml_new_tensor_2d(ctx_.get(), as_is ? tok_embd_->type : GGML_TYPE_F32, n_embd, n_vocab_dft);
     ggml_set_name(embd_dft, "embd_dft");
 
-    // The table may be on a device that is slow to ask: read it in blocks of rows, in the order of the target's ids.
+    // reads blocks of rows, in the order of the target's ids: the table may be on a device that is slow to read from
     std::vector<int32_t> ids(n_vocab_dft);
     std::iota(ids.begin(), ids.end(), 0);
     std::sort(ids.begin(), ids.end(),

@@ -14,7 +14,7 @@ struct head_layer {
     ggml_tensor * attn_norm   = nullptr; // layer 0: input_layernorm, on the token embedding
     ggml_tensor * hidden_norm = nullptr; // layer 0 only, on the hidden row
     ggml_tensor * wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
-    // MLA: q may be compressed too, instead of wq; wk_b and wv_b are those of each head, [in, out, n_head]
+    // MLA: wq_a and wq_b in place of wq if q is compressed; wk_b and wv_b of each head, [in, out, n_head]
     ggml_tensor * wq_a = nullptr, *q_a_norm = nullptr, *wq_b = nullptr;
     ggml_tensor * wkv_a = nullptr, *kv_a_norm = nullptr, *wk_b = nullptr, *wv_b = nullptr;
     ggml_tensor * bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;
@@ -28,7 +28,7 @@ struct head_layer {
 struct target_tables {
     explicit target_tables(const llama_model * model_tgt);
 
-    // of a target that is not loaded: tables without values, to check a head against
+    // Tables without values, to check a head against a target that is not loaded.
     target_tables(int32_t n_vocab, int32_t n_embd, int32_t n_layer);
 
     int32_t n_vocab = 0;
@@ -43,11 +43,11 @@ struct target_tables {
     buffer_ptr  buffer_;
 };
 
-// The tensors of a head on a device. Matrices are used where the file maps them if the device can and has no faster
-// layout for them; norms and biases are small and become F32 copies.
+// The tensors of a head on a device. Matrices are used in the mapped file if the device can read them there and has no
+// faster layout for them; norms and biases are small and are copied to F32.
 //
-// Drafts need no exact weights, and reading them is what a step takes: matrices of types wider than `type` are
-// converted to it.
+// Matrices of types wider than `type` are converted to it: drafts need no exact weights, and most of a step's time is
+// spent on reading them.
 class head_weights {
   public:
     head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables, const device & dev,
@@ -67,31 +67,31 @@ class head_weights {
 
     std::vector<float> mask_hidden; // P-EAGLE: features of the rows that the target has not computed, [n_embd_feat]
 
-    // Embedding rows of the draft vocabulary on the device, for graphs that look tokens up: [n_embd, n_vocab_dft].
-    // nullptr unless load_embd_dft was called
+    // The draft vocabulary's embeddings on the device, for graphs that look tokens up: [n_embd, n_vocab_dft]. Null
+    // unless load_embd_dft was called.
     ggml_tensor * embd_dft = nullptr;
     void          load_embd_dft(const device & dev);
 
-    // draft id -> target id, -1 for what must not be drafted; empty if the vocabularies are the same
+    // [draft id]: target id, -1 if it must not be drafted; empty if the vocabularies are the same
     std::vector<llama_token> d2t;
 
     llama_token to_target(int32_t id_dft) const { return d2t.empty() ? id_dft : d2t[id_dft]; }
 
-    // These tokens of the target, in ascending order, are others of the head: they are not drafted
+    // See drafter::leave_out.
     void leave_out(const std::vector<llama_token> & tokens);
 
-    // the embedding row of a target token as F32, dst [n_embd]
+    // Writes the embedding of a target token as F32 to dst, [n_embd].
     void get_embedding(llama_token token, float * dst) const;
 
-    // the head's own tensors that it multiplies by
+    // The head's own tensors that it multiplies by.
     std::vector<const ggml_tensor *> matrices() const;
 
-    // hash of everything in which heads differ, for saved states
+    // A hash of everything in which heads differ, for saved states.
     uint64_t fingerprint() const { return fingerprint_; }
 
-    size_t n_bytes_shared = 0; // of the target's tensors in use
-    size_t n_bytes_own    = 0; // of the head's own tensors
-    size_t n_bytes_read   = 0; // of the matrices that a draft's first graph reads, lm_head included
+    size_t n_bytes_shared = 0; // bytes of the target's tensors in use
+    size_t n_bytes_own    = 0; // bytes of the head's own tensors
+    size_t n_bytes_read   = 0; // bytes of the matrices that a draft's first graph reads, lm_head included
 
   private:
     struct loader;
@@ -107,7 +107,7 @@ class head_weights {
 
     std::vector<buffer_ptr> buffers_;
 
-    // of a token that the head does not have, the first one's
+    // The row of a token's embedding; row 0 for a token that the head does not have.
     llama_token row_of(llama_token token) const { return token >= 0 && token < tok_embd_->ne[1] ? token : 0; }
 
     const ggml_tensor * tok_embd_ = nullptr;

@@ -159,7 +159,7 @@ void assistant_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_
 
 // drafting
 
-// Only where the target's cells are those of the text: it may have been interrupted
+// An interrupted pass may have left other cells of the target than those of the text: then nothing is drafted.
 bool assistant_drafter::can_begin(llama_seq_id seq_id) const {
     const last_row & last = last_of(seq_id);
     return !last.row.empty() && last.n_past < n_ctx() &&
@@ -171,7 +171,7 @@ void assistant_drafter::add_waiting(llama_seq_id seq_id, llama_token id_last) {
     add_row(seq_id, id_last, last.n_past, last.row.data(), true);
 }
 
-// its own row, which stands in place of the target's
+// Keeps its own row, which is read in place of the target's.
 int32_t assistant_drafter::keep_row(const draft_context & ctx, int32_t i_batch) {
     const float * row = llama_get_embeddings_nextn_ith(ctx.get(), i_batch);
     if (row == nullptr) {

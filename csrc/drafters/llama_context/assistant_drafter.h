@@ -13,21 +13,20 @@ namespace eagle3 {
 struct assistant_params {
     int32_t n_ctx         = 0; // positions of each sequence
     int32_t n_seq_max     = 1; // sequences 0..n_seq_max - 1
-    int32_t n_outputs_max = 1; // of the context: rows of a batch with logits
+    int32_t n_outputs_max = 1; // rows of a batch of the context that may have logits
 };
 
-// Drafts with a Gemma 4 assistant: a model of a few layers that attends to the K/V of the target's last two layers, in
-// the target's own cells, and has none of its own. It reads the target's last row together with the next token, and its
-// own rows from then on, all of them at the position of that token, as llama.cpp's drafter does. So there is nothing to
-// catch up with and nothing to take back, a tree is as many rows of one sequence, and of a text only the last row is
-// kept.
+// Drafts with a Gemma 4 assistant: a model of a few layers that has no K/V, but attends to that of the target's last
+// two layers, in the target's own cells. It reads the target's last row together with the next token, and then its own
+// rows, all at the position of that token, as llama.cpp's drafter does. So no row has to be evaluated before a draft or
+// removed after it, the nodes of a tree are rows of one sequence, and only the last row of a text is kept.
 //
-// It drafts where the target's cells end at the position of id_last. After going back there is no row until the target
-// has evaluated the next token: that one step drafts nothing.
+// It drafts only if the target's cells end at the position of id_last. After the text was cut there is no row until the
+// target has evaluated the next token, so one step drafts nothing.
 class assistant_drafter : public context_drafter {
   public:
-    // Takes the context and its model over, whatever happens: they are freed with this object. ctx: its ctx_other is
-    // the target's, which must outlive this. Throws model_file_error, incompatible_draft_error.
+    // Owns the context and its model, even if it throws: they are freed with this object. ctx: its ctx_other is the
+    // target's, which must outlive this. Throws model_file_error, incompatible_draft_error.
     assistant_drafter(llama_context * ctx, llama_model * model, const assistant_file & file,
                       const assistant_params & params);
 
@@ -44,7 +43,7 @@ class assistant_drafter : public context_drafter {
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool may_wait) override;
 
-    // an image's rows are rows like others
+    // An image's rows are like other rows.
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
 
     int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override;
@@ -54,7 +53,7 @@ class assistant_drafter : public context_drafter {
     std::vector<uint8_t> state_get(llama_seq_id seq_id) override;
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
-    // its own rows in this draft, [n][n_embd_feat], for tests and tools
+    // Its own rows in this draft, [n][n_embd_feat], for tests and tools.
     const std::vector<float> & hidden_state() const { return rows_out_; }
 
   protected:
@@ -72,7 +71,7 @@ class assistant_drafter : public context_drafter {
     void                 on_failed(llama_seq_id) override {}
 
   private:
-    // what is kept of a sequence: the row at n_past - 1, if it is there
+    // All that is kept of a sequence: the row at n_past - 1, if there is one.
     struct last_row {
         int32_t            n_past = 0;
         std::vector<float> row;

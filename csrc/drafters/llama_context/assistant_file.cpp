@@ -14,7 +14,7 @@ constexpr const char * arch_name     = "gemma4-assistant";
 constexpr const char * arch_name_tgt = "gemma4";
 constexpr int64_t      n_layer_max   = 512; // llama.cpp's own limit
 
-// what a layer keeps of each token
+// What a layer's cache holds of each token.
 struct layer_kv {
     bool    has_window;
     int64_t n_head;
@@ -30,7 +30,7 @@ int32_t require_size(const gguf_file & file, const std::string & key, int64_t mo
     return static_cast<int32_t>(value);
 }
 
-// a number that all layers have, or one of its own for each
+// A layer's number: the key has one for all layers, or an array with one for each.
 int64_t of_layer(const gguf_file & file, const std::string & key, int32_t il, int64_t otherwise) {
     if (file.type(key) != GGUF_TYPE_ARRAY) {
         return file.get_int(key).value_or(otherwise);

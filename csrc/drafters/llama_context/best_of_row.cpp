@@ -10,8 +10,8 @@ namespace eagle3 {
 
 namespace {
 
-// The sum of exp(x - x_max), to 5e-6 of it: a row has some 100,000 values, and this loop has no call and no branch, so
-// that the compiler can use vector instructions. What is no number counts as nothing.
+// The sum of exp(x - x_max), with a relative error of 5e-6. NaN counts as nothing. A row has some 100,000 values, so
+// the loop has no calls or branches: compilers make vector instructions of it.
 double sum_of_exp(const float * x, int32_t n, float x_max) {
     constexpr int32_t n_block = 256;
     constexpr float   log2e   = 1.44269504f;

@@ -104,7 +104,7 @@ void context_drafter::write_waiting(int32_t n_rows, const std::function<void(int
 
 // drafting
 
-// start a draft for those of the sequences that have something to draft from
+// Starts a draft for those of the sequences that can begin one.
 void context_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
     limits().check_begin(seq_ids, ids_last);
     leave();
@@ -141,7 +141,8 @@ int32_t context_drafter::pos_of(const draft_node & node) const {
     return pos_of(node.seq_id) + (memory_ == memory_kind::none ? 0 : node.depth);
 }
 
-// false: rows that write nothing want cells of the target all the same, and it has none left; so nothing is drafted
+// False if llama.cpp has no cells left: it wants some of the target's even for rows that write none. Nothing is drafted
+// then.
 bool context_drafter::compute_round() {
     try {
         compute();
@@ -154,7 +155,7 @@ bool context_drafter::compute_round() {
     return true;
 }
 
-// what follows a row of the last batch becomes nodes after `parent`
+// Appends the best tokens of a row of the last batch as nodes after `parent`.
 void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch,
                                    int32_t top_k) {
     const float * logits = ctx.logits(i_batch);
@@ -170,7 +171,7 @@ void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const dr
     logits_last_.assign(logits, logits + n_logits());
 }
 
-// what waits of all participants, and the first level after it
+// Evaluates what waits of all participants, and appends the first level.
 void context_drafter::catch_up(int32_t top_k) {
     const auto n_rows = [this] {
         int32_t n = 0;
@@ -219,7 +220,7 @@ llama_seq_id context_drafter::find_id(int32_t i) {
     }
     const llama_seq_id path    = node.parent < 0 ? node.seq_id : places_[node.parent].id;
     const bool         is_copy = has_states() && node.parent < 0;
-    bool               is_led  = false; // another child of its parent goes on with that id
+    bool               is_led  = false; // another child has taken over the parent's id
     for (int32_t k = 0; k < nodes_.n() && !is_led; ++k) {
         is_led = nodes_[k].parent == node.parent && nodes_[k].seq_id == node.seq_id && places_[k].id >= 0 &&
                  (is_copy || places_[k].id == path);

@@ -18,18 +18,18 @@
 
 namespace eagle3 {
 
-// A drafter on a context of llama.cpp, which is its cache and its graph: it drafts chains and trees. The derived class
-// decides which tokens of a text wait, and what a row of a batch is made of.
+// A drafter whose cache and graph are a context of llama.cpp. It drafts chains and trees. The derived class decides
+// which tokens of a text wait, and what the rows of a batch are.
 //
-// Each sequence has an id of its own in the context. That id has the cells of the accepted tokens, and the cell of
-// id_last during a draft. The cells of drafted tokens come next, and are removed before anything else is written.
+// Each sequence has an id of its own in the context, to which the cells of the accepted tokens belong, and during a
+// draft the cell of id_last. The cells of drafted tokens come next, and are removed before anything else is written.
 //
-// Trees: each node that is expanded is a row of a sequence id, which shares the cells of its path with the others of
-// the tree. The first child of a node goes on with the id of its parent, each further one takes one of the ids that the
-// context has beyond n_seq_max; without one left it is not expanded. A context without such ids, or whose sequences do
-// not share their cells, drafts chains. A recurrent state cannot be taken back: there each sequence drafts a chain in
-// one of the further ids, as a copy of itself. Where drafted tokens write no cells, all nodes are rows of the
-// sequence itself.
+// Trees: each expanded node is a row of a sequence id, which shares the cells of its path with the other ids of the
+// tree. The first expanded child of a node takes over the id of its parent, each further child takes one of the ids
+// that the context has beyond n_seq_max; if none is left, it is not expanded. A context without such ids, or whose
+// sequences do not share cells, drafts chains. A recurrent state cannot go back, so with one each sequence drafts a
+// chain in a further id, as a copy of itself. If drafted tokens write no cells, all nodes are rows of the sequence
+// itself.
 class context_drafter : public drafter {
   public:
     const std::string & path() const override { return path_; }
@@ -65,24 +65,23 @@ class context_drafter : public drafter {
 
     int64_t t_graph_us() const override { return t_graph_us_; }
 
-    // of the last row that was computed for a token after it, for tests and tools
+    // The logits of the last row that predicted a token, for tests and tools.
     const std::vector<float> & logits() const { return logits_last_; }
 
-    // nodes of a sequence that can be expanded in a draft: cells after the last valid one
+    // Most nodes of a sequence that a draft can expand: cells after the last valid one.
     static constexpr int32_t n_scratch = 32;
 
   protected:
-    // what evaluated tokens leave in the context: cells; recurrent states too, which cannot be taken back; or nothing,
-    // where it reads the target's K/V and writes none. All rows of a draft are at one position then
+    // What evaluated tokens leave in the context. cells: K/V. states: recurrent states too, which cannot go back. none:
+    // the context reads the target's K/V and writes none; all rows of a draft are at one position.
     enum class memory_kind { cells, states, none };
 
-    // Takes the context over, and a model of its own if that is not null, whatever happens: they are freed with this
-    // object. n_embd: floats that a row has beside its token. n_outputs_max: of the context, rows of a batch with
-    // logits
+    // Owns the context, and the model if it is not null, even if it throws: they are freed with this object. n_embd:
+    // floats of a row besides its token. n_outputs_max: rows of a batch of the context that may have logits.
     context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
                     int32_t n_outputs_max, memory_kind memory);
 
-    // for the constructors of derived classes: what they were given, checked against the context
+    // Checks the arguments of a derived class's constructor against the context.
     static draft_limits checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx, int32_t n_seq_max);
     void                check_outputs(int32_t n_outputs_max) const;
 
@@ -90,42 +89,42 @@ class context_drafter : public drafter {
 
     virtual const draft_limits & limits() const = 0;
 
-    // whether there is a token to draft after, and the position of the row that the first level comes out of
+    // Is there a row to draft from? And its position.
     virtual bool    can_begin(llama_seq_id seq_id) const = 0;
     virtual int32_t pos_begin(llama_seq_id seq_id) const = 0;
 
     virtual int32_t n_cells(llama_seq_id seq_id) const = 0; // valid cells end at this position
 
-    virtual int32_t n_pos_max() const { return n_ctx(); } // it drafts before this position alone
+    virtual int32_t n_pos_max() const { return n_ctx(); } // only positions before this are drafted
 
-    // Write what waits, except what begin() has to compute with logits anyway
+    // Writes what waits, except the row that begin() must compute with logits anyway.
     virtual void flush(llama_seq_id seq_id) = 0;
 
-    // a draft begins: the row of id_last will be computed again
+    // Prepares a draft, which will compute the row of id_last again.
     virtual void    prepare(llama_seq_id seq_id)                                            = 0;
-    // rows that wait, and that of id_last with logits
+    // Adds the waiting rows to the batch, and that of id_last, with logits.
     virtual void    add_waiting(llama_seq_id seq_id, llama_token id_last)                   = 0;
     virtual void    on_caught_up(llama_seq_id seq_id, llama_token id_last)                  = 0;
-    // A row that the node comes out of was computed; keep what add_node() will need of it, and return where
+    // Keeps what add_node() needs of a row that was computed, and returns where it is.
     virtual int32_t keep_row(const draft_context & ctx, int32_t i_batch)                    = 0;
-    // the row of a node; kept: what keep_row returned
+    // Adds the row of a node. kept: what keep_row returned.
     virtual void    add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) = 0;
-    virtual void    on_leave() = 0; // rows that were kept are not needed
+    virtual void    on_leave() = 0; // kept rows are not needed any more
 
-    // Nothing is known of the cells of a sequence: an error came while they were written
+    // Tells that an error came while cells of a sequence were written, so that nothing is known of them.
     virtual void on_failed(llama_seq_id seq_id) = 0;
 
-    // nodes whose rows one batch of a context computed, and where they are in it
+    // The nodes whose rows one batch of a context computed, and where they are in it.
     struct computed_nodes {
         const draft_context * ctx = nullptr;
         std::vector<int32_t>  nodes;
         std::vector<int32_t>  i_batch;
     };
 
-    // Compute some of these nodes, which are taken out of `nodes`; none: there was no room
+    // Computes some of these nodes and removes them from `nodes`; none if there was no room.
     virtual computed_nodes compute_nodes(std::vector<int32_t> & nodes);
 
-    // a sequence id that has, or gets, the cells of the path before a node; -1 if there is none
+    // A sequence id that has, or gets, the cells of the path before a node; -1 if none is left.
     virtual llama_seq_id find_id(int32_t node);
 
     // what it can use
@@ -140,28 +139,28 @@ class context_drafter : public drafter {
     int32_t n_batch() const { return n_batch_; }
     bool    has_states() const { return memory_ == memory_kind::states; }
 
-    // a batch; tokens are as the context has them
+    // A batch, whose tokens are those of the context's vocabulary.
     void clear_batch() { batch_.clear(); }
 
     void add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out);
 
-    // have it decoded by the context
+    // Lets the context decode it.
     virtual void compute() { compute_in(ctx_); }
 
     void                compute_in(draft_context & ctx);
     void                mute_batch(); // no row has logits
     const draft_batch & batch() const { return batch_; }
 
-    // have rows that wait written, as many as a batch holds at once: write(n) writes the first n of them
+    // Writes waiting rows in batches: write(n) must write the first n of them.
     void write_waiting(int32_t n_rows, const std::function<void(int32_t)> & write);
 
-    // what was drafted is removed
+    // Removes what was drafted.
     void leave();
 
-    // the cells of a sequence end at n_cells(); false: its state cannot be taken back
+    // Makes the cells of a sequence end at n_cells(); false if its state cannot go back.
     virtual bool trim(llama_seq_id seq_id) { return ctx_.trim(seq_id, n_cells(seq_id)); }
 
-    // of what is drafted: the next tokens of a text, and that another one begins
+    // Tell which tokens a text has, and that another text begins, to choose the tokens that are drafted.
     void read_text(llama_seq_id seq_id, const llama_token * tokens, int32_t n_tokens);
     void restart_text(llama_seq_id seq_id);
 
@@ -173,14 +172,14 @@ class context_drafter : public drafter {
     // of a draft
 
     int32_t kept_of(int32_t node) const { return places_[node].kept; }
-    int32_t pos_of(llama_seq_id seq_id) const; // of the row that the first level comes out of
+    int32_t pos_of(llama_seq_id seq_id) const; // position of the row that predicts the first level
 
   private:
-    // a sequence in a draft
+    // A sequence in a draft.
     struct participant {
         llama_seq_id seq_id  = 0;
         llama_token  id_last = 0;
-        int32_t      pos     = 0; // of the row that the first level comes out of
+        int32_t      pos     = 0; // position of the row that predicts the first level
     };
 
     struct node_place {

@@ -61,7 +61,7 @@ dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const l
 
 // rows of the target
 
-// the first n waiting ones
+// Adds the first n waiting rows to the batch.
 void dflash_drafter::add_rows(llama_seq_id seq_id, int32_t n) {
     const draft_sequence & seq = sequences_[seq_id];
     ctx_.trim(seq_id, seq.pos_first());
@@ -71,13 +71,13 @@ void dflash_drafter::add_rows(llama_seq_id seq_id, int32_t n) {
     batch_.embd.insert(batch_.embd.end(), seq.rows(), seq.rows() + static_cast<size_t>(n) * n_embd_feat());
 }
 
-// the rows of the batch become K/V
+// Computes the K/V of the batch's rows.
 void dflash_drafter::compute_rows() {
     const auto n = static_cast<size_t>(batch_.n_rows());
     if (n == 0) {
         return;
     }
-    if (n_pos_ > 1) { // time, height and width are the same, as of text; the fourth is not used
+    if (n_pos_ > 1) { // as for text, time, height and width are the same; the fourth is not used
         batch_.pos.resize(n_pos_ * n);
         for (size_t i = n; i < batch_.pos.size(); ++i) {
             batch_.pos[i] = i < 3 * n ? batch_.pos[i - n] : 0;
@@ -101,7 +101,7 @@ void dflash_drafter::take_in(llama_seq_id seq_id, int32_t n) {
     }
 }
 
-// what waits of all participants, in as few passes as it fits into
+// Evaluates the waiting rows of all participants in as few passes as possible.
 void dflash_drafter::take_in_all() {
     batch_.clear();
     for (const participant & part : participants_) {
@@ -147,7 +147,7 @@ void dflash_drafter::add_block(llama_seq_id seq_id, llama_token id_last, int32_t
     ctx_.trim(seq_id, first);
     for (int32_t i = 0; i < n_rows_of_block(n_steps); ++i) {
         batch_.tokens.push_back(i == 0 ? id_last : hparams_.mask_token);
-        // the graph makes logits of all rows; of a selector they are not read
+        // the graph makes logits of all rows; with a selector they are not used
         batch_.add(seq_id, first + i, hparams_.kind != block_kind::dflash2);
     }
 }
@@ -159,7 +159,7 @@ void dflash_drafter::compute_blocks() {
     batch_.clear();
 }
 
-// the best tokens of a row of the last pass
+// The best tokens of a row of the last pass.
 std::vector<draft_candidate> dflash_drafter::candidates(int32_t i_row, int32_t n_top) {
     const float * logits = ctx_.logits(i_row);
     if (hparams_.logit_scale > 0.0f || hparams_.final_logit_softcap > 0.0f) {
@@ -189,7 +189,7 @@ dflash_drafter::drafted_row dflash_drafter::read_row(const foresight & known, in
     if (!hparams_.has_confidence || known.noise || row.found.empty()) {
         return row;
     }
-    // how sure it is that the best one is accepted; the others share the rest as they did
+    // the probability that the best token is accepted; the others share the rest in the same proportions as before
     const float * confidence = llama_get_embeddings_nextn_ith(ctx_.get(), i_row);
     if (confidence && confidence[0] >= 0.0f && confidence[0] <= 1.0f) {
         const float rest = 1.0f - row.found.front().p;
@@ -201,7 +201,7 @@ dflash_drafter::drafted_row dflash_drafter::read_row(const foresight & known, in
     return row;
 }
 
-// the best tokens after the drafted ones `path`
+// The best tokens after the drafted tokens `path`.
 std::vector<draft_candidate> dflash_drafter::best_after(const participant & part, const std::vector<llama_token> & path,
                                                         int32_t n_top) {
     const size_t                 level = path.size();
@@ -245,7 +245,7 @@ std::vector<float> dflash_drafter::block_logits() const {
 
 // drafting
 
-// start a draft for those of the sequences that have something to draft from
+// Starts a draft for those of the sequences that can begin one.
 void dflash_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
     sequences_.check_begin(seq_ids, ids_last);
     leave();
@@ -257,7 +257,7 @@ void dflash_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std:
     }
 }
 
-// what was drafted is removed
+// Removes what was drafted.
 void dflash_drafter::leave() {
     for (const participant & part : participants_) {
         ctx_.trim(part.seq_id, sequences_[part.seq_id].pos_first());
@@ -266,10 +266,10 @@ void dflash_drafter::leave() {
     nodes_.clear();
 }
 
-// one block for each participant, all of the same length: as many in a pass as it has room for
+// Computes a block for each participant, all of the same length, as many in a pass as it has room for.
 void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
     take_in_all();
-    // llama.cpp would cut blocks into passes of several streams where the order is another
+    // in another order llama.cpp would split blocks of several streams
     std::sort(participants_.begin(), participants_.end(),
               [](const participant & a, const participant & b) { return a.seq_id < b.seq_id; });
     const int32_t n_rows = n_rows_of_block(n_steps);

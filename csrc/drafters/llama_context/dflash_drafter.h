@@ -21,22 +21,22 @@ struct dflash_params {
     int32_t n_seq_max = 1; // sequences 0..n_seq_max - 1
 };
 
-// Drafts with a block drafter: a model of its own, whose context is its K/V cache and its graphs. Two kinds of batches
-// go through it. Rows of the target become K/V at their positions, once each. A block is the token at n_past and
-// copies of a mask token after it: all rows see each other and what lies before, and row i predicts what comes i
-// tokens later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
+// Drafts with a block drafter: a model of its own, whose context is its K/V cache and its graphs. The context evaluates
+// two kinds of batches. Rows of the target become K/V at their positions, once each. A block is the token at n_past and
+// copies of a mask token after it: all its rows see each other and what lies before, and row i predicts the token i
+// positions later. So one pass drafts as many tokens as the block is long, and a shorter block takes less time.
 //
-// What a row predicts depends on block_kind. A row of dflash does not depend on the tokens before. A row of dspark
-// follows the best token of each row before, and a node of another path gets the same. A row of dflash2 depends on the
-// token of the row before, so that its trees have other probabilities, and another order, after each node.
+// A row's prediction depends on block_kind. In dflash it does not depend on the drafted tokens before it. In dspark it
+// follows the best token of each earlier row, and nodes of other paths get the same. In dflash2 it depends on the token
+// of the row before, so that the children of each node have other probabilities and another order.
 //
-// A row needs no token beside it, so that rows can be evaluated as soon as they are there. They wait, because many are
-// cheaper together and the gate may keep the drafter closed for a while. Cells of a block lie after the sequence's
-// and are removed before anything else is written.
+// A row can be evaluated without its next token. Rows wait all the same, as many together take less time and the gate
+// may be closed for a while. Cells of a block lie after the sequence's, and are removed before anything else is
+// written.
 class dflash_drafter : public drafter {
   public:
-    // Takes model and context over, whatever happens: they are freed with this object, before the target goes, whose
-    // tables they may use. Throws incompatible_draft_error, model_file_error.
+    // Owns model and context, even if it throws: they are freed with this object, which must be before the target,
+    // whose tables they may use. Throws incompatible_draft_error, model_file_error.
     dflash_drafter(llama_model * model, llama_context * ctx, const llama_model * model_tgt,
                    const dflash_hparams & hparams, const dflash_params & params);
 
@@ -64,10 +64,10 @@ class dflash_drafter : public drafter {
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool may_wait) override;
 
-    // rows of an image are rows like others here: positions are those of rows
+    // An image's rows are like other rows: positions count rows here.
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
 
-    // rows come from n_past on in any case
+    // Rows are always appended from n_past on.
     int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override;
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) override;
     void    restart(int32_t n_past, llama_seq_id seq_id) override;
@@ -93,20 +93,20 @@ class dflash_drafter : public drafter {
 
     int64_t t_graph_us() const override { return t_graph_us_; }
 
-    // of all rows of the last pass over blocks, for tests and tools; none of dflash2
+    // The logits of all rows of the last pass over blocks, for tests and tools; dflash2 has none.
     std::vector<float> block_logits() const;
 
-    static constexpr int32_t n_expand_max = 32; // nodes of a sequence in a draft; they cost nothing here
+    static constexpr int32_t n_expand_max = 32; // expanded nodes of a sequence in a draft, which take no time here
 
   private:
-    // what a row of a block predicts for the token that it drafts
+    // What a row of a block predicts.
     struct drafted_row {
         std::vector<draft_candidate> found;   // the best first
-        std::vector<float>           lattice; // of dflash2 instead: candidates, and their scores after each one of the
-                                              // row before
+        std::vector<float>           lattice; // dflash2: candidates, and their scores after each candidate of the row
+                                              // before
     };
 
-    // a sequence in a draft
+    // A sequence in a draft.
     struct participant {
         llama_seq_id seq_id  = 0;
         llama_token  id_last = 0;

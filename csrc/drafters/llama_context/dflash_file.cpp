@@ -46,7 +46,7 @@ void check_shape(const gguf_file & file, const ggml_tensor * tensor, int64_t ne0
     }
 }
 
-// ggml asserts that rows are where this table puts them
+// Checks the table that ggml looks up rows by, since ggml asserts that these rows exist.
 void check_d2t(const gguf_file & file, const ggml_tensor * d2t, int32_t n_vocab) {
     const auto n = static_cast<size_t>(d2t->ne[0]);
     if (d2t->type != GGML_TYPE_I64 || d2t->ne[0] > n_vocab) {
@@ -153,7 +153,7 @@ dflash_hparams read_dflash(const gguf_file & file) {
                                       file.path().c_str(), hparams.logit_scale, hparams.final_logit_softcap));
     }
 
-    // the encoder of the target's rows is in no graph that graph_check sees
+    // the encoder of the target's rows is not in the graphs that graph_check sees
     const ggml_tensor * fc   = require_tensor(file, "fc.weight");
     const ggml_tensor * norm = require_tensor(file, "enc.output_norm.weight");
     check_shape(file, fc, static_cast<int64_t>(hparams.boundaries.size()) * hparams.n_embd, hparams.n_embd);

@@ -8,14 +8,14 @@
 
 namespace eagle3 {
 
-// How the tokens of a block are found in its rows
+// How a block's rows give its tokens.
 enum class block_kind {
-    dflash,  // each row has its logits
-    dspark,  // logits that know the best token of the row before (Markov head), and maybe how sure they are
-    dflash2, // some candidates of each row, and how well each follows each of the row before (selector)
+    dflash,  // each row has logits
+    dspark,  // each row has logits that depend on the best token of the row before (Markov head), maybe with confidence
+    dflash2, // each row has some candidates, and scores for each after each candidate of the row before (selector)
 };
 
-// A block drafter (general.architecture dflash) as its header describes it, checked as far as llama.cpp does not
+// The facts of the header of a block drafter (general.architecture dflash), with the checks that llama.cpp lacks.
 struct dflash_hparams {
     std::string          path;
     block_kind           kind = block_kind::dflash;
@@ -31,8 +31,8 @@ struct dflash_hparams {
     bool                 is_causal           = false;
     bool                 sample_from_anchor  = false; // the first row drafts too; else it is only seen
     bool                 has_confidence      = false; // of dspark
-    float                logit_scale         = 0.0f;  // that the graph leaves out; 0: none
-    float                final_logit_softcap = 0.0f;  // the same
+    float                logit_scale         = 0.0f;  // is not in llama.cpp's graph; 0: none
+    float                final_logit_softcap = 0.0f;  // is not in llama.cpp's graph; 0: none
 
     int32_t n_embd_feat() const { return n_embd * static_cast<int32_t>(boundaries.size()); }
 
@@ -42,7 +42,7 @@ struct dflash_hparams {
     const char * kind_name() const;
 };
 
-// Throws model_file_error: the key or tensor, what was expected and what was found
+// Throws model_file_error with the key or tensor, what was expected and what was found.
 dflash_hparams read_dflash(const gguf_file & file);
 
 } // namespace eagle3

@@ -1,5 +1,5 @@
-// What a sequence of a block drafter holds: going back, copies, states, noise. No row has its next token with it, so
-// that in the words of draft_sequence the next token is always the same.
+// Going back, copies, states and noise of a block drafter's sequences. Rows do not depend on their next token, so that
+// for draft_sequence the next token is always the same.
 
 #include "drafters/llama_context/dflash_drafter.h"
 #include "error.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t state_magic = 0x3146444c; // "LDF1"
 
-// followed by llama.cpp's own state; rows that wait are evaluated before, since they are larger than their K/V
+// After it comes llama.cpp's own state. Waiting rows are evaluated first, since they are larger than their K/V.
 struct state_header {
     uint32_t       magic;
     saved_sequence sequence;

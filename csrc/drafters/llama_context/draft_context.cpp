@@ -28,7 +28,7 @@ void draft_context::use_cpu_kernels(const kernels::row_limits & limits) {
 const ggml_tensor * draft_context::find_output_matrix(int32_t n_outputs) {
     llama_context * const ctx    = ctx_.get();
     const uint32_t        n_seqs = llama_n_seq_max(ctx);
-    // the shape of the largest pass, for which llama.cpp has memory
+    // the shape of the largest pass, for which llama.cpp has allocated memory
     const uint32_t        n_rows = std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx)));
     const ggml_tensor *   node   = nullptr;
     {
@@ -86,7 +86,7 @@ void draft_context::copy(llama_seq_id src, llama_seq_id dst, int32_t end) {
         llama_memory_seq_cp(memory(), src, dst, 0, end);
         return;
     }
-    // of a stream llama.cpp copies all cells or none, and late
+    // llama.cpp copies a stream's cells only as a whole, and not at once
     const std::vector<uint8_t> cells = save(src);
     load(cells.data(), cells.size(), dst, 0, llama_memory_seq_pos_max(memory(), src) + 1);
     trim(dst, end);

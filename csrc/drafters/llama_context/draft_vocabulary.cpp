@@ -12,7 +12,7 @@ constexpr int64_t n_together = kernels::limited_product::n_channels_together;
 constexpr int64_t n_recent   = 8192; // tokens of each sequence
 constexpr int64_t always     = std::numeric_limits<int64_t>::max();
 
-// Of a token in ten that cannot be drafted drafts lose as much as they gain by taking a third less time
+// If one token in ten cannot be drafted, drafts lose as much as they gain by taking a third less time.
 constexpr double missed_max = 0.1;
 constexpr double n_averaged = 256.0; // tokens
 

@@ -9,30 +9,30 @@
 
 namespace eagle3 {
 
-// Which tokens are drafted, of a large vocabulary: the first ones, since merges of byte pairs are numbered by their
-// frequency, those that end a text, and those of the texts that were read last, each with the tokens that lie beside it
-// in memory. Sequences share them: what one text has, the next one may have.
+// Which tokens of a large vocabulary are drafted: the first ones, since merges of byte pairs are numbered by their
+// frequency, those that end a text, and those of the texts that were read last, each with its neighbours in memory.
+// Sequences share them, since a token of one text is likely in the next.
 //
-// A text may be of others, in another script. That shows in the tokens that come and could not have been drafted: while
-// a sequence has many of these, all tokens are drafted for it.
+// A text in another script has other tokens. So while many tokens of a sequence could not have been drafted, all tokens
+// are drafted for it.
 class draft_vocabulary {
   public:
-    // Whether the tokens' numbers say how frequent they are
+    // Are the tokens numbered by their frequency?
     static bool is_ordered(const llama_vocab * vocab);
 
-    // vocab: for which that holds. n_rows: of the matrix that makes its logits. n_first: so many tokens are drafted
-    // always. n_seq: sequences that take turns
+    // vocab: is_ordered. n_rows: rows of the matrix that makes logits. n_first: the first n_first tokens are always
+    // drafted. n_seq: number of sequences.
     draft_vocabulary(const llama_vocab * vocab, int64_t n_rows, int64_t n_first, int32_t n_seq);
 
     int64_t n_first() const { return n_first_; }
 
-    // the next tokens of a text
+    // Tells the next tokens of a text.
     void read(llama_seq_id seq_id, const llama_token * tokens, int32_t n_tokens);
 
-    // another text begins
+    // Tells that another text begins.
     void restart(llama_seq_id seq_id);
 
-    // What is drafted now for these sequences: rows of the matrix, until the next call; null: all
+    // The rows of the matrix whose tokens are drafted now for these sequences, valid until the next call; null: all.
     const kernels::channel_ranges * ranges(const std::vector<llama_seq_id> & seq_ids);
 
   private:
@@ -43,7 +43,7 @@ class draft_vocabulary {
     int64_t                        n_recent_; // tokens that were read last
     int64_t                        n_read_ = 0;
     std::vector<int64_t>           last_read_; // [block]: n_read_ when a token of it was read last
-    std::map<llama_seq_id, double> n_missed_;  // of the latest tokens, this share could not have been drafted
+    std::map<llama_seq_id, double> n_missed_;  // share of the latest tokens that could not have been drafted
     kernels::channel_ranges        ranges_;
 };
 

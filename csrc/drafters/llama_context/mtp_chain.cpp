@@ -14,7 +14,7 @@ std::vector<draft_context *> mtp_drafter::contexts() {
     return all;
 }
 
-// rows of the target: all blocks write them, the first one predicts what comes next
+// Rows of the target are written by all blocks; the first block predicts the next token.
 void mtp_drafter::compute() {
     context_drafter::compute();
     if (!further_.empty()) {
@@ -49,7 +49,7 @@ llama_seq_id mtp_drafter::find_id(int32_t node) {
     return further_.empty() ? context_drafter::find_id(node) : nodes()[node].seq_id;
 }
 
-// Nodes of one block and of different sequences. The row of a node is kept where the node came out of it
+// Computes nodes of one block and of different sequences. A node's row was kept by the block that predicted the node.
 context_drafter::computed_nodes mtp_drafter::compute_nodes(std::vector<int32_t> & left) {
     if (further_.empty()) {
         return context_drafter::compute_nodes(left);

@@ -30,7 +30,7 @@ std::string prefix_of(int32_t il) {
 mtp_drafter::mtp_drafter(llama_context * ctx, llama_model * own_model, const std::string & path,
                          const mtp_params & params, std::vector<draft_context> further) :
     context_drafter(ctx, own_model, path, llama_model_n_embd_out(llama_get_model(ctx)), params.n_outputs_max,
-                    memory_kind::cells), // a block attends, also where the layers before it have a state
+                    memory_kind::cells), // a block has attention, even if the layers before it have a state
     n_embd_(llama_model_n_embd_out(llama_get_model(ctx))),
     sequences_(n_embd_, checked_limits(ctx, llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))),
                                        params.n_ctx, params.n_seq_max)) {
@@ -85,8 +85,8 @@ mtp_drafter::mtp_drafter(llama_context * ctx, llama_model * own_model, const std
     }
 }
 
-// Graphs give the block's rows for all rows of a batch or for those alone that get logits; llama.cpp copies them by
-// what it is told, not by what is there.
+// Some graphs return the block's rows for all rows of a batch, others only for rows with logits. llama.cpp must be told
+// which, since it does not look.
 void mtp_drafter::find_rows_kind(llama_context * ctx, int32_t i_block) {
     const uint32_t      n_seqs   = llama_n_seq_max(ctx);
     const auto          n_tokens = static_cast<int64_t>(2 * n_seqs);
@@ -121,12 +121,12 @@ void mtp_drafter::find_rows_kind(llama_context * ctx, int32_t i_block) {
 
 // rows of the target
 
-// write all waiting rows but the last, whose next token is not known yet
+// Writes all waiting rows but the last, whose next token is not known yet.
 void mtp_drafter::flush(llama_seq_id seq_id) {
     write_waiting(sequences_[seq_id].n_rows() - 1, [&](int32_t n_rows) { write(seq_id, n_rows); });
 }
 
-// the first waiting rows
+// Writes the first n_rows waiting rows.
 void mtp_drafter::write(llama_seq_id seq_id, int32_t n_rows) {
     draft_sequence & seq = sequences_[seq_id];
     trim(seq_id);
@@ -182,7 +182,7 @@ void mtp_drafter::on_caught_up(llama_seq_id seq_id, llama_token id_last) {
     sequences_[seq_id].on_proposed(id_last);
 }
 
-// the block's own row, which stands in place of the target's
+// Keeps the block's own row, which is read in place of the target's.
 int32_t mtp_drafter::keep_row(const draft_context & ctx, int32_t i_batch) {
     const float * row = llama_get_embeddings_nextn_ith(ctx.get(), i_batch);
     if (row == nullptr) {

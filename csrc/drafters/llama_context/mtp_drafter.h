@@ -14,22 +14,22 @@ namespace eagle3 {
 struct mtp_params {
     int32_t n_ctx         = 0; // positions of each sequence
     int32_t n_seq_max     = 1; // sequences 0..n_seq_max - 1
-    int32_t n_outputs_max = 1; // of the context: rows of a batch with logits
+    int32_t n_outputs_max = 1; // rows of a batch of the context that may have logits
 };
 
-// Drafts with the block for multi-token prediction (NextN) of the target's own file, or of a file of its own, on an MTP
-// context of llama.cpp. The block reads the target's hidden row at a position together with the next token, and its own
-// rows from then on, as an EAGLE-3 head does; see draft_sequence for how they are paired. Slot p of a sequence is the
-// cell at position p.
+// Drafts with a block for multi-token prediction (NextN), of the target's file or a file of its own, on an MTP context
+// of llama.cpp. The block reads the target's hidden row at a position together with the next token, and then its own
+// rows, as an EAGLE-3 head does; see draft_sequence for how they are paired. Slot p of a sequence is the cell at
+// position p.
 //
-// Of n chained blocks, block i drafts token i, and the last one all further tokens. Each has a context of its own. Rows
-// of the target are written by all of them at once. A drafted path is written by the block that goes on after it, from
-// its first row on, with the rows that the blocks before made: so a block computes one node of a sequence at a time.
+// Of n chained blocks, block i drafts token i, and the last one all further tokens. Each has a context of its own. All
+// of them write the target's rows at once. A drafted path is written by the block that goes on after it, from its first
+// row on, with the rows that the previous blocks made: so a block computes one node of a sequence at a time.
 class mtp_drafter : public context_drafter {
   public:
-    // Takes the context over, and the model of a block in a file of its own (else null), whatever happens: they are
-    // freed with this object, before the target's model goes. further: the contexts of chained blocks after the first
-    // one. Throws incompatible_draft_error, model_file_error.
+    // Owns the context, and the model of a block in a file of its own (else null), even if it throws: they are freed
+    // with this object, which must be before the target's model. further: the contexts of chained blocks after the
+    // first one. Throws incompatible_draft_error, model_file_error.
     mtp_drafter(llama_context * ctx, llama_model * model, const std::string & path, const mtp_params & params,
                 std::vector<draft_context> further = {});
 
@@ -46,7 +46,7 @@ class mtp_drafter : public context_drafter {
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool may_wait) override;
 
-    // rows of an image are rows like others here: the block counts rows
+    // An image's rows are like other rows: the block counts rows.
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
 
     int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override;
@@ -56,7 +56,7 @@ class mtp_drafter : public context_drafter {
     std::vector<uint8_t> state_get(llama_seq_id seq_id) override;
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
-    // the block's own rows in this draft, [n][n_embd], for tests and tools
+    // The block's own rows in this draft, [n][n_embd], for tests and tools.
     const std::vector<float> & hidden_state() const { return rows_out_; }
 
   protected:
@@ -81,7 +81,7 @@ class mtp_drafter : public context_drafter {
     bool           find_output_matrices() override;
 
   private:
-    // a chained block after the first one
+    // A chained block after the first one.
     struct further_block {
         draft_context                                ctx;
         std::map<llama_seq_id, std::vector<int32_t>> paths; // of a draft: the nodes whose rows it has written

@@ -1,4 +1,4 @@
-// What a sequence of an MTP drafter holds: going back, copies, states, noise.
+// Going back, copies, states and noise of an MTP drafter's sequences.
 
 #include "drafters/llama_context/mtp_drafter.h"
 #include "error.h"
@@ -56,7 +56,7 @@ int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bo
 
 std::vector<uint8_t> mtp_drafter::state_get(llama_seq_id seq_id) {
     const saved_sequence saved = sequences_.describe(seq_id);
-    leave(); // of a window llama.cpp saves what the last cell sees, which must be a valid one
+    leave(); // llama.cpp saves the part of a window that the last cell sees, which must be a valid one
     std::vector<uint8_t> cells;
     if (sequences_.n_slots(saved) > 0) {
         for (draft_context * ctx : contexts()) {

@@ -83,8 +83,8 @@ void simple_drafter::process(const float * /*rows*/, const llama_token * tokens,
     }
     unseed(seq_id);
     text.tokens.insert(text.tokens.end(), tokens, tokens + n_tokens);
-    // A prompt is written at once; what comes in small pieces waits, and is cheaper together. What was lost when the
-    // text went back waits until a draft is wanted: it is more than what comes now, whose answer would wait for it
+    // a prompt is written at once; a few tokens wait, since writing many together is cheaper. Tokens that were lost
+    // when the text went back wait for the next draft: they are many, and would delay this step
     const bool waits = may_wait || text.n_unwritten() - n_tokens > std::max(n_wait_max, n_tokens);
     if (!waits && (n_tokens > draft_limits::n_catch_up_max || text.n_unwritten() > n_wait_max)) {
         flush(seq_id);
@@ -104,7 +104,7 @@ void simple_drafter::flush(llama_seq_id seq_id) {
     write_waiting(std::min(text.n_unwritten(), n_room), [&](int32_t n) { write(seq_id, n); });
 }
 
-// the first tokens that are not in the cache
+// Writes the first n_tokens that are not in the cache.
 void simple_drafter::write(llama_seq_id seq_id, int32_t n_tokens) {
     text &              text   = text_of(seq_id);
     const llama_token * tokens = text.tokens.data() + text.n_written;
@@ -146,13 +146,13 @@ void simple_drafter::on_failed(llama_seq_id seq_id) {
     trim(seq_id);
 }
 
-// another token may follow
+// Removes the cell of the token that was drafted after, as another one may follow.
 void simple_drafter::unseed(llama_seq_id seq_id) {
     text_of(seq_id).seeded.reset();
     fit_cells(seq_id);
 }
 
-// The cells end where the text ends; if they cannot go back to that, all are written again.
+// Makes the cells end where the text ends; if they cannot go back to that, all are written again.
 void simple_drafter::fit_cells(llama_seq_id seq_id) {
     text & text = text_of(seq_id);
     if (text.n_written < text.n_loaded || !trim(seq_id)) {
@@ -193,7 +193,7 @@ int32_t simple_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past,
     copy.pos_start = std::min(from.pos_start, n_past);
     copy.tokens.assign(from.tokens.begin(), from.tokens.begin() + (n_past - copy.pos_start));
     const int32_t n        = std::min(from.n_written, static_cast<int32_t>(copy.tokens.size()));
-    // what is copied by a state, or is one, is copied where it stands
+    // a state, and what is copied as one, can only be copied as a whole
     const bool    is_saved = has_windows_ && !context().shares_cells();
     const bool    is_whole = n == (has_states() ? from.end() - from.pos_start : from.n_written);
     if (n > 0 && n >= from.n_loaded && (is_whole || !(has_states() || is_saved))) {

@@ -13,17 +13,16 @@ namespace eagle3 {
 struct simple_params {
     int32_t n_vocab_tgt   = 0; // tokens of the target
     int32_t n_ctx         = 0; // positions of each sequence
-    int32_t n_pos_max     = 0; // of them, those that the model reads; it drafts no others
+    int32_t n_pos_max     = 0; // positions that the model was trained for; it drafts before these end
     int32_t n_seq_max     = 1; // sequences 0..n_seq_max - 1
-    int32_t n_outputs_max = 1; // of the context: rows of a batch with logits
+    int32_t n_outputs_max = 1; // rows of a batch of the context that may have logits
 };
 
-// Drafts with a small model of the target's vocabulary, which reads tokens alone and nothing of the target. It keeps
-// the tokens of each sequence, so that it evaluates again by itself what its context cannot go back to: no row is ever
-// asked for twice.
+// Drafts with a small model of the target's vocabulary, which reads only tokens and nothing of the target. It keeps the
+// tokens of each sequence, and evaluates them again if its context cannot go back: rows are never needed twice.
 class simple_drafter : public context_drafter {
   public:
-    // Takes the context and its model over, whatever happens: they are freed with this object. Throws model_file_error.
+    // Owns the context and its model, even if it throws: they are freed with this object. Throws model_file_error.
     simple_drafter(llama_context * ctx, llama_model * model, const std::string & path, const simple_params & params);
 
     std::string device() const override { return draft_context::device_of(lm_head_); }
@@ -35,13 +34,13 @@ class simple_drafter : public context_drafter {
 
     int32_t n_past(llama_seq_id seq_id) const override { return text_of(seq_id).n_past(); }
 
-    // and the row of id_last
+    // The tokens that wait, and id_last.
     int32_t n_waiting(llama_seq_id seq_id) const override { return text_of(seq_id).n_unwritten() + 1; }
 
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool may_wait) override;
 
-    // an image is as many tokens as it has rows
+    // An image is as many tokens as it has rows.
     void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
 
     int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override;
@@ -67,17 +66,18 @@ class simple_drafter : public context_drafter {
     void                 on_failed(llama_seq_id seq_id) override;
 
   private:
-    // tokens wait for a proposal; more than this are written without, unless they may wait
+    // More tokens than this do not wait for a draft, unless they may.
     static constexpr int32_t n_wait_max = 128;
 
-    // The tokens of a sequence, from pos_start on. The first n_written of them are in the cache; once all are, the
-    // token that something was drafted after may be there too: it is `seeded`.
+    // The tokens of a sequence, from pos_start on. The first n_written of them are in the cache. If all are, `seeded`,
+    // the token that something was drafted after, may be there too.
     struct text {
         int32_t                    pos_start = 0;
         std::vector<llama_token>   tokens;
         int32_t                    n_written = 0;
         std::optional<llama_token> seeded;
-        // Cells of a window that were saved are those which it sees from the last one: fewer than this cannot be kept
+        // A saved window holds only the cells that the last one sees, so the text cannot be cut to fewer tokens than
+        // this
         int32_t                    n_loaded = 0;
 
         int32_t n_past() const { return pos_start + static_cast<int32_t>(tokens.size()); }

@@ -10,7 +10,7 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float novelty = 1.3f; // votes for something new, in those of one occurrence, over the longest agreement
+constexpr float novelty = 1.3f; // a token that no occurrence has gets this times the longest agreement as votes
 
 } // namespace
 
@@ -102,7 +102,7 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
     sequences_[static_cast<size_t>(seq_id)].text.find(begin, end, n_votes, matches_);
     votes_.clear();
     for (const auto & m : matches_) {
-        // what stands for an image does not follow
+        // tokens that stand for an image are never drafted
         const auto * last = std::find_if(begin + m.place, end, [](llama_token token) { return token < 0; });
         if (last != begin + m.place) {
             const auto n = static_cast<size_t>(last - (begin + m.place));
@@ -121,7 +121,7 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
         }
     }
     for (const auto & m : stored_) {
-        if (m.length > longest) { // a store may have this text too
+        if (m.length > longest) { // the same occurrence may be in a store too
             votes_.push_back({ m.tokens.data(), m.tokens.size(), m.length, false });
         }
     }
@@ -156,7 +156,7 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
     }
 }
 
-// occurrences that go on after a node with what the rules forbid have no vote
+// Takes away the votes of occurrences that go on after a node with a token that the grammar forbids.
 void ngram_drafter::drop_forbidden(branch & b, int32_t node, const std::vector<ngram_node> & nodes,
                                    grammar_lookahead & rules) {
     const auto               depth = static_cast<size_t>(b.depth);
@@ -177,7 +177,7 @@ void ngram_drafter::drop_forbidden(branch & b, int32_t node, const std::vector<n
     }
 }
 
-// tokens that follow the occurrences of a branch
+// Appends the tokens that follow the occurrences of a branch.
 void ngram_drafter::expand(const branch & b, int32_t node, int32_t top_k) {
     const auto depth   = static_cast<size_t>(b.depth);
     float      all     = 0.0f;

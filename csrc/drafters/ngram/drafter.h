@@ -12,34 +12,34 @@ namespace eagle3 {
 struct ngram_node {
     int32_t     parent; // index of the node before it, -1 = it follows the text
     llama_token token;
-    float       p;     // how sure it is, see below: to be calibrated
+    float       p;     // share of the votes, see ngram_drafter: not a calibrated probability
     int32_t     depth; // 1, 2, ...
 };
 
-// Drafts for several sequences without a model: what followed, the last times, where the text ended as it ends now, in
-// the text itself, in a store of others or in a corpus, which is a store that nothing is added to.
+// Drafts for several sequences without a model. It looks for the latest places where the end of the text occurred
+// before: in the text itself, in a store of other texts, and in a corpus, which is a store that nothing is added to.
 //
-// Each of the latest few occurrences votes for its continuation, with the square of the length that it agrees in, and
-// somebody unknown votes for something new, the more the shorter the longest agreement is. A token's share of the votes
-// is its p. Along a path agreements get longer, and those with another token drop out. What follows an occurrence
-// up to the end of the text goes on from its beginning, as it does in text that repeats itself.
+// Each of these occurrences votes for the token that followed it, with the square of the length in which it agrees with
+// the text. A token that none has gets votes too, with the length of the longest agreement. A token's share of the
+// votes is its p. Along a path agreements get longer, and occurrences that go on with another token drop out. An
+// occurrence that reaches the end of the text goes on from its own beginning, as text that repeats itself does.
 class ngram_drafter {
   public:
     explicit ngram_drafter(int32_t n_seq_max, std::shared_ptr<ngram_store> store = nullptr,
                            std::shared_ptr<const ngram_store> corpus = nullptr);
 
-    // Have a sequence's text be its first n_before tokens and these n: as far as it is that already nothing has to be
-    // done. What was generated goes to the store, in pieces. n_prompt: tokens that were not generated. False if it is
-    // another text, for which n_before must be 0. Throws std::invalid_argument if it has no n_before tokens.
+    // Makes a sequence's text its first n_before tokens and these n; only what has changed takes time. Generated tokens
+    // are added to the store, in pieces. n_prompt: tokens that were not generated. False if it is another text, for
+    // which n_before must be 0. Throws std::invalid_argument if the text has fewer than n_before tokens.
     bool update(int32_t seq_id, size_t n_before, const llama_token * tokens, size_t n, size_t n_prompt);
 
-    // A new text begins: it is compared from its beginning.
+    // Tells that a new text begins, which is compared from its beginning.
     void begin(int32_t seq_id);
 
-    // tokens that need not be compared if the same prompt goes on
+    // How many tokens need not be compared if the same prompt goes on.
     size_t n_known(int32_t seq_id, size_t n_prompt) const;
 
-    // What its next tokens must be, as long as its text is what it is; null: anything.
+    // Sets the grammar that its next tokens follow, until its text changes; null: none.
     void set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id);
 
     // Tokens that may follow, the likeliest n_nodes of paths no longer than n_max, with at most top_k after each node;
@@ -51,9 +51,9 @@ class ngram_drafter {
 
   private:
     static constexpr size_t n_votes    = 8;
-    static constexpr size_t n_piece    = 64; // tokens that go to the store together
-    static constexpr size_t n_before   = 16; // and those before them, to be found by
-    static constexpr size_t n_compared = 16; // of a text that should be the same
+    static constexpr size_t n_piece    = 64; // tokens that are added to the store together
+    static constexpr size_t n_before   = 16; // tokens before them, by which they are found
+    static constexpr size_t n_compared = 16; // tokens that are compared of a text that should be the same
 
     struct sequence {
         ngram_index text;
@@ -64,18 +64,18 @@ class ngram_drafter {
         std::shared_ptr<grammar_lookahead> rules = nullptr;
     };
 
-    // an occurrence: what followed, and in how many tokens it agrees with what comes before that
+    // An occurrence: where it goes on, and the number of tokens before that which agree with the text.
     struct vote {
         const llama_token * next;
         size_t              n;
         int32_t             length;
-        bool                repeats; // goes on from its beginning
+        bool                repeats; // it reached the end of the text, and goes on from its beginning
 
         bool        has_token(size_t depth) const { return depth < n || repeats; }
         llama_token token(size_t depth) const { return next[depth % n]; }
     };
 
-    // a node with the occurrences that lead to it, as bits
+    // A node, and the occurrences that lead to it, as bits.
     struct branch {
         float    p_path;
         float    p;

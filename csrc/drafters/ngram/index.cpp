@@ -24,7 +24,7 @@ constexpr std::array<uint64_t, ngram_index::orders.size()> powers = { power(ngra
                                                                       power(ngram_index::orders[2]),
                                                                       power(ngram_index::orders[3]) };
 
-// tokens are small numbers: their bits have to be spread before the lowest are taken
+// Spreads bits, since the lowest are used and tokens are small numbers.
 uint64_t spread(uint64_t hash) {
     hash ^= hash >> 32;
     hash *= 0x9e3779b97f4a7c15ull;
@@ -41,7 +41,7 @@ uint64_t ngram_index::hash_of(const llama_token * end, int32_t n) {
     return hash;
 }
 
-// where the n-gram before `end` is, or would be
+// The slot where the n-gram before `end` is, or would be.
 size_t ngram_index::slot(const table & t, const llama_token * end, int32_t n, uint64_t hash) const {
     const size_t mask  = t.slots.size() - 1;
     const size_t bytes = static_cast<size_t>(n) * sizeof(llama_token);
@@ -59,7 +59,7 @@ void ngram_index::insert(table & t, int32_t n, uint32_t place, uint64_t hash) {
     latest = place;
 }
 
-// Slots are taken in the order of the text, whatever their number: so the last one taken can be given back
+// Slots are taken again in the order of the text, so that the one taken last can be given back.
 void ngram_index::grow(table & t, int32_t n) {
     t.slots.assign(2 * t.slots.size(), 0);
     t.n_used = 0;

@@ -9,11 +9,11 @@
 
 namespace eagle3 {
 
-// A text, and where each of its parts occurred before.
+// A text, and an index of where each of its parts occurred before.
 //
-// For n-grams of a few lengths a hash table holds the latest place after each n-gram, and every place links to the one
-// before it with the same n-gram. So an append takes constant time, and can be taken back: the links hold what the
-// table held. A match of one length is extended backwards, so that the longest of those looked at is found.
+// For n-grams of a few lengths a hash table holds the latest place after each n-gram, and every place links to the
+// previous place after the same n-gram. So an append takes constant time and can be taken back, as the link tells what
+// the table held before. A match is extended backwards to its full length.
 class ngram_index {
   public:
     static constexpr std::array<int32_t, 4> orders    = { 2, 4, 8, 16 };
@@ -21,14 +21,14 @@ class ngram_index {
     static constexpr size_t                 n_max     = 1u << 30; // tokens
 
     struct match {
-        uint32_t place;  // of the token that followed
+        uint32_t place;  // index of the token that followed
         int32_t  length; // tokens before it that agree with the end of the text
     };
 
     // Throws eagle3::error beyond n_max tokens.
     void append(llama_token token);
 
-    // keep the first n tokens
+    // Keeps the first n tokens.
     void truncate(size_t n);
 
     const std::vector<llama_token> & tokens() const { return tokens_; }
@@ -40,7 +40,7 @@ class ngram_index {
     size_t n_bytes() const;
 
   private:
-    // latest places by n-gram, open addressing; 0 = free, since nothing follows no token
+    // The latest place after each n-gram, with open addressing; 0 = free, since no n-gram ends before token 0.
     struct table {
         std::vector<uint32_t> slots = std::vector<uint32_t>(64);
         std::vector<uint32_t> before; // [place]: the place before it with the same n-gram, 0 = none
