@@ -6,10 +6,10 @@
 
 namespace eagle3 {
 
-// Set while a thread works on an object that is not made for two: the second one gets an exception instead of a race.
+// Set while a thread uses an object that only one may use: a second thread gets an exception instead of a race.
 class busy_flag {
   public:
-    // false = another thread has it
+    // False if another thread has set it.
     bool try_set() { return !is_set_.exchange(true, std::memory_order_acquire); }
 
     void clear() { is_set_.store(false, std::memory_order_release); }

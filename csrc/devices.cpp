@@ -32,7 +32,7 @@ bool can_get(const ggml_tensor * tensor) {
 std::vector<ggml_backend_dev_t> local_accelerators() {
     std::vector<ggml_backend_dev_t> gpus;
     std::vector<ggml_backend_dev_t> igpus;
-    std::vector<std::string>        ids; // one GPU may be there twice, through two backends
+    std::vector<std::string>        ids; // two backends may offer the same GPU
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t dev  = ggml_backend_dev_get(i);
         const auto         type = ggml_backend_dev_type(dev);

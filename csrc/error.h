@@ -14,32 +14,32 @@ struct error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// missing, truncated, not GGUF, wrong architecture, bad key or tensor
+// A file is missing, truncated, not GGUF, of the wrong architecture, or has a bad key or tensor.
 struct model_file_error : error {
     using error::error;
 };
 
-// draft and target do not fit together
+// Drafter and target do not fit together.
 struct incompatible_draft_error : error {
     using error::error;
 };
 
-// the context has no room for what was asked
+// The context has no room for what was requested.
 struct context_full_error : error {
     using error::error;
 };
 
-// the target computed logits of which none is a number, or that no sampler can sort
+// The target computed logits that are all NaN, or that samplers cannot sort.
 struct logits_error : error {
     using error::error;
 };
 
-// the loaded libllama is not the one that we were written for
+// The loaded libllama is not the version that this module was written for.
 struct library_mismatch_error : error {
     using error::error;
 };
 
-// one object used by two threads at once
+// Two threads used one object at once.
 struct busy_error : error {
     using error::error;
 };

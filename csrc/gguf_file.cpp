@@ -69,7 +69,7 @@ gguf_type gguf_file::item_type(const std::string & key) const {
     return type(key) == GGUF_TYPE_ARRAY ? gguf_get_arr_type(gguf_.get(), find(key)) : GGUF_TYPE_COUNT;
 }
 
-// element i of an integer array or value
+// Element i of an integer array or value.
 static std::optional<int64_t> int_at(gguf_type type, const void * data, size_t i) {
     switch (type) {
         case GGUF_TYPE_UINT8: return static_cast<const uint8_t *>(data)[i];

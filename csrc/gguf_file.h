@@ -11,8 +11,8 @@
 
 namespace eagle3 {
 
-// The header of a GGUF file: typed keys and tensor infos. No tensor data is read.
-// Everything that a damaged or foreign file can do wrong becomes a model_file_error that names the file.
+// The header of a GGUF file: typed keys and tensor infos. No tensor data is read. Whatever is wrong with a file, a
+// model_file_error names it.
 class gguf_file {
   public:
     explicit gguf_file(const std::string & path);
@@ -24,32 +24,32 @@ class gguf_file {
 
     bool has_key(const std::string & key) const { return find(key) >= 0; }
 
-    // the type of a key's value, and of the elements of an array; GGUF_TYPE_COUNT if there is none
+    // The type of a key's value, or of an array's elements; GGUF_TYPE_COUNT if the key is absent.
     gguf_type type(const std::string & key) const;
     gguf_type item_type(const std::string & key) const;
 
-    // the value of a key, or nothing if the key is absent; a value of another kind is an error
+    // The value of a key; none if the key is absent. Throws for a value of another kind.
     std::optional<int64_t>              get_int(const std::string & key) const;
     std::optional<double>               get_float(const std::string & key) const;
     std::optional<bool>                 get_bool(const std::string & key) const;
     std::optional<std::string>          get_str(const std::string & key) const;
     std::optional<std::vector<int32_t>> get_int_array(const std::string & key) const;
 
-    // an array of 32-bit integers, or of bools, as llama.cpp reads it, without asking for their sign
+    // An array of 32-bit integers, or of bools, read as llama.cpp does, which does not check their sign.
     std::vector<uint32_t> get_uint_array(const std::string & key) const;
 
-    // number of elements of an array key of any element type, 0 if absent
+    // The number of elements of an array of any type, 0 if the key is absent.
     size_t array_length(const std::string & key) const;
 
-    // an array of strings, which live as long as this object; empty if the key is absent
+    // An array of strings, which live as long as this object; empty if the key is absent.
     std::vector<std::string_view> get_str_array(const std::string & key) const;
 
     int64_t require_int(const std::string & key) const;
 
-    // tensor infos, by name; ggml_tensor without data
+    // A tensor by its name, without data.
     const ggml_tensor * find_tensor(const std::string & name) const;
 
-    // byte offset of a tensor's data from the start of the file
+    // The offset of a tensor's data from the start of the file, in bytes.
     size_t tensor_offset(const std::string & name) const;
 
     std::vector<const ggml_tensor *> tensors() const;

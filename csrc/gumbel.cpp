@@ -26,7 +26,7 @@ philox_counter gumbel_noise::words(llama_token token, uint32_t n_ahead, uint32_t
 
 double gumbel_noise::uniform(const philox_counter & words, llama_token token) {
     const size_t   i    = token % 2 == 0 ? 0 : 2;
-    // 52 bits and a half are a double, which is neither 0 nor 1
+    // 52 bits and a half: a double that is neither 0 nor 1
     const uint64_t bits = (static_cast<uint64_t>(words[i]) << 20) | (words[i + 1] >> 12);
     return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
@@ -49,7 +49,7 @@ gumbel_context & context_of(const llama_sampler * smpl) {
 llama_sampler * make(gumbel_context ctx);
 
 float max_logit(const llama_token_data_array & cur_p) {
-    constexpr size_t n_side = 8; // side by side: a maximum waits for the one before
+    constexpr size_t n_side = 8; // maxima that are computed side by side, since each waits for the one before
     float            found[n_side];
     std::fill(found, found + n_side, -INFINITY);
     for (size_t i = 0; i < cur_p.size; ++i) {

@@ -12,7 +12,7 @@ using kernels::avx2::load256;
 constexpr size_t n_chunk = 32; // candidates
 constexpr int    n_side  = 4;  // vectors that are computed side by side, since each round waits for the one before
 
-// exp(x) of x <= 0, within 2e-7 of it; 0 where the result would be denormal
+// exp(x) for x <= 0, with a relative error of 2e-7; 0 if the result would be denormal.
 AVX2_INLINE __m256 exp_vector(__m256 x) {
     const __m256 log2_e = _mm256_set1_ps(1.44269504f);
     const __m256 n      = _mm256_round_ps(_mm256_mul_ps(x, log2_e), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -28,8 +28,8 @@ AVX2_INLINE __m256 exp_vector(__m256 x) {
                          _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_GE_OQ));
 }
 
-// Blocks of Philox whose counters differ in their first words alone, and of each its words 0 and 2: four to a vector,
-// in the lower halves of 64 bits. What stands in the upper halves is not looked at.
+// Computes blocks of Philox whose counters differ only in their first words, and returns words 0 and 2 of each: four in
+// a vector, in the lower halves of 64 bits. The upper halves are not used.
 AVX2_INLINE void philox(const gumbel_race & race, __m256i (&counters)[n_side], __m256i (&words2)[n_side]) {
     const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
     __m256i       c1[n_side], c3[n_side];
@@ -53,7 +53,7 @@ AVX2_INLINE void philox(const gumbel_race & race, __m256i (&counters)[n_side], _
     }
 }
 
-// Whether they stand in order and begin with an even one, so that pairs share a block.
+// Are the ids consecutive, beginning with an even one, so that pairs share a block?
 AVX2_INLINE bool is_run(const int32_t * ids) {
     __m256i expected = _mm256_add_epi32(_mm256_set1_epi32(ids[0]), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256i same     = _mm256_set1_epi32(ids[0] % 2 - 1);
@@ -64,7 +64,7 @@ AVX2_INLINE bool is_run(const int32_t * ids) {
     return _mm256_movemask_epi8(same) == -1;
 }
 
-// Of each candidate the word that its uniform number begins with.
+// The first word of each candidate's uniform number.
 AVX2_INLINE void first_words(const int32_t * ids, const gumbel_race & race, uint32_t * first) {
     __m256i words0[n_side], words2[n_side];
     if (is_run(ids)) {

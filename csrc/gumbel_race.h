@@ -9,8 +9,8 @@
 
 namespace eagle3 {
 
-// A draw from candidates that are seen one after the other. The greatest logit + noise has the smallest w / p, where
-// p = exp(logit - max_l) and w = -log(1 - uniform), which is never less than uniform: most tokens need no logarithm.
+// A draw from candidates that come one after another. The greatest logit + noise has the smallest w / p, with
+// p = exp(logit - max_l) and w = -log(1 - uniform). As w is never less than uniform, most tokens need no logarithm.
 struct gumbel_race {
     const gumbel_noise & noise;
     uint32_t             attempt;
@@ -31,8 +31,8 @@ struct gumbel_race {
     }
 };
 
-// Sets p of the first candidates and lets those enter that can win; returns how many candidates that were: 0 without
-// AVX2, else all but fewer than 32. The winner is the same to the bit, p and the sum up to rounding.
+// Sets p of the first candidates, and lets those that can win enter. Returns how many candidates these were: 0 without
+// AVX2, else all but fewer than 32. The winner is exactly the same; p and the sum differ by rounding.
 size_t enter_by_avx2(gumbel_race & race, llama_token_data * data, size_t n);
 
 } // namespace eagle3

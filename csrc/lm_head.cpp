@@ -16,7 +16,7 @@ const ggml_tensor * find_lm_head(const llama_model * model) {
             output = tensor;
         }
         if (name == "token_embd.weight") {
-            tied = tensor; // it can be there twice: the last one is where the output layer runs
+            tied = tensor; // there may be two copies: the last one is on the device of the output layer
         }
     }
     return output ? output : tied;

@@ -8,10 +8,10 @@ struct ggml_tensor;
 
 namespace eagle3 {
 
-// the matrix that makes a model's logits; the token embedding where the model ties them, null if it has neither
+// The matrix that makes a model's logits: the token embedding if the model ties them; null if it has neither.
 const ggml_tensor * find_lm_head(const llama_model * model);
 
-// what a model multiplies by: of tables rows are looked up
+// The matrices that a model multiplies by, without tables, whose rows are looked up.
 std::vector<const ggml_tensor *> model_matrices(const llama_model * model);
 
 } // namespace eagle3

@@ -7,8 +7,8 @@
 
 namespace eagle3 {
 
-// llama.cpp has one abort callback and one log for the whole process: ours are there while any thread has a guard, and
-// do what was done before them on the others
+// llama.cpp has one abort callback and one log for the whole process. Ours are set while any thread has a guard; on the
+// other threads they call those that were set before.
 struct guard_state {
     std::mutex            mutex;
     int                   n_guards      = 0;
@@ -17,7 +17,7 @@ struct guard_state {
     ggml_log_callback     log_before    = nullptr;
     void *                log_user_data = nullptr;
 
-    // the innermost ones of this thread
+    // The innermost guards of this thread.
     static thread_local const abort_guard * guard;
     static thread_local load_guard *        listener;
 
@@ -30,14 +30,14 @@ thread_local load_guard *        guard_state::listener = nullptr;
 
 static guard_state g_state;
 
-// "/build/src/llama-model.cpp:1362: GGML_ASSERT(a <= b) failed" without the folders
+// "/build/src/llama-model.cpp:1362: GGML_ASSERT(a <= b) failed" without the folders.
 static std::string without_folders(const std::string & message) {
     const size_t end   = message.find(": ");
     const size_t slash = message.find_last_of("/\\", end);
     return end == std::string::npos || slash == std::string::npos ? message : message.substr(slash + 1);
 }
 
-// whether an assertion is one of a backend: "/build/ggml/src/ggml-cpu/ops.cpp:4132: ..."
+// Is it an assertion of a backend? "/build/ggml/src/ggml-cpu/ops.cpp:4132: ..."
 static bool is_in_kernel(const std::string & message) {
     const std::string file = message.substr(0, message.find(": "));
     size_t            at   = file.rfind("ggml/src/");
@@ -52,7 +52,7 @@ void guard_state::on_abort(const char * message) {
         } else {
             fprintf(stderr, "%s\n", message);
         }
-        return; // and ggml ends the process
+        return; // then ggml ends the process
     }
     const std::string reason = without_folders(message);
     if (listener) {

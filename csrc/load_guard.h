@@ -6,15 +6,15 @@
 
 namespace eagle3 {
 
-// an assertion of llama.cpp or ggml that failed where a guard was
+// An assertion of llama.cpp or ggml failed while a guard lived.
 struct assertion_error : error {
     using error::error;
 };
 
-// While one lives, an assertion of llama.cpp that fails on this thread is an assertion_error instead of the end of the
-// process. Calls that load a model or make a context then fail as they do for other reasons, because llama.cpp catches
-// exceptions there. Calls that compute need `outside_kernels`: what ggml's kernels assert still ends the process then,
-// because other threads would wait for this one for ever.
+// While one lives, an assertion of llama.cpp that fails on this thread throws assertion_error instead of ending the
+// process. llama.cpp catches exceptions while it loads a model or makes a context, so these calls fail as for other
+// reasons. Calls that compute need `outside_kernels`, with which assertions in ggml's kernels still end the process,
+// since other threads would wait for this one for ever.
 class abort_guard {
   public:
     enum scope { everywhere, outside_kernels };
@@ -31,7 +31,7 @@ class abort_guard {
     friend struct guard_state;
 };
 
-// The same, and it collects what llama.cpp logs on this thread, so that an error can name its reason
+// An abort_guard that also collects what llama.cpp logs on this thread, so that an error can name its reason.
 class load_guard {
   public:
     load_guard();
@@ -39,10 +39,10 @@ class load_guard {
     load_guard(const load_guard &)             = delete;
     load_guard & operator=(const load_guard &) = delete;
 
-    // why something failed, as llama.cpp put it; empty if it gave no reason
+    // Why something failed, in llama.cpp's words; empty if it gave no reason.
     const std::string & reason() const { return reason_; }
 
-    // whether that was an assertion
+    // Was the reason an assertion?
     bool asserted() const { return asserted_; }
 
   private:
@@ -51,7 +51,7 @@ class load_guard {
     abort_guard  guard_;
     load_guard * outer_;
     std::string  reason_;
-    bool         is_cause_ = false; // the reason is what ended a load, and not just the first complaint
+    bool         is_cause_ = false; // the reason is what ended the load, not just the first warning
     bool         asserted_ = false;
 };
 

@@ -7,7 +7,7 @@
 
 namespace eagle3 {
 
-// Work that goes deep, on a thread with a stack of its own, of which only what is touched becomes memory
+// Runs work that recurses deeply on a thread with a large stack, of which only the touched part takes memory.
 template <typename F>
 void on_own_stack(size_t size, F && work) {
     struct job {

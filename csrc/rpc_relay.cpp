@@ -31,16 +31,16 @@ namespace {
 
 constexpr size_t n_chunk = 1 << 18;
 
-// what a server answers to a command
+// What a server answers to a command.
 struct answer {
     uint8_t  command;
     uint64_t size;
-    uint64_t value;      // of its first bytes, where the server is lost
+    uint64_t value;      // its first bytes if the server is lost
     uint64_t asked  = 0; // of a buffer, its size, or which one
     uint32_t device = 0;
 };
 
-// what ggml keeps of a device for good
+// What ggml remembers of a device as long as the process lives.
 struct limits {
     uint64_t alignment;
     uint64_t size_max; // of a buffer
@@ -58,8 +58,8 @@ T read_at(const std::vector<char> & message, size_t at) {
     return value;
 }
 
-// Requests are a command (1 byte), a size (8 bytes) and so many bytes; answers are a size and so many bytes (enum
-// rpc_cmd of ggml-rpc.cpp). Nothing where there is no answer.
+// The answer to a request; none if it has no answer. A request is a command (1 byte), a size (8 bytes) and so many
+// bytes; an answer is a size and so many bytes (enum rpc_cmd of ggml-rpc.cpp).
 std::optional<answer> answer_to(const std::vector<char> & request, const std::vector<limits> & devices) {
     const auto     command = static_cast<uint8_t>(request[0]);
     const uint64_t last    = read_at<uint64_t>(request, request.size() - sizeof(last)); // of a tensor, its size
@@ -91,7 +91,7 @@ std::optional<answer> answer_to(const std::vector<char> & request, const std::ve
     }
 }
 
-// All of n bytes by calls that move some of them: recv or send
+// Moves all of n bytes by calls of recv or send, each of which moves some.
 template <typename T, typename F>
 bool move_all(T * data, size_t n, F && move) {
     while (n > 0) {
@@ -143,8 +143,8 @@ uint64_t ask(int fd, uint8_t command, uint32_t device) {
     return found[1];
 }
 
-// ggml asks when it first needs a device, and keeps the answer as long as the process lives. A server may be lost then:
-// so it is asked before.
+// Asks the server before ggml does. ggml asks when it first needs a device, when the server may be lost already, and
+// remembers the answer as long as the process lives.
 std::vector<limits> ask_limits(int fd, size_t n_devices) {
     const auto wait = [fd](int seconds) {
         const timeval time{ seconds, 0 };
@@ -172,7 +172,7 @@ struct rpc_relay::connection {
     int server = -1;
 
     std::vector<limits>                    devices;
-    std::unordered_map<uint64_t, uint64_t> alignments; // of buffers that ggml has not asked yet where they begin
+    std::unordered_map<uint64_t, uint64_t> alignments; // of buffers whose beginning ggml has not asked for yet
 
     std::atomic<bool> is_lost{ false };
 
@@ -182,13 +182,13 @@ struct rpc_relay::connection {
     bool                    is_closed = false; // by ggml-rpc
     int                     n_threads = 0;
 
-    // whether ggml-rpc has its end open; with the lock
+    // Does ggml-rpc have its end open? Needs the lock.
     bool is_held() const {
         pollfd p{ client, 0, 0 };
         return !is_closed && poll(&p, 1, 0) == 0;
     }
 
-    // what the two threads do at their ends
+    // Must be called by both threads when they end.
     void end_thread() {
         const std::lock_guard<std::mutex> lock(mutex);
         if (--n_threads == 0) {
@@ -203,7 +203,7 @@ struct rpc_relay::connection {
         shutdown(server, SHUT_RDWR); // both threads notice
     }
 
-    // ggml-rpc's requests to the server, until ggml-rpc closes its socket
+    // Passes ggml-rpc's requests to the server until ggml-rpc closes its socket.
     void pass_requests() {
         std::vector<char> buffer(n_chunk);
         std::vector<char> message;
@@ -212,7 +212,7 @@ struct rpc_relay::connection {
             uint64_t size;
             memcpy(&size, head + 1, sizeof(size));
             message.assign(head, head + sizeof(head));
-            if (size <= n_chunk) { // all that are answered are short
+            if (size <= n_chunk) { // requests that have answers are short
                 message.resize(sizeof(head) + size);
                 if (!receive(client, message.data() + sizeof(head), size)) {
                     break;
@@ -247,18 +247,18 @@ struct rpc_relay::connection {
         }
     }
 
-    // the next answer that ggml-rpc waits for; nothing when it has closed its socket
+    // The next answer that ggml-rpc waits for; none when it has closed its socket.
     std::optional<answer> next_expected() {
         std::unique_lock<std::mutex> lock(mutex);
         changed.wait(lock, [&] { return expected || is_closed; });
         return std::exchange(expected, std::nullopt);
     }
 
-    // the server's answers to ggml-rpc, or those in its place
+    // Passes the server's answers to ggml-rpc, or answers in the server's place.
     void pass_answers() {
         std::vector<char> buffer(n_chunk);
         while (true) {
-            // read before there is a question: this is how the end of the server is noticed
+            // reads before there is a request, to notice when the server is lost
             uint64_t   size     = 0;
             const bool has_head = !is_lost && receive(server, reinterpret_cast<char *>(&size), sizeof(size));
             if (!has_head) {
@@ -277,8 +277,8 @@ struct rpc_relay::connection {
         }
     }
 
-    // Whether ggml can go on with the first numbers of an answer: it rounds addresses up to the alignment that it
-    // keeps, and asserts that a buffer is somewhere, and as large as was asked for
+    // Can ggml go on with the first numbers of an answer? It rounds addresses up to the alignment that it remembers,
+    // and asserts that a buffer has an address and is as large as requested.
     bool is_possible(const answer & a, const uint64_t (&values)[2]) {
         switch (a.command) {
             case 0: return values[0] == 0 || values[1] >= a.asked;
@@ -292,12 +292,12 @@ struct rpc_relay::connection {
         }
     }
 
-    // what later answers are compared with
+    // Keeps what later answers are compared with.
     void keep(const answer & a, const uint64_t (&values)[2]) {
         if (a.command == 0 && a.device < devices.size()) {
             alignments[values[0]] = devices[a.device].alignment;
         } else if (a.command == 3) {
-            alignments.erase(a.asked); // ggml asks once
+            alignments.erase(a.asked); // ggml asks only once
         }
     }
 
@@ -334,7 +334,7 @@ struct rpc_relay::connection {
         return true;
     }
 
-    // the server's end cannot be read any more: it is lost, unless ggml-rpc has closed the connection
+    // The server's end cannot be read any more: the server is lost, unless ggml-rpc has closed the connection.
     void note_end() {
         const std::lock_guard<std::mutex> lock(mutex);
         is_lost = is_lost || !is_closed;

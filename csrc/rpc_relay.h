@@ -5,15 +5,16 @@
 
 namespace eagle3 {
 
-// Stands between ggml-rpc and its server. ggml-rpc ends the process, from a thread of its own, when a server is lost or
-// answers with what it did not expect. From then on this answers in the server's place: memory cannot be had, and what
-// is read is zeros. Who computed on the server asks is_lost() before it uses what came.
+// A relay between ggml-rpc and its server. ggml-rpc ends the process, from a thread of its own, when a server is lost
+// or answers unexpectedly. The relay then answers in the server's place: there is no memory, and everything that is
+// read is zeros. Code that computed on the server must call is_lost() before it uses results.
 class rpc_relay {
   public:
-    // fd: ggml-rpc's connected socket, on which nothing is being said. The server is asked for the limits of its
-    // devices, and the socket becomes one end of a pair, whose other end is read here. Throws if answers cannot be.
+    // fd: ggml-rpc's connected socket, which must be idle. Asks the server for the limits of its devices, and makes the
+    // socket one end of a pair, whose other end is read here. Throws if the answers are impossible.
     rpc_relay(int fd, size_t n_devices);
-    // It goes on as long as ggml-rpc has its socket open; if that is closed, this waits until the server's is too.
+    // The relay goes on as long as ggml-rpc has its socket open; if that is closed, this waits until the server's is
+    // too.
     ~rpc_relay();
 
     rpc_relay(const rpc_relay &)             = delete;
@@ -21,7 +22,7 @@ class rpc_relay {
 
     bool is_lost() const;
 
-    // whether ggml-rpc has its socket open
+    // Does ggml-rpc have its socket open?
     bool is_held() const;
 
   private:

@@ -3,7 +3,7 @@
 #include "error.h"
 
 #define MINIAUDIO_IMPLEMENTATION
-#define MA_API static // libmtmd has it, too
+#define MA_API static // libmtmd has these symbols too
 #define MA_NO_DEVICE_IO
 #define MA_NO_THREADING
 #define MA_NO_RESOURCE_MANAGER

@@ -42,7 +42,7 @@ void * run_job(void * arg) {
 bool run_on_stack(size_t n_bytes, void (*run)(void *), void * arg) {
     job j{ run, arg };
 #ifdef _WIN32
-    // without the flag the size is what becomes memory at once
+    // without the flag the whole size would be committed at once
     const HANDLE thread = CreateThread(nullptr, n_bytes, run_job, &j, STACK_SIZE_PARAM_IS_A_RESERVATION, nullptr);
     if (!thread) {
         return false;

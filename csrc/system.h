@@ -1,4 +1,4 @@
-// What every operating system has functions of its own for. mapped_file has its maps.
+// Functions that differ between operating systems. Memory maps are in mapped_file.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,14 @@
 
 namespace eagle3 {
 
-// A path as Python gives it, in UTF-8: Windows would take a plain string for one in its code page.
+// A path that Python passes as UTF-8: Windows would read a plain string in its code page.
 std::filesystem::path path_of(const std::string & utf8);
 
-// Runs run(arg) on a thread with a stack of that size, of which only what is touched becomes memory, and waits for its
+// Runs run(arg) on a thread with a stack of this size, of which only the touched part takes memory, and waits for its
 // end. False if no thread can be started.
 bool run_on_stack(size_t n_bytes, void (*run)(void * arg), void * arg);
 
-// CPU time of the calling thread.
+// The CPU time of the calling thread.
 double thread_cpu_seconds();
 
 // A function of a library of ggml's that this process has loaded, by the library's name without prefix and suffix;

@@ -13,7 +13,7 @@ bool has_nearly(int64_t n_dft, int64_t n_tgt) {
     return std::abs(n_dft - n_tgt) <= std::max(n_tgt / 100, std::min(n_more, n_tgt / 20));
 }
 
-// converters call them so where a matrix has more rows than there are tokens
+// Converters give such names to the rows of a matrix for which there are no tokens.
 static bool is_padding(std::string_view text) {
     return text.substr(0, 4) == "[PAD" || text.substr(0, 5) == "<pad_";
 }

@@ -8,7 +8,7 @@ inline bool is_float_type(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
 
-// types of which ggml can multiply a matrix, or read a row; Q8_1 and Q8_K are for what is on the other side
+// Can ggml multiply a matrix of this type, or read its rows? Q8_1 and Q8_K are for activations only.
 inline bool is_matrix_type(ggml_type type) {
     return is_float_type(type) || (ggml_is_quantized(type) && type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K);
 }

@@ -15,8 +15,8 @@ static std::vector<py_device> wrap(const std::vector<ggml_backend_dev_t> & devs)
     return { devs.begin(), devs.end() };
 }
 
-// llama.cpp connects when something first needs a server and disconnects when nothing does. It makes one connection for
-// all users of an endpoint
+// llama.cpp makes one connection to an endpoint when something first needs it, and closes it when nothing does. This
+// holds it.
 struct rpc_connection {
     explicit rpc_connection(std::string endpoint_) : endpoint(std::move(endpoint_)), devs(rpc_devices(endpoint)) {
         if (devs.empty()) {
@@ -38,7 +38,7 @@ struct rpc_connection {
 
     std::string                     endpoint;
     std::vector<ggml_backend_dev_t> devs;
-    backend_ptr                     backend; // any one holds the connection
+    backend_ptr                     backend; // one backend is enough to hold the connection
     std::unique_ptr<rpc_relay>      relay;
 };
 

@@ -20,7 +20,7 @@ using tokens_t  = std::vector<llama_token>;
 using seq_ids_t = std::vector<llama_seq_id>;
 using rows_t    = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-// The rows of a tap's last decode as a drafter reads them: its own boundaries, if others' are there too.
+// The rows of a tap's last decode with only the boundaries that a drafter reads.
 class tap_rows {
   public:
     tap_rows(const drafter & drafter, const feature_tap * tap) {
@@ -52,7 +52,7 @@ class tap_rows {
         }
     }
 
-    // have it append the rows of these tokens; row_ids: where they are in the decode, null: at its beginning
+    // Lets the drafter append the rows of these tokens. row_ids: their rows in the decode; null: the first ones.
     void process(drafter & drafter, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool can_defer) {
         const float * rows = rows_;
@@ -71,14 +71,14 @@ class tap_rows {
     }
 
   private:
-    const float *       rows_   = nullptr; // null: it reads none
+    const float *       rows_   = nullptr; // null: the drafter reads none
     size_t              n_row_  = 0;       // floats
     size_t              n_embd_ = 0;
-    std::vector<size_t> offsets_; // of the boundaries that it reads; empty: all as they are
+    std::vector<size_t> offsets_; // of the boundaries that the drafter reads; empty: it reads all, in this order
     std::vector<float>  gathered_;
 };
 
-// rows: where they stand in the tap's last decode; they are not copied
+// rows: their indices in the tap's last decode.
 void check_rows(const feature_tap * tap, const tokens_t & tokens, const std::vector<int32_t> & rows) {
     if (rows.size() != tokens.size()) {
         throw std::invalid_argument(
@@ -107,7 +107,7 @@ void process_tap(py_drafter & self, std::optional<const feature_tap *> tap_or_no
         .process(self.impl(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, can_defer);
 }
 
-// of one sequence: its id, n_past, tokens, rows, can_defer
+// A sequence's id, n_past, tokens, rows and can_defer.
 using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, bool>;
 
 void process_batch(py_drafter & self, std::optional<const feature_tap *> tap_or_none,

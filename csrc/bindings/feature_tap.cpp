@@ -9,7 +9,7 @@ namespace eagle3::python {
 
 namespace {
 
-// a read-only view that keeps the rows alive: a later decode writes to other memory while it exists
+// A read-only view that keeps the rows alive: while it exists, later decodes write to other memory.
 py::array_t<float> view_rows(const feature_tap & tap) {
     using shared_t = std::shared_ptr<const float[]>;
 

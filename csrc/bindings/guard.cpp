@@ -10,8 +10,8 @@ namespace eagle3::python {
 
 namespace {
 
-// Compiled, since Python runs signal handlers between the instructions of Python's own functions: a Ctrl-C there would
-// leave a lock taken for ever.
+// In C++, since Python runs signal handlers between the instructions of Python functions: a Ctrl-C there would leave
+// the lock taken for ever.
 class guard {
   public:
     explicit guard(std::string name) : name_(std::move(name)) {}
@@ -41,7 +41,7 @@ class guard {
     busy_flag   busy_;
 };
 
-// a block that runs whether or not it got in
+// A `with` block that runs whether or not the lock was free.
 struct turn {
     guard & of;
     bool    is_in = false;

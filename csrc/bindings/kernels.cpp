@@ -65,7 +65,7 @@ static std::vector<uintptr_t> matrices_of(uintptr_t address) {
     return addresses;
 }
 
-// [name of a kernel]: (k, n, experts) of each of the weights that it would compute
+// [name of a kernel]: (k, n, experts) of each weight that it would compute.
 static std::map<std::string, std::vector<std::array<int64_t, 3>>> shapes_of(const std::vector<uintptr_t> & addresses,
                                                                             const kernels::row_limits &    limits) {
     std::map<std::string, std::vector<std::array<int64_t, 3>>> shapes;
@@ -77,7 +77,7 @@ static std::map<std::string, std::vector<std::array<int64_t, 3>>> shapes_of(cons
     return shapes;
 }
 
-// for tests
+// A limited_product as a `with` block, for tests.
 struct limited_scope {
     limited_scope(uintptr_t matrix, kernels::channel_ranges all) :
         ranges(std::move(all)),

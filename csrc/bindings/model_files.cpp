@@ -17,7 +17,7 @@ namespace eagle3::python {
 
 namespace {
 
-// a guard that begins and ends with a `with` block
+// A guard as a `with` block.
 struct py_load_guard {
     std::unique_ptr<load_guard> guard;
     std::string                 reason;
@@ -45,7 +45,7 @@ const llama_vocab * vocab_at(uintptr_t vocab) {
     return reinterpret_cast<const llama_vocab *>(vocab);
 }
 
-// llama.cpp's message may quote bytes of the file
+// Bytes that are no UTF-8 are replaced: llama.cpp's message may quote bytes of the file.
 py::str text_of(const std::string & s) {
     return py::reinterpret_steal<py::str>(
         PyUnicode_DecodeUTF8(s.data(), static_cast<py::ssize_t>(s.size()), "replace"));
@@ -112,7 +112,7 @@ void register_model_files(py::module_ & m) {
         "Raises "
         "ModelFileError.");
 
-    // an address, because it goes into a struct of llama_cpp's
+    // an address, since it is written to a ctypes struct of llama_cpp
     m.attr("BLANK_LEAVES") = reinterpret_cast<uintptr_t>(&blank_leaves);
 
     m.def(

@@ -7,12 +7,12 @@
 
 namespace eagle3::python {
 
-// the exception classes of llama_cpp_eagle3.errors. They live as long as the interpreter
+// An exception class of llama_cpp_eagle3.errors, which lives as long as the interpreter.
 static py::handle error_class(const char * name) {
     return py::object(py::module_::import("llama_cpp_eagle3.errors").attr(name)).release();
 }
 
-// a message may quote bytes of a damaged file
+// Bytes that are no UTF-8 are replaced: a message may quote bytes of a damaged file.
 static void set_error(py::handle cls, const std::exception & e) {
     const auto message = py::reinterpret_steal<py::object>(
         PyUnicode_DecodeUTF8(e.what(), static_cast<Py_ssize_t>(strlen(e.what())), "replace"));
@@ -60,7 +60,7 @@ PYBIND11_MODULE(_core, m) {
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
     m.attr("SOURCES_DIGEST")           = EAGLE3_SOURCES_DIGEST;
 
-    // what is registered later is called earlier, and may still compute
+    // atexit calls functions that are registered later first, and these may still compute
     py::module_::import("atexit").attr("register")(py::cpp_function(&end_threads));
 
     register_errors();

@@ -6,7 +6,7 @@ namespace eagle3::python {
 
 namespace py = pybind11;
 
-// one function per class (or small group) that Python sees, each in the file of the same name
+// Each registers a class, or a small group, that Python sees, and is in the file of the same name.
 void register_assistant(py::module_ & m);
 void register_devices(py::module_ & m);
 void register_feature_tap(py::module_ & m);

@@ -17,11 +17,11 @@ std::atomic<bool>            is_ending = false;
 std::atomic<std::thread::id> ending_thread;
 
 #ifndef _WIN32
-// the other threads are not in a forked process
+// A forked process does not have the other threads.
 [[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { n_inside = 0; });
 #endif
 
-// after end_threads() only the thread that called it goes on
+// After end_threads() only the thread that called it goes on.
 void stop_if_ending() {
     if (is_ending && std::this_thread::get_id() != ending_thread.load()) {
         --n_inside;

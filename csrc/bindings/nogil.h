@@ -4,9 +4,9 @@
 
 namespace eagle3::python {
 
-// py::gil_scoped_release for a process that may end meanwhile. Python ends a thread that asks for the GIL while the
-// interpreter finalizes by unwinding its stack, which aborts the process in the destructors of C++. From end_threads()
-// on threads sleep here instead.
+// py::gil_scoped_release for a process that may end meanwhile. If a thread asks for the GIL while the interpreter
+// finalizes, Python unwinds its stack, which aborts the process in C++ destructors. After end_threads() threads sleep
+// here instead.
 class nogil {
   public:
     nogil();
@@ -19,7 +19,8 @@ class nogil {
     PyThreadState * state;
 };
 
-// The interpreter is about to finalize: wait until no other thread computes, and let none begin. Called with the GIL.
+// Waits until no other thread computes, and lets none begin. Must be called with the GIL, before the interpreter
+// finalizes.
 void end_threads();
 
 } // namespace eagle3::python

@@ -17,7 +17,7 @@ namespace {
 
 using tokens_t = std::vector<llama_token>;
 
-// A session in Python: a simulated drafter.
+// A draft_session that is written in Python, to simulate a drafter.
 class py_session : public draft_session {
   public:
     explicit py_session(py::object session) : session_(std::move(session)) {}
@@ -52,7 +52,7 @@ class py_session : public draft_session {
     std::vector<draft_node> nodes_;
 };
 
-// The drafters of a policy: as Python has them, and as C++ asks them.
+// A policy's drafters, as Python objects and as C++ interfaces.
 struct py_drafters {
     explicit py_drafters(const std::vector<py::object> & objects) : objects(objects) {
         for (const py::object & object : objects) {
@@ -87,7 +87,7 @@ struct py_drafters {
     std::vector<draft_session *> sessions; // until the drafters are closed
 };
 
-// a policy, and the flag that keeps a second thread out
+// A policy, and the flag that keeps a second thread out.
 class py_policy {
   public:
     py_policy(const std::vector<py::object> & drafters, const std::vector<std::shared_ptr<cost_curve>> & costs,
@@ -161,7 +161,7 @@ void observe(py_policy & self, const std::vector<llama_seq_id> & seq_ids, const 
     self.impl.plan().finish(n_rows, t_verify_us, t_other_us);
 }
 
-// a method of the planner, for one thread at a time
+// A method of the planner, for one thread at a time.
 template <typename R, typename... Args>
 auto of_plan(R (planner::*method)(Args...) const) {
     return [method](py_policy & self, Args... args) {

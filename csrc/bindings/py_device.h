@@ -4,7 +4,7 @@
 
 namespace eagle3::python {
 
-// a ggml device, which lives as long as the process
+// A ggml device, which lives as long as the process.
 struct py_device {
     py_device(ggml_backend_dev_t dev) : dev(dev) {}
 

@@ -8,13 +8,13 @@
 
 namespace eagle3::python {
 
-// a llama_cpp_eagle3.engine.draft.Draft
+// A llama_cpp_eagle3.engine.draft.Draft.
 class py_draft : public pybind11::object {
   public:
     explicit py_draft(pybind11::object draft) : object(std::move(draft)) {}
 };
 
-// the GIL must be held
+// The GIL must be held.
 inline py_draft to_draft(const draft_tree & draft) {
     PYBIND11_CONSTINIT static pybind11::gil_safe_call_once_and_store<pybind11::object> type;
     type.call_once_and_store_result(

@@ -9,7 +9,7 @@
 
 namespace eagle3::python {
 
-// a drafter of any kind, and the flag that keeps a second thread out
+// A drafter of any kind, and the flag that keeps a second thread out.
 struct py_drafter {
     explicit py_drafter(std::unique_ptr<drafter> impl) : impl_(std::move(impl)) {}
 
@@ -20,7 +20,7 @@ struct py_drafter {
         return *impl_;
     }
 
-    // before the model goes whose tables it uses
+    // Must be called before the model is freed whose tables it uses.
     void close() {
         const busy_flag::scope scope(busy);
         impl_.reset();

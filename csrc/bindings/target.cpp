@@ -28,7 +28,7 @@ using pos_t     = std::vector<llama_pos>;
 using seq_ids_t = std::vector<llama_seq_id>;
 using seqs_t    = std::vector<seq_ids_t>;
 
-// [what, why ggml computes it (empty: our kernels do), type]: how many operations of a graph
+// [kind, why ggml computes it (empty: our kernels do), type]: the number of operations of a graph.
 using sides_t = std::map<std::tuple<std::string, std::string, std::string>, int32_t>;
 
 std::tuple<std::string, std::string, std::string> names_of(const kernels::side_of_op & side) {
@@ -37,12 +37,13 @@ std::tuple<std::string, std::string, std::string> names_of(const kernels::side_o
     return { kinds[static_cast<int>(side.of)], reasons[static_cast<int>(side.why)], ggml_type_name(side.type) };
 }
 
-// a target and the flag that keeps a second thread out
+// A target, and the flag that keeps a second thread out.
 struct py_target {
     py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap, int32_t n_seq, int32_t n_guards) :
         impl(checked(ctx, sides), reinterpret_cast<const llama_model *>(model), tap, n_seq, n_guards) {}
 
-    // before the tap changes the graphs: the buffers that llama.cpp has made for them stay as they are
+    // Checks the graphs before the tap changes them, so that the buffers that llama.cpp has made for them do not
+    // change.
     static llama_context * checked(uintptr_t address, sides_t & sides) {
         auto *                 ctx = reinterpret_cast<llama_context *>(address);
         std::array<sides_t, 2> found;

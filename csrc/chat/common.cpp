@@ -1,5 +1,4 @@
-// The few functions of llama.cpp's common.cpp and log.cpp that its chat code calls. To compile those two files would
-// bring in all that they need.
+// The few functions of llama.cpp's common.cpp and log.cpp that its chat code calls: those two files need much more.
 
 #include "common.h"
 
@@ -74,7 +73,7 @@ std::string common_token_to_piece(const llama_vocab * vocab, llama_token token, 
     return piece;
 }
 
-// warnings and errors go where those of libllama go
+// Sends warnings and errors where those of libllama go.
 
 int common_log_get_verbosity_thold() {
     return LOG_LEVEL_WARN;
@@ -85,7 +84,7 @@ common_log * common_log_main() {
 }
 
 void common_log_add(common_log *, ggml_log_level level, const char * fmt, ...) {
-    std::string text(1024, '\0'); // some quote a whole template
+    std::string text(1024, '\0'); // some messages quote a whole template
     va_list     args;
     va_start(args, fmt);
     const int n = vsnprintf(text.data(), text.size(), fmt, args);
@@ -93,7 +92,7 @@ void common_log_add(common_log *, ggml_log_level level, const char * fmt, ...) {
     text.resize(std::min(static_cast<size_t>(std::max(n, 0)), text.size() - 1));
     if (n > static_cast<int>(text.size())) {
         while ((static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) {
-            text.pop_back(); // cut off between two characters
+            text.pop_back(); // cuts between two characters
         }
         text.back() = '\n';
     }

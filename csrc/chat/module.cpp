@@ -15,7 +15,7 @@ py::str to_str(const std::string & text) {
     return py::reinterpret_steal<py::str>(str);
 }
 
-// whatever llama.cpp's chat code refuses is a ValueError
+// Makes a ValueError of everything that llama.cpp's chat code refuses.
 static void register_errors() {
     py::register_local_exception_translator([](std::exception_ptr p) {
         try {

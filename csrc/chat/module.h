@@ -10,7 +10,7 @@ void register_templates(py::module_ & m);
 void register_parser(py::module_ & m);
 void register_sampler(py::module_ & m);
 
-// text that a model wrote may end in the middle of a character
+// Replaces bytes that are no UTF-8: a model's text may end in the middle of a character.
 py::str to_str(const std::string & text);
 
 } // namespace eagle3::chat

@@ -5,7 +5,7 @@
 
 namespace eagle3::chat {
 
-// how deep the brackets and tags of a text may be nested, whatever language it is in: no less than what a parser finds
+// How deep the brackets and tags of a text are nested at most, whatever language it is in: no parser recurses deeper.
 inline size_t text_nesting(const std::string & text) {
     size_t depth = 0;
     size_t max   = 0;
@@ -22,7 +22,7 @@ inline size_t text_nesting(const std::string & text) {
     return max;
 }
 
-// the same of JSON, without what stands in its strings
+// The same for JSON, without its strings.
 inline size_t json_nesting(const std::string & json) {
     size_t depth     = 0;
     size_t max       = 0;
@@ -30,7 +30,7 @@ inline size_t json_nesting(const std::string & json) {
     for (size_t i = 0; i < json.size(); ++i) {
         const char c = json[i];
         if (in_string) {
-            i += c == '\\'; // and what it escapes
+            i += c == '\\'; // skips the escaped character
             in_string = c != '"';
         } else if (c == '"') {
             in_string = true;

@@ -6,7 +6,7 @@
 
 namespace eagle3::chat {
 
-// A schema that a grammar refers to by a rule which it does not have: chat/schema/converter.py writes those rules.
+// A schema that a grammar refers to by a rule that is still missing: chat/schema/converter.py writes these rules.
 struct open_schema {
     std::string                        rule;
     std::string                        name;     // that llama.cpp's parser gave it: of a tool, or of a tool's parameter
@@ -14,7 +14,7 @@ struct open_schema {
     std::string                        pointer;  // to the schema in it, a JSON pointer
 };
 
-// Collects the open schemas of the grammars that this thread builds as long as it lives.
+// While it lives, collects the open schemas of the grammars that this thread builds.
 class open_schemas {
   public:
     open_schemas();
@@ -23,7 +23,7 @@ class open_schemas {
     open_schemas(const open_schemas &)             = delete;
     open_schemas & operator=(const open_schemas &) = delete;
 
-    // the rule that stands for a schema, the same one for the same schema
+    // The name of the rule for a schema, the same one for the same schema.
     static std::string rule_of(const std::string & name, const std::shared_ptr<const std::string> & document,
                                const std::string & pointer);
 

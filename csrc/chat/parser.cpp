@@ -20,7 +20,7 @@ std::string random_id() {
     return id;
 }
 
-// what llama-server keeps for each answer (its task_result_state)
+// Parses an answer as it comes: what llama-server's task_result_state does.
 class parser {
   public:
     parser(int format, const std::string & generation_prompt, const std::string & source, bool is_continuation) {
@@ -30,7 +30,7 @@ class parser {
             params.parser.load(source);
         }
         if (is_continuation) {
-            message = parse("", true); // what the prompt holds already is no news
+            message = parse("", true); // the part that the prompt has already is not reported
         }
     }
 
@@ -87,7 +87,7 @@ py::dict to_dict(const common_chat_tool_call & call) {
     return dict;
 }
 
-// as common_chat_msg::to_json_oaicompat
+// As common_chat_msg::to_json_oaicompat.
 py::dict to_dict(const common_chat_msg & msg) {
     py::dict dict;
     dict["role"]    = "assistant";
@@ -105,7 +105,7 @@ py::dict to_dict(const common_chat_msg & msg) {
     return dict;
 }
 
-// as server_chat_msg_diff_to_json_oaicompat
+// As server_chat_msg_diff_to_json_oaicompat.
 py::dict to_dict(const common_chat_msg_diff & diff) {
     py::dict dict;
     if (!diff.reasoning_content_delta.empty()) {

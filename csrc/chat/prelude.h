@@ -1,6 +1,7 @@
 #pragma once
 
-// Comes before every file of llama.cpp's that _chat is compiled from: what would end the process there throws here.
+// Included before each of llama.cpp's files that _chat is compiled from: assertions throw instead of ending the
+// process.
 
 #include "ggml.h"
 

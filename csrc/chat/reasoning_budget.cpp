@@ -8,8 +8,8 @@ namespace eagle3::chat {
 
 namespace {
 
-// the text of a tag, without the space that some tokenizers put before it and the lines that templates put around it,
-// unless it is nothing else
+// The text of a tag, without the space that some tokenizers put before it and the newlines that templates put around
+// it, unless it consists of these.
 std::string text_of(const llama_vocab * vocab, const llama_tokens & tag) {
     std::string text;
     for (const llama_token token : tag) {
@@ -34,7 +34,7 @@ reasoning_budget::reasoning_budget(const llama_vocab * vocab, const llama_tokens
     tags_ = std::make_shared<const tags>(std::move(made));
 }
 
-// reads a token: its tags, and what it costs
+// Reads a token: finds tags, and counts it.
 void reasoning_budget::read(llama_token token) {
     const bool        was_counting = phase_ == phase::counting;
     const std::string piece        = common_token_to_piece(tags_->vocab, token, true);
@@ -43,7 +43,7 @@ void reasoning_budget::read(llama_token token) {
     if (!is_forcing()) {
         end_.clear();
     } else if (!end_.empty()) {
-        end_.push_back(token); // what is forced after a tag is part of the end
+        end_.push_back(token); // forced tokens after a tag are part of the end
     }
     while (take_tag()) {
     }
@@ -51,12 +51,12 @@ void reasoning_budget::read(llama_token token) {
         --n_left_;
     }
     text_.erase(0, text_.size() - std::min(text_.size(), tags_->n_bytes_kept));
-    if (tokens_.size() > tags_->n_bytes_kept) { // all but a few have a byte
+    if (tokens_.size() > tags_->n_bytes_kept) { // nearly every token has at least one byte
         tokens_.erase(tokens_.begin());
     }
 }
 
-// takes the first tag that changes the phase, and what stands before it, from the text
+// Removes the first tag that changes the phase, and the text before it.
 bool reasoning_budget::take_tag() {
     size_t     begin = std::string::npos;
     size_t     end   = begin;
@@ -77,7 +77,7 @@ bool reasoning_budget::take_tag() {
     }
     if (is_open()) {
         keep_end_at(begin);
-        if (!is_forcing()) { // else the last forced token ends it
+        if (!is_forcing()) { // if tokens are forced, the last one ends the reasoning
             phase_ = phase::outside;
         }
     } else {

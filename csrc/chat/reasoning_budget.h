@@ -9,13 +9,14 @@
 
 namespace eagle3::chat {
 
-// Where a text reasons, and how long it may. Tags are found in the text, as the parser of the answer finds them, and
-// not as tokens: a tag of several tokens may be written with others, of which the first and last hold what stands
-// around it
+// Finds where a text reasons, and limits how long it may. Tags are searched for in the text, as the parser of the
+// answer does, and not as tokens: a model may write a tag with other tokens, the first and last of which may have more
+// text
 // ("<th", "ink", ">\n").
 class reasoning_budget {
   public:
-    // the tags and `forced` are tokens. n_max: tokens; what is forced when they are spent is not one of them
+    // start, ends: the tags, as tokens. n_max: tokens of reasoning, after which `forced` is forced, which does not
+    // count.
     reasoning_budget(const llama_vocab * vocab, const llama_tokens & start, const std::vector<llama_tokens> & ends,
                      llama_tokens forced, int32_t n_max);
 
@@ -23,13 +24,13 @@ class reasoning_budget {
 
     void accept(llama_token token);
 
-    // the end of a prompt, which no budget changes: what it has spent is taken from the budget
+    // Reads the end of a prompt, in which nothing is forced. Its reasoning counts.
     void accept_prompt(const llama_tokens & tokens);
 
-    // the tokens in which the end of the reasoning stands that the last one ended; empty if it ended none
+    // If the last token ended the reasoning, the tokens that have the end tag; else empty.
     const llama_tokens & end() const { return end_; }
 
-    // the only token that may come; LLAMA_TOKEN_NULL: any
+    // The only token that may come next; LLAMA_TOKEN_NULL: any.
     llama_token forced() const;
 
     void reset();

@@ -10,8 +10,8 @@ namespace eagle3::chat {
 
 namespace {
 
-// A lazy grammar does not look at what stands in the reasoning, and the reasoning may have a limit: what llama.cpp's
-// common_sampler does beside its chain, as one sampler of a chain.
+// Limits the reasoning, and hides it from a lazy grammar. llama.cpp's common_sampler does this outside of its chain;
+// this is a sampler of a chain.
 struct reasoning_context {
     reasoning_budget budget;
     llama_sampler *  grammar; // or null
@@ -33,7 +33,7 @@ void accept(llama_sampler * smpl, llama_token token) {
     if (applied) {
         llama_sampler_accept(ctx.grammar, token);
     } else if (ctx.grammar_applies()) {
-        // what ends the reasoning may begin what the grammar waits for
+        // the end of the reasoning may be the beginning of the grammar's trigger
         for (const llama_token end_token : ctx.budget.end()) {
             llama_sampler_accept(ctx.grammar, end_token);
         }
@@ -88,7 +88,8 @@ llama_sampler * make(const reasoning_budget & budget, llama_sampler * grammar, b
     return llama_sampler_init(&iface, new reasoning_context{ budget, grammar, lazy });
 }
 
-// the budget alone: what it forces is forced before anything is drawn. The reasoning sampler accepts and outlives it
+// A sampler of the budget alone, which forces tokens before anything is drawn. The reasoning sampler accepts tokens for
+// it, and must outlive it.
 llama_sampler * make_budget(llama_sampler * reasoning) {
     static llama_sampler_i iface = [] {
         llama_sampler_i i = {};

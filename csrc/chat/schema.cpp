@@ -1,6 +1,6 @@
-// llama.cpp's json-schema.h and json-schema-to-grammar.h: what its chat code asks of schemas. Its own files refuse a
-// request for one unusual schema, and write grammars that let through what is no JSON. These read any schema, and leave
-// the rules of schemas open: there is one converter, chat/schema/converter.py.
+// Implements llama.cpp's json-schema.h and json-schema-to-grammar.h for its chat code. llama.cpp's own files refuse a
+// request for one unusual schema, and write grammars that allow invalid JSON. This reads any schema, and leaves the
+// rules of schemas open for the one converter, chat/schema/converter.py.
 
 #include "json-schema.h"
 
@@ -22,7 +22,7 @@ using type_set = schema::type_set;
 
 thread_local open_schemas * collector = nullptr;
 
-// where a node comes from, and which values it may have
+// Where a node comes from, and which values it may have.
 struct origin {
     virtual ~origin() = default;
 
@@ -34,7 +34,7 @@ struct origin {
 template <typename T>
 struct node : T, origin {};
 
-// what is not asked more than its types: the parsers look into objects, arrays and alternatives only
+// A node of which parsers need only the types: they look into objects, arrays and alternatives only.
 using leaf = node<common_chat_schema_any>;
 
 const origin & origin_of(const schema & s) {
@@ -91,7 +91,7 @@ class reader {
                                                 : "object");
     }
 
-    // nullptr if it is nowhere in the document
+    // Null if it is not in the document.
     const common_json * resolve(const common_json & ref, std::string & pointer) const {
         const std::string text = ref.is_string() ? ref.get<std::string>() : "";
         if (text != "#" && text.compare(0, 2, "#/") != 0) {
@@ -119,7 +119,7 @@ class reader {
     }
 
     type_set types_of(const common_json & s) const {
-        const auto [it, is_new] = types_.emplace(&s, type_set::all()); // in a circle it may be anything
+        const auto [it, is_new] = types_.emplace(&s, type_set::all()); // a schema that refers to itself may be anything
         if (is_new && s.is_object()) {
             const type_set types = find_types(s);
             return types_.at(&s) = types;
@@ -197,7 +197,7 @@ class reader {
 
     common_chat_schema_ptr read(const common_json & s, const std::string & pointer, bool is_root = false) const {
         const type_set types = types_of(s);
-        const bool     inner = s.is_object() && (is_root || !s.contains("$ref")); // no circles
+        const bool     inner = s.is_object() && (is_root || !s.contains("$ref")); // follows no reference, nor a circle
         if (inner && types.is_only(schema::TYPE_OBJECT)) {
             auto                   res = std::make_unique<node<common_chat_schema_object>>();
             std::set<const void *> open;
@@ -231,7 +231,7 @@ class reader {
         return res;
     }
 
-    // of all parts of an object; those of alternatives are optional
+    // Adds the properties of all parts of an object; those of alternatives are optional.
     void add_properties(const common_json & s, const std::string & pointer, bool is_sure,
                         common_chat_schema_object & to, std::set<const void *> & open) const {
         if (!open.insert(&s).second) {
@@ -275,13 +275,13 @@ class reader {
     const common_json &                root_;
     std::shared_ptr<const std::string> document_;
 
-    mutable std::map<const void *, type_set> types_; // of what was looked at
+    mutable std::map<const void *, type_set> types_; // of schemas that were read
 };
 
-// the rules of a grammar
+// The rules of a grammar.
 class rules {
   public:
-    // its name, which is another one if a rule of that name says something else
+    // Adds a rule, and returns its name: another one if there is a different rule of this name.
     std::string add(const std::string & name, const std::string & rule) {
         std::string base;
         for (const char c : name) {
@@ -306,7 +306,7 @@ class rules {
     }
 
   private:
-    // as much white space as llama.cpp's grammars allow between the parts of JSON
+    // the white space that llama.cpp's grammars allow between the parts of JSON
     std::map<std::string, std::string> rules_ = { { "space", "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}" } };
 };
 
@@ -341,7 +341,7 @@ common_chat_schema::type_set common_chat_schema::value_types() const {
     return eagle3::chat::origin_of(*this).types;
 }
 
-// a value that may be anything is written as JSON
+// False for a value that may be anything, which is written as JSON.
 bool common_chat_schema::may_be_string() const {
     const type_set types = value_types();
     return types != type_set::all() && types.has(TYPE_STRING);

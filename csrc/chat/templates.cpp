@@ -25,7 +25,7 @@ class templates {
 
   private:
     void init(const llama_model * model, const std::string & source, const std::string & bos, const std::string & eos) {
-        // llama.cpp's own message is lost in common_chat_templates_init
+        // common_chat_templates_init would lose llama.cpp's message
         jinja::lexer lexer;
         jinja::parse_from_tokens(lexer.tokenize(source));
         tmpls = common_chat_templates_init(model, source, bos, eos);

@@ -7,17 +7,17 @@
 
 namespace eagle3 {
 
-// Some grammars are small and ambiguous, so that one token can take forever: work on one ends with an exception when it
-// has taken too long. In CPU time, so that a busy machine does not change what is refused.
+// Some grammars are small but so ambiguous that one token takes forever: work on a grammar ends with an exception when
+// it has taken too much CPU time. CPU time, so that a busy machine does not change what is refused.
 class grammar_budget {
   public:
     static constexpr double   MAX_SECONDS = 0.5;
     static constexpr uint64_t N_SKIPPED   = 64; // ticks between two looks at the clock
 
-    // around each call into llama.cpp's grammar code; the limits of one within another are the outer one's
+    // Must live around each call of llama.cpp's grammar code. In a nested scope the outer one's limits hold.
     class scope {
       public:
-        // max_ticks: a limit that is the same on every machine
+        // max_ticks: a limit of steps, which is the same on every machine.
         explicit scope(uint64_t max_ticks = UINT64_MAX) : is_outer_(!current().is_limited) {
             if (is_outer_) {
                 current() = { thread_cpu_seconds() + MAX_SECONDS, max_ticks, 0, true };

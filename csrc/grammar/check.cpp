@@ -13,7 +13,7 @@ namespace eagle3 {
 namespace {
 
 constexpr size_t MAX_TEXT        = 4 << 20;
-constexpr size_t MAX_TOKEN       = 1024; // becomes tokens, on a stack of the usual size
+constexpr size_t MAX_TOKEN       = 1024; // bytes of a token in <...>: llama.cpp tokenizes it on a stack of the usual size
 constexpr size_t MAX_NESTING     = 200;
 constexpr size_t MAX_REPETITIONS = 2000;        // llama.cpp takes more for any number, or refuses them
 constexpr size_t MAX_ELEMENTS    = 1000 * 1000; // of all rules, when repetitions are written out
@@ -26,7 +26,7 @@ constexpr size_t UNBOUNDED       = SIZE_MAX;
     throw std::invalid_argument("the grammar cannot be used: " + what);
 }
 
-// what stands in a sequence: a rule, or some characters, of which it only matters how many they are
+// An element of a sequence: a rule, or some characters, of which only the number matters.
 struct symbol {
     size_t rule   = SIZE_MAX; // or none
     size_t n_elem = 0;
@@ -39,12 +39,12 @@ using sequence = std::vector<symbol>;
 struct rule {
     std::string           name;
     std::vector<sequence> alternates;
-    size_t                n_copies = 1; // that many rules of this kind follow each other
+    size_t                n_copies = 1; // number of such rules, one after another
 
     bool may_be_empty = false;
 };
 
-// reads what llama_grammar_parser reads, as far as it must: the rest of a rule that it would refuse is skipped
+// Reads grammars as llama_grammar_parser does, but skips the rest of a rule that the parser would refuse.
 class reader {
   public:
     explicit reader(const std::string & text) : text(text) {}
@@ -71,7 +71,7 @@ class reader {
         sequence current;
     };
 
-    // false: something is wrong
+    // False if something is wrong.
     bool read_alternates(size_t first) {
         std::vector<group> open = { { first, {} } };
         while (true) {
@@ -168,7 +168,7 @@ class reader {
         return true;
     }
 
-    // a rule of its own for a sequence that stands there n times
+    // Adds a rule for n copies of a sequence.
     symbol copies(const group & g, sequence s, size_t n, bool may_be_missing) {
         const size_t id    = add_rule(rules[g.rule].name);
         rules[id].n_copies = n;
@@ -179,12 +179,12 @@ class reader {
         return { id, 1 };
     }
 
-    // a literal or a set of characters; the number of its elements
+    // Reads a literal or a set of characters, and returns the number of its elements.
     size_t read_characters(char end) {
         size_t n = 0;
         for (++pos; pos < text.size() && text[pos] != end; ++pos) {
             pos += text[pos] == '\\';
-            n += (text[std::min(pos, text.size() - 1)] & 0xc0) != 0x80; // not for each byte of a character
+            n += (text[std::min(pos, text.size() - 1)] & 0xc0) != 0x80; // counts characters, not bytes
         }
         pos = std::min(pos + 1, text.size());
         return n;
@@ -291,7 +291,7 @@ void find_empty_rules(std::vector<rule> & rules) {
     }
 }
 
-// the rules that a rule can begin with; is_tail: nothing stands after it, so that llama.cpp's stack does not grow
+// A rule that a rule can begin with. is_tail: nothing comes after it, so llama.cpp's stack does not grow.
 struct beginning {
     size_t rule;
     bool   is_tail;
@@ -316,8 +316,8 @@ beginnings find_beginnings(const std::vector<rule> & rules) {
     return res;
 }
 
-// rules from those that begin with nothing else to those that begin with them, and a number for each group of rules
-// that begin with each other (Tarjan)
+// Groups of rules that begin with each other (Tarjan), and an order of rules in which a rule comes after those that it
+// begins with.
 struct groups {
     std::vector<size_t> order;
     std::vector<size_t> group_of;
@@ -365,9 +365,8 @@ groups find_groups(const beginnings & begin) {
     return res;
 }
 
-// llama.cpp looks for left recursion depth first and comes to a rule again on each way to it; and as many ways to begin
-// as a rule has, so many stacks its grammar has there. Rules of a group are visited once: the same stack is not
-// expanded twice.
+// llama.cpp's search for left recursion visits a rule again on each way to it, and its grammar has a stack for each way
+// in which a rule can begin. It visits rules of a group once, as it does not expand the same stack twice.
 void check_beginnings(const std::vector<rule> & rules) {
     const beginnings    begin  = find_beginnings(rules);
     const groups        groups = find_groups(begin);

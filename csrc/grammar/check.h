@@ -4,9 +4,9 @@
 
 namespace eagle3 {
 
-// Throws std::invalid_argument for a grammar in GBNF with which llama.cpp's parser would not come to an end: more
-// repetitions from than to, more copies than memory, brackets deeper than the stack, rules that begin with themselves,
-// or that can begin in too many ways. Everything else that is wrong is for that parser to find.
+// Throws std::invalid_argument for a GBNF grammar with which llama.cpp's parser would not end or would end the process:
+// {m,n} with m > n, too many repetitions for the memory, brackets deeper than the stack, rules that begin with
+// themselves, or that can begin in too many ways. That parser finds everything else that is wrong.
 void check_grammar(const std::string & text);
 
 } // namespace eagle3

@@ -1,5 +1,5 @@
-// llama.cpp's own grammar code, from the sources of the dependency, compiled once more so that it ends when it should:
-// its assertions, which stand in its innermost loops, look at the budget, and throw where they would end the process.
+// llama.cpp's own grammar code, from the sources of the dependency, compiled again so that it always ends: its
+// assertions, which are in its innermost loops, check the budget, and throw instead of ending the process.
 
 #include "grammar/llama_grammar.h"
 #include "error.h"

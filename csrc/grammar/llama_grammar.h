@@ -9,7 +9,7 @@
 
 namespace eagle3 {
 
-// the characters of a token that follows a whole one, with a 0 at their end, and what is left of the last one
+// The characters of a token after a complete character, with a 0 at the end, and the rest of an incomplete last one.
 std::pair<std::vector<uint32_t>, llama_partial_utf8> decode_piece(const std::string & text);
 
 } // namespace eagle3

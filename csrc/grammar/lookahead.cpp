@@ -13,7 +13,7 @@ constexpr uint64_t max_ticks = 10000; // about 5 ms: slower grammars are not wor
 
 } // namespace
 
-// the sampler as it will be then
+// The sampler as it will be after the path.
 llama_sampler * grammar_lookahead::after(const std::vector<llama_token> & path) {
     if (path.empty()) {
         return sampler_;
@@ -40,7 +40,7 @@ std::vector<bool> grammar_lookahead::allowed(const std::vector<llama_token> & pa
     try {
         const grammar_budget::scope scope(max_ticks);
         llama_sampler_apply(after(path), &cur_p);
-    } catch (const std::exception &) { // if it matters, the text's own sampler will throw too
+    } catch (const std::exception &) { // if the text comes here, its own sampler will throw too
         has_failed_ = true;
         return result;
     }

@@ -4,7 +4,7 @@
 
 namespace eagle3 {
 
-// what llama.cpp's grammar parser would print to stderr, together with the whole grammar
+// Keeps the message that llama.cpp's grammar parser would print to stderr, together with the whole grammar.
 void        keep_parse_error(const char * fmt, ...);
 std::string take_parse_error();
 

@@ -16,7 +16,7 @@ bool wants_token(const llama_grammar_stack & stack) {
            (stack.back()->type == LLAMA_GRETYPE_TOKEN || stack.back()->type == LLAMA_GRETYPE_TOKEN_NOT);
 }
 
-// those that no stack takes
+// The candidates that no stack accepts.
 llama_grammar_candidates refused(const llama_grammar & grammar, llama_grammar_candidates candidates) {
     for (const llama_grammar_stack & stack : grammar.stacks) {
         candidates = llama_grammar_reject_candidates_for_stack(grammar.rules, stack, candidates);
@@ -57,7 +57,7 @@ void grammar_pieces::decode() {
 std::vector<bool> grammar_pieces::allowed_beginnings(const llama_grammar & grammar) const {
     std::vector<bool> result(beginnings_.size() / 2, true);
     if (std::any_of(grammar.stacks.begin(), grammar.stacks.end(), wants_token)) {
-        return result; // a rule that names tokens does not look at characters
+        return result; // a rule that names tokens does not depend on characters
     }
     llama_grammar_candidates candidates;
     candidates.reserve(result.size());

@@ -7,9 +7,9 @@
 
 namespace eagle3 {
 
-// What a grammar allows of all tokens of a vocabulary, as llama_grammar_apply_impl says it. That decodes each token
-// anew each time; here each is decoded once for a grammar, and those whose first character is refused are not looked
-// at one by one.
+// Applies a grammar to all tokens of a vocabulary, with the result of llama_grammar_apply_impl. That decodes each token
+// each time. Here each is decoded once for a grammar, and tokens that begin with a refused character are refused
+// together.
 class grammar_pieces {
   public:
     // vocab must live as long as this
@@ -23,9 +23,9 @@ class grammar_pieces {
   private:
     enum class kind : uint8_t {
         end_of_generation,
-        silent,    // it stands for no text
+        silent,    // it has no text
         character, // it begins with a character, which is beginnings_[first]
-        fragment,  // it is a part of one
+        fragment,  // it is a part of a character
     };
 
     struct piece {

@@ -27,7 +27,7 @@ void keep_parse_error(const char * fmt, ...) {
     parse_error = text;
 }
 
-// its form is "parse: error parsing grammar: %s\n\n%s\n"
+// The message without its frame: "parse: error parsing grammar: %s\n\n%s\n".
 std::string take_parse_error() {
     std::string  text  = std::move(parse_error);
     const size_t start = text.find("grammar: ");
@@ -43,7 +43,7 @@ struct free_grammar {
 
 using grammar_ptr = std::unique_ptr<llama_grammar, free_grammar>;
 
-// what a grammar remembers of a text
+// What a grammar remembers of a text.
 struct grammar_state {
     llama_grammar_stacks                  stacks;
     llama_partial_utf8                    partial_utf8     = {};
@@ -60,17 +60,17 @@ void swap(llama_grammar & grammar, grammar_state & state) {
     std::swap(grammar.trigger_buffer_positions, state.trigger_buffer_positions);
 }
 
-// Stacks point into the rules, which all clones share, as llama.cpp's own clone looks for every element of every stack
-// in all rules. So clones belong to one thread.
+// Stacks point into the rules. Clones share the rules, since llama.cpp's own clone searches all rules for every element
+// of every stack. So all clones belong to one thread.
 struct grammar_context {
-    std::shared_ptr<llama_grammar>       grammar; // its state is that of the beginning
-    std::shared_ptr<const grammar_state> start;   // to be reset to
+    std::shared_ptr<llama_grammar>       grammar; // in its initial state
+    std::shared_ptr<const grammar_state> start;   // the state to reset to
     std::shared_ptr<grammar_pieces>      pieces;
-    size_t                               n_best = 0; // what comes next looks at so many of the best alone; 0: at all
+    size_t                               n_best = 0; // the next sampler reads only so many of the best; 0: all
     grammar_state                        now;
 };
 
-// the grammar in a state, which it changes
+// The grammar in a state, which it changes.
 class grammar_in {
   public:
     explicit grammar_in(grammar_context & ctx) : ctx_(ctx) { swap(*ctx_.grammar, ctx_.now); }
@@ -101,9 +101,8 @@ bool has_candidates(const llama_token_data_array * cur_p) {
                        [](const llama_token_data & candidate) { return !is_refused(candidate); });
 }
 
-// Leaves n_best or more of the candidates that the grammar allows, the best, in order. Inside of a string nearly all
-// are allowed, and so it need not be asked about all. Returns false if there are fewer among those that it was asked
-// about.
+// Leaves at least n_best of the candidates that the grammar allows, the best ones, in order. It is asked about the best
+// ones first, since inside of a string nearly all are allowed. Returns false if fewer than n_best of these are.
 bool leave_best(const llama_grammar & grammar, llama_token_data_array * cur_p, size_t n_best) {
     const size_t n_asked = std::min(cur_p->size, 4 * n_best + 60);
     std::partial_sort(cur_p->data, cur_p->data + n_asked, cur_p->data + cur_p->size,
@@ -130,7 +129,7 @@ void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
         return;
     }
     const grammar_budget::scope scope;
-    // some of the tokens are a question, and not a choice
+    // a caller that passes only some of the tokens asks about these, and chooses none
     if (cur_p->size < static_cast<size_t>(llama_vocab_n_tokens(grammar.vocab))) {
         llama_grammar_apply_impl(grammar, cur_p);
         return;
@@ -201,7 +200,7 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
     } catch (const std::regex_error & e) {
         throw std::invalid_argument(std::string("a trigger of the grammar is no regular expression: ") + e.what());
     } catch (const std::bad_alloc &) {
-        throw; // it is not the grammar
+        throw; // the grammar is not the reason
     } catch (const std::exception & e) {
         throw std::invalid_argument(std::string("llama.cpp refuses the grammar: ") + e.what());
     }

@@ -1,4 +1,5 @@
-// What llama.cpp's grammar code calls of libllama beside what llama.h declares: llama.dll exports no more than that.
+// The functions of libllama that llama.cpp's grammar code calls and llama.h does not declare: llama.dll exports only
+// those of llama.h.
 
 #include "llama-impl.h"
 #include "llama-vocab.h"
@@ -20,7 +21,7 @@ int32_t llama_vocab::tokenize(const char * text, int32_t text_len, llama_token *
     return llama_tokenize(this, text, text_len, tokens, n_tokens_max, add_special, parse_special);
 }
 
-// good until the thread asks for another one
+// Valid until the thread's next call.
 const std::string & llama_vocab::token_to_piece(llama_token token) const {
     static thread_local std::string piece;
     piece = eagle3::token_to_piece(this, token, true);

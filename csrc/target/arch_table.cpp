@@ -7,7 +7,7 @@ namespace eagle3 {
 
 namespace {
 
-// an entry of the table, built up by what is special
+// An entry of the table: its methods say what is special.
 struct entry : arch_graph {
     entry & publishes_inputs(bool last = false) {
         layer_inp      = true;
@@ -20,7 +20,7 @@ struct entry : arch_graph {
         return *this;
     }
 
-    // its block for multi-token prediction reads what is published there
+    // Its block for multi-token prediction reads this boundary, relative to n_layer.
     entry & has_block(int32_t boundary) {
         block = true;
         return publishes_nextn(boundary);
@@ -77,7 +77,7 @@ arch_graph find_arch_graph(const std::string & arch) {
         { "cohere2moe", entry().has_block(1) },
         { "deepseek2", entry().has_block(1) },
         { "deepseek32", entry().has_block(1) },
-        // published are the mean of its streams, and all of them for the block
+        // publishes the mean of its streams, and all of them for the block
         { "deepseek4", entry().publishes_inputs(true).has_block(2).several_streams() },
         { "gemma3n", entry().several_streams() },
         { "gemma4", entry().publishes_inputs().publishes_nextn(1) },

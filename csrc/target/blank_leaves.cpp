@@ -8,7 +8,7 @@
 
 namespace eagle3 {
 
-// the name is the one that ggml gives to what has none: copies between devices are leaves without the flag, too
+// Looks at the name that ggml gives to leaves without one: copies between devices are leaves without the flag too.
 static bool is_blank(const ggml_tensor * t) {
     return t->op == GGML_OP_NONE && t->view_src == nullptr && t->buffer != nullptr &&
            (t->flags & GGML_TENSOR_FLAG_INPUT) == 0 && std::strncmp(t->name, "leaf_", 5) == 0 &&

@@ -22,7 +22,7 @@ void apply_on_host(llama_sampler *, llama_token_data_array * cur_p) {
     }
 }
 
-// index in the row + 1, or 0 (or less) for a row of NaN, which is less than nothing and greater than nothing
+// Makes the index in the row + 1. For a row of NaN it is 0 or less, since no comparison with NaN is true.
 ggml_tensor * add_argmax(ggml_context * ctx, ggml_tensor * logits) {
     constexpr float low   = -1e30f;
     ggml_tensor *   first = ggml_arange(ctx, low, 0.0f, -low); // one number
@@ -45,7 +45,7 @@ bool backend_init(llama_sampler *, ggml_backend_buffer_type_t buft, uint32_t) {
 
 void backend_apply(llama_sampler *, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
     data->sampled = add_argmax(ctx, data->logits);
-    data->logits  = nullptr; // what stays here is copied to the host
+    data->logits  = nullptr; // llama.cpp would copy these to the host
 }
 
 llama_sampler_i make_interface() {
@@ -67,7 +67,7 @@ void device_argmax::attach(llama_context * ctx, int32_t n_outputs_) {
     detach(ctx);
     const auto n_seq = static_cast<llama_seq_id>(llama_n_seq_max(ctx));
     for (llama_seq_id s = 0; s < n_seq; ++s) {
-        // a chain is initialized once for all, so each attachment needs new ones
+        // llama.cpp initializes a chain only once, so each attachment needs new ones
         chains.push_back(llama_sampler_chain_init(llama_sampler_chain_default_params()));
         llama_sampler_chain_add(chains.back(), llama_sampler_init(&iface, nullptr));
         if (!llama_set_sampler(ctx, s, chains.back())) {

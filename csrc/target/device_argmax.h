@@ -11,13 +11,13 @@ namespace eagle3 {
 bool logits_are_remote(const llama_model * model);
 
 // Lets the device that computes the logits take their argmax, by llama.cpp's backend sampling: one token id per row
-// comes back instead of n_vocab floats. Built on a sampler of our own, since llama.cpp's greedy one has the rows
-// fetched all the same.
+// comes back instead of n_vocab floats. It uses a sampler of our own, since llama.cpp's greedy one fetches the rows
+// too.
 //
-// Of several greatest logits a device takes any. Which index a device takes of a row of NaN is its own business: so one
-// number that is less than any logit stands in front of the row, and no index of the row itself is taken for NaN. While
-// it is attached, logits cannot be read; attaching and detaching make llama.cpp reserve its graphs again with the next
-// decode, which takes milliseconds.
+// Of several greatest logits a device takes any one. Which index it takes of a row of NaN is not defined: so a number
+// that is less than any logit is put before the row, and only its index stands for NaN. While this is attached, logits
+// cannot be read. After attaching or detaching, llama.cpp reserves its graphs again at the next decode, which takes
+// milliseconds.
 class device_argmax {
   public:
     device_argmax() = default;
@@ -26,12 +26,12 @@ class device_argmax {
     device_argmax(const device_argmax &)             = delete;
     device_argmax & operator=(const device_argmax &) = delete;
 
-    // for all sequences of the context, each with at most n_outputs rows in a batch, for which the context must have
-    // been made (llama_context_params.n_outputs_max_per_seq)
+    // Attaches it to all sequences of the context. n_outputs: most rows of a sequence in a batch, for which the context
+    // must have been made (llama_context_params.n_outputs_max_per_seq).
     void attach(llama_context * ctx, int32_t n_outputs);
     void detach(llama_context * ctx);
 
-    // the token at a batch index of the last decode; -1: the row is NaN
+    // The token at a batch index of the last decode; -1: the row is NaN.
     static llama_token get(llama_context * ctx, int32_t i) { return llama_get_sampled_token_ith(ctx, i) - 1; }
 
     bool    is_attached() const { return !chains.empty(); }

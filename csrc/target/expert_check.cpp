@@ -12,10 +12,10 @@
 
 namespace eagle3 {
 
-// what the standard library sorts by insertion, which keeps to its range whatever the values are
+// Up to so many values the standard library sorts by insertion, which stays in its range whatever the values are.
 static constexpr int64_t n_sorted_by_insertion = 16;
 
-// larger ones could overflow in a sum, and the sum would be no number
+// A sum of larger values could overflow and become NaN.
 static constexpr float value_max = 1e30f;
 
 static bool has(std::string_view name, std::string_view part) {

@@ -150,14 +150,14 @@ void feature_tap::check_decode(uint64_t i) const {
 }
 
 void feature_tap::reserve(size_t n_floats) {
-    // rows that a caller still holds stay as they are
+    // rows that a caller still holds must not change
     if (n_floats > n_buf || buf.use_count() > 1) {
         buf.reset(new float[n_floats]);
         n_buf = n_floats;
     }
 }
 
-// rows that came as embeddings, which are the first layer's input as they are
+// Copies rows that came as embeddings, which are the first layer's input as they are.
 void feature_tap::copy_input() {
     const int64_t n_inp = llama_model_n_embd_inp(llama_get_model(ctx));
     for (size_t k = 0; k < bounds.size(); ++k) {
@@ -183,7 +183,7 @@ void feature_tap::copy_native() {
     }
 }
 
-// from the order of evaluation to that of the batch
+// Reorders rows from the order of evaluation to that of the batch.
 void feature_tap::restore_order() {
     if (order.is_batch_order) {
         return;

@@ -16,18 +16,18 @@ namespace eagle3 {
 // Layer-input extraction: reads the target's hidden states out of llama.cpp while it decodes.
 //
 // A boundary b is the residual stream after b layers: the input of layer b, 0 <= b <= n_layer. The extra value
-// n_layer + 1 is the stream after the final norm. n_layer + 2, alone, is all residual streams of a target that has
-// several, for the block that reads them; a row is as wide as all of them then.
+// n_layer + 1 is the stream after the final norm. n_layer + 2, which must be the only one, is all residual streams of a
+// target that has several; n_embd is then their width together.
 //
-// There are two ways. Native: llama.cpp copies the rows itself, for the architectures whose graphs publish them.
-// Callback: the scheduler shows us every node of the graph, and we copy those with the right names; this works for any
-// architecture and backend but cuts the graph into pieces.
+// Native taps let llama.cpp copy the rows, for the architectures whose graphs publish them. Callback taps are shown
+// every node of the graph by the scheduler, and copy those with the right names; this works for any architecture and
+// backend, but cuts the graph into pieces.
 //
-// Either way the rows of one decode lie in one buffer, in batch order: [n_tokens][n_boundaries][n_embd].
+// Either way the rows of one decode are in one buffer, in batch order: [n_tokens][n_boundaries][n_embd].
 class feature_tap {
   public:
-    // n_embd: of a row at one boundary. kind: "auto", "native" or "callback". To be created before the context, whose
-    // parameters need cb_eval()
+    // n_embd: width of a row at one boundary. kind: "auto", "native" or "callback". Must be created before the context,
+    // whose parameters need cb_eval().
     feature_tap(std::vector<int32_t> boundaries, int32_t n_layer, int32_t n_embd, const std::string & arch,
                 const std::string & kind = "auto");
 
@@ -38,34 +38,34 @@ class feature_tap {
     const std::vector<int32_t> & boundaries() const { return bounds; }
     int32_t                      n_embd() const { return n_embd_row; }
 
-    // true if rows exist only for the tokens whose logits are asked for: most graphs drop the others in the last layer
+    // Do rows exist only for tokens whose logits are requested? Most graphs drop the others in the last layer.
     bool needs_all_outputs() const;
 
-    // for llama_context_params, null when native
+    // For llama_context_params; null for a native tap.
     ggml_backend_sched_eval_callback cb_eval() const { return reader ? graph_reader::on_eval : nullptr; }
     void *                           cb_eval_user_data() const { return reader.get(); }
 
-    // to be called once, when the context exists
+    // Must be called once, when the context exists.
     void attach(llama_context * ctx);
 
-    // around one llama_decode of the attached context. end() waits for the decode and throws if rows are missing
+    // Must be called before and after each llama_decode of the attached context. end() waits for the decode, and throws
+    // if rows are missing.
     void begin(const llama_batch & batch);
     void end();
-    void abort(); // the decode failed: there are no rows
+    void abort(); // in place of end(): the decode failed, and there are no rows
 
-    // keep only these rows of the last decode, ascending indices: the others are dropped
+    // Keeps only these rows of the last decode. idxs: ascending.
     void select(const std::vector<int32_t> & idxs);
 
-    // the rows of the last decode; throws if there are none
+    // The rows of the last decode. Throws if there are none.
     const float * rows() const;
     int32_t       n_rows() const { return n_tokens; }
     size_t        n_row_floats() const { return bounds.size() * n_embd_row; }
 
-    // the same, to be kept: the next decode writes elsewhere as long as this is held
+    // The same rows, which the next decode does not overwrite while this is held.
     std::shared_ptr<const float[]> share() const;
 
-    // counts the decodes. Rows can be asked for by the decode that they belong to: check_decode throws if it is not the
-    // last one
+    // The number of decodes, which names the last one. check_decode throws if a number is not the last decode's.
     uint64_t n_decode() const { return i_decode; }
     void     check_decode(uint64_t i) const;
 

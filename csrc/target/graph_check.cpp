@@ -15,7 +15,7 @@ namespace eagle3 {
 
 namespace {
 
-// the tensor of the file that a source is, or is a view of; nullptr if it was computed
+// The tensor of the file that a source is, or is a view of; null if it was computed.
 const ggml_tensor * weight_of(const ggml_tensor * t) {
     const ggml_tensor * root = t->view_src ? t->view_src : t;
     if (root->op != GGML_OP_NONE || !root->buffer ||
@@ -25,7 +25,7 @@ const ggml_tensor * weight_of(const ggml_tensor * t) {
     return root;
 }
 
-// whether ggml can compute a node whose source i has its type. What is not listed does not ask
+// Can ggml compute a node with source i of this type? Operations that are not listed do not depend on types.
 bool takes_source(const ggml_tensor * node, int i) {
     const ggml_type type = node->src[i]->type;
     switch (node->op) {
@@ -127,7 +127,7 @@ void check_rope(const ggml_tensor * node) {
     }
 }
 
-// what goes from token to token has heads, and as many in a group as in another
+// Checks that a recurrent state has heads, and the same number in each group.
 void check_recurrent(const ggml_tensor * node) {
     for (int i = 0; i < GGML_MAX_SRC && node->src[i]; ++i) {
         if (ggml_nelements(node->src[i]) == 0) {
@@ -143,7 +143,7 @@ void check_recurrent(const ggml_tensor * node) {
     }
 }
 
-// a table of positions has a row for each that the context can have
+// Checks that a table of positions has a row for each position of the context.
 void check_positions(const ggml_tensor * node, uint32_t n_ctx) {
     if (strcmp(node->src[1]->name, "inp_pos") == 0 && node->src[0]->ne[1] < static_cast<int64_t>(n_ctx)) {
         throw error(format(
@@ -181,8 +181,7 @@ void check_graphs(llama_context * ctx, uint32_t n_outputs_max,
     if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
         return; // a vocabulary only
     }
-    // the two shapes for which llama.cpp has allocated already, the larger one last, as it does: other shapes would
-    // change its buffers
+    // the two shapes for which llama.cpp has allocated already, in its order: other shapes would change its buffers
     const uint32_t n_seqs     = llama_n_seq_max(ctx);
     const uint32_t n_tokens[] = { n_seqs, std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx))) };
     for (int which : { 0, 1 }) {

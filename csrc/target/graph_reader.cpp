@@ -8,7 +8,7 @@
 
 namespace eagle3 {
 
-// the layer in a tensor's name "<prefix>-<layer>", -1 if it is none. A view of one has more after it
+// The layer in a tensor's name "<prefix>-<layer>", -1 if it has another name. A view's name has more after it.
 static int32_t layer_in_name(const char * name, const char * prefix) {
     if (!prefix || name[0] != prefix[0]) {
         return -1;
@@ -85,11 +85,11 @@ void graph_reader::end_ubatch() {
     begin_ubatch();
 }
 
-// Called for every node of every graph: keep it cheap. No exception may pass through the scheduler
+// Called for every node of every graph, so it must be fast. No exception may pass through the scheduler.
 bool graph_reader::on_eval(ggml_tensor * t, bool ask, void * user_data) {
     auto * self = static_cast<graph_reader *>(user_data);
     if (self->dst == nullptr) {
-        return !ask; // a decode outside of this tap's
+        return !ask; // this decode is not the tap's
     }
     if (ask) {
         return self->ask(t);
@@ -104,7 +104,7 @@ bool graph_reader::on_eval(ggml_tensor * t, bool ask, void * user_data) {
     return true; // false would end this part of the graph
 }
 
-// the boundary of a tensor between two layers, -1 if it is none of those
+// The boundary of a tensor between two layers; -1 if it is none.
 int32_t graph_reader::boundary_of(const char * name) const {
     if (graph.last_out && strcmp(name, graph.last_out) == 0) {
         return n_layer;
@@ -121,7 +121,7 @@ bool graph_reader::ask(const ggml_tensor * t) {
 
     const int32_t b = boundary_of(name);
     if (b >= 1) {
-        // the graph begins again with the first layer. A layer may have two tensors of this name: the last one counts
+        // the graph begins again with the first layer. If a layer has two tensors of this name, the last one counts
         if (started && (b < b_last || (b == b_last && n_layer == 1))) {
             end_ubatch();
         }
@@ -172,7 +172,7 @@ void graph_reader::copy_rows(const ggml_tensor * t, size_t i_slot) {
         ggml_backend_tensor_get_2d(t, rows, 0, n_embd * sizeof(float), t->ne[1], t->nb[1],
                                    n_row_floats * sizeof(float));
     } else {
-        // most devices would be asked for row after row
+        // one copy: on most devices fetching row after row is slow
         device_rows.resize(ggml_nelements(t));
         ggml_backend_tensor_get(t, device_rows.data(), 0, ggml_nbytes(t));
         for (int64_t i = 0; i < t->ne[1]; ++i) {
@@ -182,7 +182,7 @@ void graph_reader::copy_rows(const ggml_tensor * t, size_t i_slot) {
     n_rows[i_slot] = t->ne[1];
 }
 
-// the embedding lookup has the tokens of this ubatch: they must be those that ubatch_order predicts
+// Checks that the tokens of this ubatch, which the embedding lookup has, are those that ubatch_order predicts.
 void graph_reader::check_tokens(const ggml_tensor * t) {
     const ggml_tensor * ids = t->op == GGML_OP_GET_ROWS ? t->src[1] : nullptr;
     if (!ids || ids->type != GGML_TYPE_I32) {

@@ -14,21 +14,21 @@ namespace eagle3 {
 
 // Copies named tensors out of the target's graph while the scheduler runs it (llama_context_params.cb_eval).
 //
-// The scheduler asks for every node whether we want its data, and calls again when the data is there, synchronized. A
-// batch is several ubatches, each one run of the graph: their rows follow each other in the order of evaluation.
+// The scheduler asks for every node whether its data is wanted, and calls again when the data is there, synchronized. A
+// batch is several ubatches, each one run of the graph: their rows are in the order of evaluation.
 class graph_reader {
   public:
     graph_reader(std::vector<int32_t> boundaries, int32_t n_layer, int32_t n_embd, const std::string & arch);
 
     static bool on_eval(ggml_tensor * t, bool ask, void * user_data);
 
-    // rows of the next decode go to dst: [n_tokens][n_boundaries][n_embd], in the order of evaluation
+    // Writes rows of the next decode to dst, [n_tokens][n_boundaries][n_embd], in the order of evaluation.
     void begin(const llama_batch & batch, const ubatch_order & order, float * dst);
-    // throws if something is missing or was not as expected
+    // Throws if something is missing or was not as expected.
     void end();
     void abort() { dst = nullptr; }
 
-    // rows came as embeddings, and no node of the graph made the first layer's input out of them: it is what came
+    // Did rows come as embeddings that are the first layer's input as they are?
     bool input_is_embd() const { return lacks_input; }
 
   private:
@@ -65,8 +65,8 @@ class graph_reader {
     std::vector<int32_t> n_rows;      // per slot
     std::vector<float>   device_rows; // scratch
     bool                 started = false;
-    int32_t              b_last  = -1; // the last boundary that came by
-    int32_t              i_slot  = -1; // of the node that we asked for
+    int32_t              b_last  = -1; // the last boundary that was read
+    int32_t              i_slot  = -1; // slot of the node that was asked for
     bool                 is_embd = false;
 };
 

@@ -17,12 +17,12 @@ namespace eagle3 {
 
 namespace {
 
-// llama.cpp's own limits (src/llama-hparams.h)
+// The limits of llama.cpp (src/llama-hparams.h).
 constexpr int64_t n_layer_max  = 512;
 constexpr int64_t n_expert_max = 1024;
 
-// numbers that llama.cpp divides by, and the architectures for which it does. Those without a default are 0 if the key
-// is missing
+// Numbers that llama.cpp divides by, and the architectures for which it does. Numbers without a default are 0 if the
+// key is missing.
 struct divisor {
     const char *                  key;
     std::vector<std::string_view> archs;
@@ -54,7 +54,7 @@ class header {
 
     std::string key(const char * name) const { return arch_ + "." + name; }
 
-    // a number as llama.cpp reads it; nothing if it is absent, or of a type that llama.cpp does not take
+    // A number as llama.cpp reads it; none if it is absent, or of a type that llama.cpp does not take.
     std::optional<int64_t> number(const char * name) const {
         const std::string k  = key(name);
         const auto        it = overrides_.find(k);
@@ -66,7 +66,7 @@ class header {
 
     bool has(const char * name) const { return file_.has_key(key(name)) || overrides_.count(key(name)) > 0; }
 
-    // the same, or one number for each layer: the smallest and the largest
+    // The same for a key that may have one number for each layer: the smallest and the largest.
     std::optional<std::array<int64_t, 2>> range(const char * name) const {
         const std::string k = key(name);
         if (file_.type(k) != GGUF_TYPE_ARRAY) {
@@ -119,7 +119,7 @@ void check_layers(const header & h) {
 
 void check_expert_counts(const header & h) {
     int64_t n_expert = h.number("expert_count").value_or(0);
-    // there one expert is none
+    // for these, one expert means a dense model
     if ((h.arch() == "hunyuan_vl" || h.arch() == "hunyuan-dense") && n_expert <= 1) {
         return;
     }
@@ -177,7 +177,7 @@ void check_rope(const header & h) {
     }
 }
 
-// llama.cpp asserts that no two tokens have the same text
+// llama.cpp asserts that no two tokens have the same text.
 void check_tokens(const gguf_file & file) {
     const char * key = "tokenizer.ggml.tokens";
     if (file.type(key) != GGUF_TYPE_ARRAY || file.item_type(key) != GGUF_TYPE_STRING) {
@@ -188,7 +188,7 @@ void check_tokens(const gguf_file & file) {
     ids.reserve(texts.size());
     for (size_t i = 0; i < texts.size(); ++i) {
         if (texts[i].empty()) {
-            continue; // llama.cpp gives it a name of its own
+            continue; // llama.cpp gives such a token another text
         }
         const auto [it, is_new] = ids.emplace(texts[i], i);
         if (!is_new) {
@@ -199,7 +199,7 @@ void check_tokens(const gguf_file & file) {
     }
 }
 
-// the graphs of these want a bias where there is a convolution, their loader does not
+// The graphs of these architectures need a bias for each convolution; their loaders do not.
 void check_tensors(const header & h, const gguf_file & file) {
     for (const char * arch : { "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe" }) {
         for (const ggml_tensor * t : h.arch() == arch ? file.tensors() : std::vector<const ggml_tensor *>()) {
@@ -215,7 +215,7 @@ void check_tensors(const header & h, const gguf_file & file) {
     }
 }
 
-// the other files of a model in several: each must be there, whole, and number itself
+// Checks the other files of a split model: each must exist, be complete, and have its own number.
 void check_splits(const header & h, const gguf_file & file) {
     if (file.type("split.count") != GGUF_TYPE_UINT16 || file.type("split.no") != GGUF_TYPE_UINT16) {
         check_tensors(h, file);

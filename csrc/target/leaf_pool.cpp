@@ -18,7 +18,7 @@ int32_t leaf_pool::n_free() const {
 }
 
 llama_seq_id leaf_pool::take(llama_seq_id owner, llama_pos end) {
-    // one that shares a prefix with the owner already, else one that was never taken
+    // best is an id that shares a prefix with the owner already, else one that was never taken
     llama_seq_id best = -1;
     for (llama_seq_id s = first_leaf(); s < n_seq_max_; ++s) {
         if (!loans_[s].is_taken &&
@@ -46,7 +46,8 @@ void leaf_pool::share(llama_seq_id id, llama_pos end) {
         llama_memory_seq_cp(mem, l.owner, id, l.end, end);
         l.end = end;
     }
-    // llama.cpp wants both to begin alike, and the last pass may have taken cells that had left the owner's window
+    // llama.cpp needs both to begin at one position, and the last pass may have reused cells that left the owner's
+    // window
     if (end > 0 && llama_memory_seq_pos_min(mem, id) != llama_memory_seq_pos_min(mem, l.owner)) {
         llama_memory_seq_rm(mem, id, 0, -1);
         llama_memory_seq_cp(mem, l.owner, id, 0, end);

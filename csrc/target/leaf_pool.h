@@ -7,28 +7,28 @@
 
 namespace eagle3 {
 
-// Sequence ids after those of the caller, each of which shares the cells of a prefix of one caller's sequence, its
-// owner. The first n_guards of them guard windows (see there), the others are for the leaves of drafted trees.
+// Sequence ids after those of the caller. Each shares the cells of a prefix of one of the caller's sequences, its
+// owner. The first n_guards of them guard windows (see guard), the others are for the leaves of drafted trees.
 class leaf_pool {
   public:
-    // n_seq: ids of the caller, of the n_seq_max of the context. n_guards: 0 or n_seq
+    // n_seq: the caller's ids among the context's n_seq_max. n_guards: 0 or n_seq.
     leaf_pool(llama_context * ctx, int32_t n_seq, int32_t n_guards);
 
     int32_t n_leaves() const { return n_seq_max_ - first_leaf(); }
     int32_t n_free() const;
 
-    // an id that shares the owner's positions < end; one must be free. It stays taken until release() or abandon()
+    // Takes an id that shares the owner's positions < end, until release() or abandon(). One must be free.
     llama_seq_id take(llama_seq_id owner, llama_pos end);
 
-    // free the owner's ids, which share only positions < end from now on
+    // Frees the owner's ids, which share only positions < end from now on.
     void release(llama_seq_id owner, llama_pos end);
 
-    // free an id whose cells the caller has removed
+    // Frees an id whose cells the caller has removed.
     void abandon(llama_seq_id id) { loans_[static_cast<size_t>(id)].is_taken = false; }
 
-    // Have the owner's guard share its positions < end. In a pool of cells llama.cpp gives cells that have left their
-    // sequence's window to others, even while there are empty ones, unless two sequences have them: then the sequence
-    // could not be truncated to a position whose window reaches there.
+    // Lets the owner's guard share its positions < end. In a pool of cells llama.cpp reuses cells that have left their
+    // sequence's window, even while others are empty, unless two sequences own them. Without a guard the sequence could
+    // not be cut to a position whose window reaches back to them.
     void guard(llama_seq_id owner, llama_pos end);
 
   private:

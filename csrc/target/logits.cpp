@@ -5,7 +5,7 @@
 
 namespace eagle3 {
 
-// of a multiple of 16 values, in independent lanes, so that the compiler can use vector instructions
+// The greatest of a multiple of 16 values, in independent lanes, so that the compiler can use vector instructions.
 static float max_of(const float * x, int32_t n) {
     constexpr int32_t n_lanes = 16;
     float             top[n_lanes];
@@ -25,7 +25,7 @@ static float max_of(const float * x, int32_t n) {
 llama_token argmax(const float * logits, int32_t n) {
     constexpr int32_t n_block = 512;
 
-    // the first block with the greatest value, then the value in it
+    // finds the first block with the greatest value, then the value in it
     int32_t first = 0;
     float   x_max = -INFINITY;
     for (int32_t i = 0; i + n_block <= n; i += n_block) {
@@ -55,7 +55,7 @@ bool best_candidates(const float * logits, int32_t n, int32_t k, std::vector<lla
     const auto better = [](const llama_token_data & a, const llama_token_data & b) {
         return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
     };
-    // a heap with the worst of the best in front; most blocks have nothing that is better
+    // a heap with the worst of the best first; most blocks have no better value
     res.clear();
     for (int32_t i = 0; i < n; i += n_block) {
         const bool is_full = static_cast<int32_t>(res.size()) == k;

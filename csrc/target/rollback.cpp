@@ -24,7 +24,7 @@ seq_rollback::seq_rollback(llama_context * ctx, llama_seq_id seq_id) : ctx_(ctx)
     n_swa_    = llama_model_n_swa(model);
     n_rs_seq_ = static_cast<int32_t>(llama_n_rs_seq(ctx));
     kind_     = !recurrent ? rollback_kind::trim : n_rs_seq_ > 0 ? rollback_kind::snapshots : rollback_kind::checkpoint;
-    // a state in several pieces, as that of a sliding window, cannot stay on the device
+    // a state in several pieces, such as that of a sliding window, cannot stay on the device
     batch_flags_ = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | (n_swa_ == 0 ? LLAMA_STATE_SEQ_FLAGS_ON_DEVICE : 0);
 }
 
@@ -36,7 +36,7 @@ size_t seq_rollback::n_state_bytes() const {
 
 void seq_rollback::begin(int32_t n_tokens, llama_pos pos, bool has_snapshots) {
     abort();
-    // the first token is never rejected: it is the last one that was accepted
+    // the first token is never rejected, as it was accepted in the step before
     const int32_t n_back = n_tokens - 1;
     has_before_          = kind_ != rollback_kind::trim && n_back > (has_snapshots ? n_rs_seq_ : 0);
     if (has_before_ && !(is_before_ && before_.n_past == memory_end())) {
@@ -55,7 +55,7 @@ void seq_rollback::decoded(const std::vector<llama_token> & tokens) {
     }
     replay_.clear();
     is_before_ = false;
-    // the state after the last token of a batch is the newest of its snapshots, so one less can be taken back
+    // the newest snapshot is the state after the last token, so one token less than n_tokens can be taken back
     n_back_    = std::min(n_rs_seq_, static_cast<int32_t>(tokens.size()) - 1);
 }
 
@@ -141,7 +141,7 @@ int32_t seq_rollback::truncate(int32_t n_past) {
         return this->n_past();
     }
     replay_.clear();
-    // what was saved of tokens that go now
+    // forgets states that were saved after tokens that are removed now
     saved_.erase(std::remove_if(saved_.begin(), saved_.end(),
                                 [&](const auto & weak) {
                                     const saved_state_ptr state = weak.lock();
@@ -216,7 +216,7 @@ namespace {
 
 constexpr uint32_t state_magic = 0x32545345; // "EST2"
 
-// what state_get() writes: arrays, each after its length
+// The bytes of state_get(): arrays, each after its length.
 class writer {
   public:
     explicit writer(uint8_t * dst) : dst_(dst) {}
@@ -231,7 +231,7 @@ class writer {
         std::copy_n(reinterpret_cast<const uint8_t *>(values), n * sizeof(T), skip<T>(n));
     }
 
-    // where an array is to be, which the caller writes
+    // Where the caller must write an array.
     template <typename T>
     uint8_t * skip(size_t n) {
         const uint64_t n64 = n;
@@ -257,7 +257,7 @@ class reader {
         return values;
     }
 
-    // where an array is, and how long it is
+    // Where an array is, and its length.
     template <typename T>
     std::pair<const uint8_t *, size_t> next() {
         uint64_t n = 0;
@@ -340,13 +340,13 @@ bool seq_rollback::restore(int32_t n_past, const uint8_t * src, size_t size, uin
         clear_memory();
         return true;
     }
-    // attention layers were not saved: what they have beyond that position goes
+    // attention layers were not saved: their cells after that position are removed
     llama_memory_t memory = llama_get_memory(ctx_);
     return llama_state_seq_set_data_ext(ctx_, src, size, seq_id_, flags) == size &&
            llama_memory_seq_rm(memory, seq_id_, n_past, -1) && llama_memory_seq_pos_max(memory, seq_id_) == n_past - 1;
 }
 
-// what the memory holds, and what it could go back to
+// Removes what the memory holds and what it could go back to.
 void seq_rollback::clear_memory() {
     llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, 0, -1);
     n_back_    = 0;

@@ -11,18 +11,18 @@
 
 namespace eagle3 {
 
-// how the memory of a context gets rid of rejected tokens
+// How rejected tokens are removed from a context's memory.
 enum class rollback_kind {
-    trim,       // attention: remove positions
-    snapshots,  // recurrent, n_rs_seq > 0: llama.cpp keeps the states after the last tokens of a batch; where these do
-                // not reach, as checkpoint
-    checkpoint, // recurrent: save the state before the batch, restore it after a rejection
+    trim,       // attention: positions are removed
+    snapshots,  // recurrent, n_rs_seq > 0: llama.cpp keeps the states after the last tokens of a batch; for tokens
+                // before these as `checkpoint`
+    checkpoint, // recurrent: the state is saved before the batch, and restored after a rejection
 };
 
 const char * to_string(rollback_kind kind);
 
-// What of a sequence cannot be cut at any position, as it was when it had n_past positions: recurrent states, the cells
-// of sliding windows
+// The part of a sequence that cannot be cut at any position, as it was after n_past positions: recurrent states, and
+// the cells of sliding windows.
 struct saved_state {
     int32_t              n_past = 0; // without a replay
     std::vector<uint8_t> data;
@@ -30,83 +30,83 @@ struct saved_state {
 
 using saved_state_ptr = std::shared_ptr<const saved_state>;
 
-// Gives so many bytes to write to, all of which are written. A conversation has hundreds of MiB: none is copied twice
+// Returns memory of a size, all of which is written. A conversation has hundreds of MiB, which must not be copied
+// twice.
 using allocator = std::function<uint8_t *(size_t)>;
 
-// Takes tokens of one sequence back: begin(), decode, commit(). Also knows what truncate() needs to go back further:
-// saved states, which belong to whoever keeps them. Those that are gone are not gone back to.
+// Takes back tokens of one sequence: begin(), decode, commit(). To go back further, truncate() needs saved states. They
+// belong to the caller, and only those that still exist are used.
 //
-// A checkpoint that is restored loses the accepted tokens of the batch together with the rejected ones. They become the
-// replay: tokens that are accepted but not in the memory, and that go in front of the next batch, so that there is
-// never a pass for them alone. Positions count them as if they were there.
+// Restoring a checkpoint loses the accepted tokens of the batch together with the rejected ones. They become the
+// replay: accepted tokens that are not in the memory and are put before the next batch, so that no pass is for them
+// alone. Positions count them as if they were in the memory.
 class seq_rollback {
   public:
     seq_rollback(llama_context * ctx, llama_seq_id seq_id);
 
     rollback_kind kind() const { return kind_; }
 
-    // bytes of one saved state of this sequence as it is now; 0 where nothing has to be saved
+    // The bytes of a saved state of this sequence as it is now; 0 if nothing has to be saved.
     size_t n_state_bytes() const;
 
-    // where the sequence ends, the replay included
+    // Where the sequence ends, the replay included.
     int32_t                          n_past() const { return memory_end() + static_cast<int32_t>(replay_.size()); }
     const std::vector<llama_token> & replay() const { return replay_; }
 
-    // tokens of a batch that can be taken back without a replay; none: all
+    // How many tokens of a batch can be taken back without a replay; none: all.
     std::optional<int32_t> n_snapshots() const {
         return kind_ == rollback_kind::trim ? std::nullopt : std::optional(n_rs_seq_);
     }
 
     bool open() const { return open_; }
 
-    // a batch of n_tokens, not counting the replay, is about to be decoded at a position, where the sequence ends, and
-    // may be taken back in parts. has_snapshots: those of this batch will be there. A batch that was left open is
-    // aborted
+    // Opens a batch of n_tokens besides the replay, to be decoded at position pos, where the sequence ends, and to be
+    // taken back in part. has_snapshots: whether the batch will leave its snapshots. Aborts a batch that was left open.
     void begin(int32_t n_tokens, llama_pos pos, bool has_snapshots);
 
-    // tokens, the replay in front, are in the memory now
+    // Tells that tokens, the replay first, are in the memory now.
     void decoded(const std::vector<llama_token> & tokens);
 
-    // keep the first n_accepted tokens of the batch
+    // Keeps the first n_accepted tokens of the batch.
     void commit(int32_t n_accepted);
 
-    // the state before begin(); if it was not saved, since snapshots bring back all of the batch but its first token,
-    // the last one that save() kept, or nothing at all
+    // Goes back to the state before begin(). If that was not saved, since snapshots take back all tokens of a batch but
+    // its first one, goes back to the last state that save() returned, or to the beginning.
     void abort();
 
-    // A batch that begins at this position, the replay included, has failed: take back what is in the memory of it. The
-    // state before begin(), or, where that is lost, nothing at all
+    // Takes back a batch that failed and that began at this position, the replay included: goes back to the state
+    // before begin(), or, if that is lost, to the beginning.
     void failed(llama_pos first);
 
-    // keep the first n_past positions. Returns the position from which tokens must be decoded again: n_past, or less if
-    // the memory cannot go back there but to a saved state, or to the beginning
+    // Keeps the first n_past positions. Returns the position from which tokens must be decoded again: n_past, or less
+    // if the memory can only go back to a saved state, or to the beginning.
     int32_t truncate(int32_t n_past);
 
-    // The present state, for truncate(); null where there is none, and for memories that can be trimmed anywhere
+    // The present state, for truncate(); null if there is none, or if the memory can be trimmed anywhere.
     saved_state_ptr save();
 
-    // also know these states, which were saved of the same tokens in another sequence or before this one was loaded
+    // Lets truncate() use these states too, which were saved of the same tokens in another sequence, or before this one
+    // was loaded.
     void attach(const std::vector<saved_state_ptr> & states);
 
-    // the last state at this position or before it; null: none is left
+    // The last saved state at this position or before it; null if none is left.
     saved_state_ptr last_saved(int32_t n_past) const;
 
-    // the sequence holds what another one does up to this state, and shares its cells; false: it is empty now
+    // Tells that the sequence shares another one's cells, and lets it go on from this state. False: it is empty now.
     bool continue_from(const saved_state_ptr & state);
 
-    // the least position that is not 0, and that the memory can go back to without a saved state
+    // The least position, besides 0, to which the memory can go back without a saved state.
     int32_t n_past_min() const;
 
-    // whether the memory can go back there without a saved state
+    // Can the memory go back there without a saved state?
     bool can_trim(int32_t n_past) const;
 
-    // All that the sequence holds: its memory and the replay, not the saved states. state_set() is for an empty
-    // sequence and throws context_full_error if there is no room, std::invalid_argument for bytes that are no such
-    // state
+    // The whole sequence: its memory and the replay, not the saved states. state_set() needs an empty sequence; it
+    // throws context_full_error if there is no room, and std::invalid_argument for bytes that are not such a state.
     void state_get(const allocator & allocate);
     void state_set(const uint8_t * src, size_t size);
 
-    // other sequences' states were gathered where this one's snapshots were, or it is not known what was decoded
+    // Forgets the snapshots: other sequences' states were moved there, or it is not known what was decoded.
     void drop_snapshots() {
         n_back_    = 0;
         is_before_ = false;
@@ -139,10 +139,10 @@ class seq_rollback {
     bool                     open_     = false;
     int32_t                  n_past_   = 0; // where its batch begins, after the replay
     int32_t                  n_tokens_ = 0; // of the batch, once it is decoded
-    std::vector<llama_token> batch_;        // the same, the replay in front
+    std::vector<llama_token> batch_;        // its tokens, the replay first
     saved_state              before_;
-    bool                     has_before_ = false; // it was saved for this batch
-    bool                     is_before_  = false; // the memory is what was saved last
+    bool                     has_before_ = false; // the state before it was saved
+    bool                     is_before_  = false; // the memory is in the state that was saved last
 
     std::vector<std::weak_ptr<const saved_state>> saved_; // for truncate(), the latest last
 };

@@ -24,7 +24,7 @@ void throw_no_numbers() {
         "the logits are no numbers: the model's file or a state that was loaded is damaged, or the model overflows");
 }
 
-// all tokens
+// Makes all tokens candidates.
 void row_sampler::set_candidates(const float * logits) {
     if (has_nan(logits, n_vocab_)) { // samplers sort, and NaN has no order
         throw_no_numbers();
@@ -35,9 +35,9 @@ void row_sampler::set_candidates(const float * logits) {
     }
 }
 
-// what the sampler leaves are the candidates afterwards
+// Applies the sampler, which leaves the candidates that it draws from.
 llama_token row_sampler::select(llama_sampler * smpl) {
-    // a bias comes before what needs an order
+    // a bias must be added before anything that needs the order
     llama_token_data_array cur_p = { candidates_.data(), candidates_.size(), /*.selected =*/-1, /*.sorted =*/false };
     llama_sampler_apply(smpl, &cur_p);
     if (cur_p.selected < 0 || cur_p.selected >= static_cast<int64_t>(cur_p.size)) {

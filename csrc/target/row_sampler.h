@@ -13,12 +13,12 @@ class row_sampler {
   public:
     explicit row_sampler(int32_t n_vocab) : n_vocab_(n_vocab) {}
 
-    // n_best > 0: the sampler looks at that many of the best tokens only (its first link is top-k), so that the others
-    // cost nothing. A grammar is applied to the token that was drawn, and only if it refuses that one to all tokens, of
-    // which another one is drawn then: it is slow.
+    // n_best > 0: the sampler gets only so many of the best tokens, as its first link is top-k, so that the others take
+    // no time. A grammar is slow: it is applied to the token that was drawn, and only if it refuses that one, to all
+    // tokens, of which another one is drawn.
     llama_token sample(llama_sampler * smpl, const float * logits, int32_t n_best, llama_sampler * grammar);
 
-    // the candidates that the last sample() drew from, the most probable first; none if its sampler is greedy
+    // The candidates that the last sample() drew from, the most probable first; none if its sampler is greedy.
     std::vector<llama_token_data> probs() const;
 
   private:
@@ -29,7 +29,7 @@ class row_sampler {
     std::vector<llama_token_data> candidates_;
 };
 
-// throws logits_error
+// Throws logits_error.
 [[noreturn]] void throw_no_numbers();
 
 } // namespace eagle3

@@ -57,7 +57,7 @@ void target::check_fits(size_t n_tokens) const {
     }
 }
 
-// what does not depend on the memory; returns how many ids for leaves the part needs
+// Checks what does not depend on the memory, and returns how many ids for leaves the part needs.
 int32_t target::check_part(const batch_part & part) const {
     memory_.check_seq(part.seq_id);
     check_tokens(part.tokens);
@@ -115,10 +115,10 @@ void target::check_media(const batch_part & part) const {
     }
 }
 
-// a part may begin where its sequence ends, or before: then the rest is removed
+// Removes the tokens of a sequence after the beginning of its part.
 void target::begin_part(const batch_part & part) {
     if (memory_.has_draft(part.seq_id)) {
-        memory_.accept(part.seq_id, {}); // it was left open
+        memory_.accept(part.seq_id, {}); // the last draft was left open
     }
     const int32_t n_have = memory_.n_past(part.seq_id);
     if (part.n_past > n_have && !memory_.has_sections()) {
@@ -285,7 +285,7 @@ static const char * decode_problem(int32_t ret) {
     }
 }
 
-// whether rows of a batch see only those before them
+// Sets whether rows of a batch see only those before them.
 struct causal_scope {
     causal_scope(llama_context * ctx, bool causal) : ctx(causal ? nullptr : ctx) {
         if (this->ctx) {
@@ -377,7 +377,7 @@ void target::set_device_argmax(int32_t n_outputs) {
     }
 }
 
-// llama.cpp would call the batch invalid
+// Throws with the reason for which llama.cpp would only call the batch invalid.
 void target::check_outputs() const {
     for (const auto & [seq_id, extent] : batch_.extents()) {
         if (extent.n_outputs > argmax_.n_outputs_max()) {

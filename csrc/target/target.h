@@ -14,57 +14,56 @@
 
 namespace eagle3 {
 
-// The target's context, as speculative decoding needs it: decode, sample row by row, take back. Everything that could
-// make llama.cpp abort is checked first. The context and the model stay the caller's. For one thread at a time.
+// The target's context with what speculative decoding needs: decode, sample row by row, take back. Everything that
+// could make llama.cpp abort is checked first. The caller owns context and model. Only one thread may use it at a time.
 //
-// Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see seq_rollback: replay).
+// Row i belongs to token i that decode*() was given, whatever else the batch held (see seq_rollback: replay).
 class target {
   public:
-    // tap: may be null, else it is attached here. n_seq, n_guards: see target_memory
+    // tap: is attached here; may be null. n_seq, n_guards: see target_memory.
     target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq = 0, int32_t n_guards = 0);
 
     target(const target &)             = delete;
     target & operator=(const target &) = delete;
 
-    // what the sequences hold, and going back in them
+    // The sequences' contents, and going back in them.
     target_memory &       memory() { return memory_; }
     const target_memory & memory() const { return memory_; }
 
-    // One llama_decode for all parts, each of another sequence: remove its tokens from n_past on and evaluate these
-    // there. If it throws, every memory ends at n_past or before it.
+    // Evaluates all parts, each of another sequence, by one llama_decode: a part replaces its sequence's tokens from
+    // n_past on. If this throws, every sequence ends at n_past or before it.
     void decode(const std::vector<batch_part> & parts);
 
-    // the general form. Nothing is removed before; if it throws, what the batch had added is taken back
+    // The general form. Nothing is removed first; if this throws, what the batch had added is taken back.
     void decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
                       const std::vector<std::vector<llama_seq_id>> & seq_ids, const std::vector<bool> & logits);
 
-    // make the memory hold exactly the sequences' tokens: no replay, no leaves. Before the context is used by other
-    // means
+    // Makes the memory hold exactly the sequences' tokens, without replays or leaves. Must be called before the context
+    // is used by other means.
     void settle();
 
-    // row: number in the last batch; its logits must have been asked for. -1: the last row of a decode that was not
-    // ours
+    // row: a row of the last batch whose logits were requested; -1: the last row of a decode that was not ours.
     llama_token   argmax(int32_t row) const; // the first of the greatest
     const float * logits(int32_t row) const;
 
-    // sample from a row; see row_sampler
+    // Samples from a row, see row_sampler.
     llama_token sample(llama_sampler * smpl, int32_t row, int32_t n_best = 0, llama_sampler * grammar = nullptr) {
         return sampler_.sample(smpl, logits(row), n_best, grammar);
     }
 
-    // samples from rows, and from n_vocab() logits that the caller has changed
+    // Samples from rows, and from n_vocab() logits that the caller has changed.
     row_sampler & sampler() { return sampler_; }
 
-    // let the target's device take the argmax of each row: logits() and sample() then throw, since the rows stay there.
-    // n_outputs: rows with logits that a sequence may have in a batch; 0 = bring them here again
+    // Lets the target's device take the argmax of each row. logits() and sample() then throw, since the rows stay
+    // there. n_outputs: most rows of a sequence with logits in a batch; 0 = fetch logits again.
     void set_device_argmax(int32_t n_outputs);
 
     bool logits_are_remote() const { return is_remote_; }
 
-    // the context is about to be freed: every later call throws
+    // Must be called before the context is freed: every later call throws.
     void close();
 
-    // positions of a row: 4 with M-RoPE, else 1
+    // Positions of a row: 4 with M-RoPE, else 1.
     int32_t n_pos_per_row() const { return memory_.has_sections() ? 4 : 1; }
     int32_t n_embd_inp() const { return n_embd_; }
     int32_t n_ubatch() const { return n_ubatch_; }

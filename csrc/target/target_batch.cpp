@@ -63,7 +63,7 @@ std::map<llama_seq_id, target_batch::extent> target_batch::extents() const {
         for (int32_t s = 0; s < n_seq_ids_[i]; ++s, ++k) {
             extent & e = res.emplace(seq_ids_[k], extent{ pos_[i], 0, 0 }).first->second;
             e.first    = std::min(e.first, pos_[i]);
-            e.next     = pos_[i] + 1; // of a tree: after the path to its first leaf
+            e.next     = pos_[i] + 1; // for a tree: the position after the path to its first leaf
             e.n_outputs += logits_[i];
         }
     }

@@ -10,22 +10,22 @@
 
 namespace eagle3 {
 
-// The batch of one llama_decode. Callers number only the rows that they gave: those of a replay have no number.
+// The batch of one llama_decode. Only rows that the caller gave are numbered: those of a replay are not.
 class target_batch {
   public:
     void clear();
 
-    // append a row of one or more sequences; is_numbered: the caller gave it
+    // Appends a row of one or more sequences. is_numbered: the caller gave it.
     void add(llama_token token, llama_pos pos, const llama_seq_id * seq_ids, int32_t n_seq_ids, bool logits,
              bool is_numbered = true);
 
-    // the rows are those of a piece of an image, whose embeddings replace their tokens; it must outlive the batch
+    // Tells that the rows are a piece of an image, whose embeddings replace their tokens. It must outlive the batch.
     void set_media(const media_piece & media);
 
     void request_logits() { logits_.back() = 1; } // of the last row
     void request_all_logits();
 
-    // valid until the batch changes
+    // Valid until the batch changes.
     llama_batch to_llama();
 
     int32_t n_tokens() const { return static_cast<int32_t>(tokens_.size()); }
@@ -34,7 +34,7 @@ class target_batch {
 
     const std::vector<llama_token> & all_tokens() const { return tokens_; }
 
-    // by sequence: its lowest position, the one after its last row, its rows with logits
+    // A sequence's lowest position, the position after its last row, and its number of rows with logits.
     struct extent {
         llama_pos first     = 0;
         llama_pos next      = 0;

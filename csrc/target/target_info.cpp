@@ -11,12 +11,12 @@
 
 namespace eagle3 {
 
-// why: the architecture's reason
+// why: the architecture's own reason, if it has one.
 static std::string find_why_no_target(const gguf_file & file, const std::string & arch, const char * why) {
     if (why != nullptr) {
         return why;
     }
-    // embedding models have the architecture of the model that they were made from
+    // an embedding model has the architecture of the model that it was made from
     const int64_t pooling = file.get_int(arch + ".pooling_type").value_or(0);
     if (pooling >= LLAMA_POOLING_TYPE_MEAN && pooling <= LLAMA_POOLING_TYPE_RANK) {
         return "its header asks for pooling: it is an embedding model";
@@ -27,8 +27,8 @@ static std::string find_why_no_target(const gguf_file & file, const std::string 
     return "";
 }
 
-// The block of deepseek4 has a window, so that llama.cpp's cache for layers without one is empty. Where keys are as
-// long as the indexer's, it looks for the size of a rotation of that cache's keys, and ends the process
+// Does llama.cpp end the process for this block? The block of deepseek4 has a window, so llama.cpp's cache for layers
+// without one is empty. If keys are as long as the indexer's, llama.cpp divides by that cache's length of keys.
 static bool divides_by_zero(const gguf_file & file, const std::string & arch) {
     const auto n_key = file.get_int(arch + ".attention.key_length");
     return arch == "deepseek4" && n_key && n_key == file.get_int(arch + ".attention.indexer.key_length");
@@ -53,7 +53,7 @@ std::string find_other_kind(const std::string & path) {
     return "";
 }
 
-// whether one of the files of a model has a tensor whose name begins so; true if one of them cannot be read
+// Does one of a model's files have a tensor whose name begins so? True also if one of them cannot be read.
 static bool has_tensor(const gguf_file & file, const std::string & prefix) {
     const auto is_in = [&prefix](const gguf_file & part) {
         const auto tensors = part.tensors();
@@ -77,13 +77,13 @@ static bool has_tensor(const gguf_file & file, const std::string & prefix) {
                 return true;
             }
         } catch (const model_file_error &) {
-            return true; // loading says what it lacks
+            return true; // loading will report what is missing
         }
     }
     return false;
 }
 
-// whether a header has a number of each layer where llama.cpp asks for as many as there are layers
+// Does a header have an array of numbers by layer, whose length llama.cpp checks against the number of layers?
 static bool has_layer_arrays(const gguf_file & file, const std::string & arch) {
     const auto names = { "attention.head_count", "attention.head_count_kv",    "attention.recurrent_layers",
                          "expert_used_count",    "expert_feed_forward_length", "feed_forward_length",
@@ -136,7 +136,7 @@ target_info read_target_info(const std::string & path) {
         res.n_layer_nextn = static_cast<int32_t>(n_nextn);
     } else if (n_nextn > 0 && res.has_trunk && !has_tensor(file, block)) {
         res.n_layer_gone  = static_cast<int32_t>(n_nextn);
-        bool is_rest_gone = true; // llama.cpp counts tensors, and skips those of layers that it knows of
+        bool is_rest_gone = true; // llama.cpp counts tensors, and skips only those of layers that it knows
         for (int64_t il = n_layer_all - n_nextn + 1; il < n_layer_all; ++il) {
             is_rest_gone = is_rest_gone && !has_tensor(file, "blk." + std::to_string(il) + ".");
         }

@@ -7,13 +7,13 @@
 
 namespace eagle3 {
 
-// The facts of a target's GGUF header
+// The facts of a target's GGUF header.
 struct target_info {
     std::string path;
     std::string arch;
     std::string name;
 
-    int32_t n_layer     = 0; // without the layers for multi-token prediction, with each turn of a loop
+    int32_t n_layer     = 0; // without layers for multi-token prediction; each turn of a looped layer counts
     int32_t n_embd      = 0;
     int32_t n_vocab     = 0;
     int32_t n_ctx_train = 0;
@@ -21,26 +21,26 @@ struct target_info {
 
     bool    has_trunk     = true; // false: a file of layers for multi-token prediction alone
     int32_t n_layer_nextn = 0;    // layers for multi-token prediction that are in the file
-    int32_t n_layer_gone  = 0;    // those that the header announces, and of which the file has no tensor
+    int32_t n_layer_gone  = 0;    // layers that the header announces and of which the file has no tensor
 
-    // keys with the values that they would have without the announced layers, for llama.cpp; none: it needs none, or
-    // cannot be told
+    // values for keys with which llama.cpp loads the file without these layers; empty if it needs none, or cannot
     std::map<std::string, int64_t> keys_without_block;
-    int32_t nextn        = -1;    // the rows that they read are those at boundary n_layer + nextn; -1 = unknown
-    int32_t n_embd_nextn = 0;     // values of such a row
-    bool    runs_block   = false; // whether llama.cpp has a graph of them
+    int32_t nextn        = -1;    // layers for multi-token prediction read boundary n_layer + nextn; -1 = unknown
+    int32_t n_embd_nextn = 0;     // width of such a row
+    bool    runs_block   = false; // llama.cpp has a graph of these layers
 
-    // where its hidden states can be read: 0 .. n_layer, and n_layer + 1 after the final norm
+    // the boundaries that can be read: 0 .. n_layer, and n_layer + 1 after the final norm
     std::vector<int32_t> boundaries;
-    // why no head can be used with it, empty if one can
+    // why no head can be used with it; empty if one can
     std::string          why_no_target;
-    std::string          why_no_text; // why nothing can draft for it, nor it for others
+    std::string          why_no_text; // why no drafter can be used with it, and it cannot draft; empty if they can
 };
 
-// What a GGUF file is that holds no model, and what takes it; empty for models and drafters. Throws model_file_error.
+// For a GGUF file that is no model: what it is, and which option takes it. Empty for models and drafters. Throws
+// model_file_error.
 std::string find_other_kind(const std::string & path);
 
-// throws model_file_error if the file is missing, truncated, not GGUF, or lacks one of these
+// Throws model_file_error if the file is missing, truncated, not GGUF, or lacks one of these facts.
 target_info read_target_info(const std::string & path);
 
 } // namespace eagle3

@@ -10,7 +10,7 @@ namespace eagle3 {
 
 namespace {
 
-// returns n_seq
+// Checks the ids, and returns n_seq.
 int32_t check_ids(const llama_context * ctx, int32_t n_seq, int32_t n_guards) {
     const auto n_seq_max = static_cast<int32_t>(llama_n_seq_max(ctx));
     if (n_seq < 0 || n_seq > n_seq_max) {
@@ -79,7 +79,7 @@ llama_pos target_memory::position(llama_seq_id seq_id, int32_t n_past) const {
     return positions_[seq_id].at(n_past);
 }
 
-// the memory may have lost more than it was to
+// Adopts where the memory ends, as it may have lost more than was asked for.
 void target_memory::sync_positions(llama_seq_id id) {
     positions_[id].cut(positions_[id].count(rollbacks_[id].n_past()));
 }
@@ -93,7 +93,7 @@ int32_t target_memory::truncate(int32_t n_past, llama_seq_id seq_id) {
     seq_rollback &    rollback = rollbacks_[seq_id];
     const llama_pos   end      = known.at(known.floor(n_past));
     drafts_[seq_id].n_tokens   = 0;
-    // a saved state that comes back has cells of its own
+    // a saved state that is restored has new cells
     leaves_.release(seq_id, end >= rollback.n_past() || rollback.can_trim(end) ? end : 0);
     n_past = known.count(rollback.truncate(end));
     known.cut(n_past);
@@ -157,7 +157,7 @@ void target_memory::state_get(llama_seq_id seq_id, const allocator & allocate) {
     const auto & spans    = positions_[seq_id].spans();
     const auto   n_spans  = static_cast<uint32_t>(spans.size());
     const size_t n_images = n_spans * sizeof(media_span);
-    // after all else, their number last
+    // spans come after everything else, and their number is last
     rollbacks_[seq_id].state_get([&](size_t n) {
         uint8_t * dst = allocate(n + n_images + sizeof(n_spans));
         std::copy_n(reinterpret_cast<const uint8_t *>(spans.data()), n_images, dst + n);
@@ -274,7 +274,7 @@ std::vector<target_memory::tree_node> target_memory::open_tree(llama_seq_id seq_
         }
         next[i]       = first[i];
         draft.leaf[i] = tree_leaves_[first[i]];
-        // positions of a tree reach as far as it is deep, but every node takes a cell
+        // a tree takes as many positions as it is deep, but every node takes a cell
         nodes.push_back({ pos + depth[i], tree_leaves_.data() + first[i], n_below[i] });
     }
     return nodes;

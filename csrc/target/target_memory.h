@@ -12,20 +12,20 @@
 
 namespace eagle3 {
 
-// What the sequences of a target's context hold, and going back in them. n_past counts tokens, rows of images included,
+// The contents of the sequences of a target's context, and going back in them. n_past counts tokens and rows of images,
 // whatever positions they have (see token_positions). Methods throw error once close() was called.
 //
-// Trees. The nodes of a drafted tree belong to the sequences of all leaves below them, in a cache that the sequences
-// share. Leaf 0 is the sequence itself, the others are ids of the leaf_pool, which share its prefix. Of sequence 0 in a
-// context with the ids 8 and 9 in the pool:
+// Trees. A node of a drafted tree belongs to the sequences of all leaves below it, in a cache that sequences share.
+// Leaf 0 is the sequence itself, the others are ids of the leaf_pool, which share its prefix. For example, a tree of
+// sequence 0 with the ids 8 and 9 of the pool:
 //
 //   sequence 0   prefix  root  a  b        leaf 0 = b
 //   sequence 8   prefix  root  a  c        leaf 1 = c: shares root and a with leaf 0
 //   sequence 9   prefix  root  d           leaf 2 = d
 class target_memory {
   public:
-    // n_seq: sequences 0..n_seq - 1 are the caller's, the other ids of the context are for the leaf_pool; 0 = all are
-    // the caller's
+    // n_seq: sequences 0..n_seq - 1 are the caller's, and the context's other ids are for the leaf_pool; 0 = all are
+    // the caller's.
     target_memory(llama_context * ctx, int32_t n_seq, int32_t n_guards);
 
     void close() { ctx_ = nullptr; }
@@ -39,60 +39,60 @@ class target_memory {
     bool          is_pooled() const { return is_pooled_; }       // cells are shared by all sequences
     bool          has_sections() const { return has_sections_; } // M-RoPE: images leave gaps between positions
 
-    // leaves that a tree may have if no other sequence drafts one; 1 where only chains can be verified
+    // Most leaves of a tree if no other sequence has one; 1 if only chains can be verified.
     int32_t n_leaves_max() const { return can_share_ ? 1 + leaves_.n_leaves() : 1; }
     int32_t n_leaves_free() const { return leaves_.n_free(); }
 
-    // going back in one sequence, by positions
+    // Goes back in one sequence, by positions.
     seq_rollback &       rollback(llama_seq_id seq_id);
     const seq_rollback & rollback(llama_seq_id seq_id) const;
 
-    // tokens that a sequence holds, those of a replay included
+    // The number of tokens that a sequence holds, a replay included.
     int32_t n_past(llama_seq_id seq_id) const;
 
-    // position of the token that comes after the first n_past ones
+    // The position of the token after the first n_past ones.
     llama_pos position(llama_seq_id seq_id, int32_t n_past) const;
 
-    // keep the first n_past tokens of a sequence. Returns how many it holds then, the others must be decoded again:
-    // n_past, or less where the memory cannot go back there, such as into an image
+    // Keeps the first n_past tokens of a sequence. Returns how many it holds then: n_past, or less if the memory cannot
+    // go back there, such as into an image. The others must be decoded again.
     int32_t truncate(int32_t n_past, llama_seq_id seq_id);
 
-    // Have dst hold the first n_past tokens of src, which stays as it is, and nothing else; they share the cells.
-    // Returns how many it holds: n_past, or where an image begins that it is inside of, or those before the last saved
-    // state where the memory cannot be cut there, or 0 without one and for caches of their own
+    // Makes dst hold only the first n_past tokens of src, which is not changed; they share the cells. Returns how many
+    // dst holds. That is less than n_past inside of an image, where it begins; if the memory cannot be cut there, at
+    // the last saved state, or 0 without one; and 0 if sequences have caches of their own.
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
 
-    // see seq_rollback: in tokens
+    // As seq_rollback::n_past_min, in tokens.
     int32_t n_past_min(llama_seq_id seq_id) const;
 
-    // Images in a sequence. set_spans() is for a sequence whose cells were written by other means
+    // The images in a sequence. set_spans() is for a sequence whose cells were written by other means.
     const std::vector<media_span> & spans(llama_seq_id seq_id) const;
     void                            set_spans(llama_seq_id seq_id, std::vector<media_span> spans);
 
-    // all that a sequence holds, but not what it can go back to. state_set throws context_full_error if there is no
-    // room: the sequence is empty then
+    // Everything that a sequence holds, but not the states that it can go back to. state_set throws context_full_error
+    // if there is no room; the sequence is empty then.
     void state_get(llama_seq_id seq_id, const allocator & allocate);
     void state_set(llama_seq_id seq_id, const uint8_t * src, size_t size);
 
-    // Remove all sequences, and clear the cells too. What a damaged state left in cells may be NaN, and masked cells
-    // take part in products with zero
+    // Removes all sequences, and zeroes the cells too: a damaged state may have left NaN there, and masked cells are
+    // still multiplied by zero.
     void clear();
 
-    // whether a draft was decoded of which no path was kept yet
+    // Was a draft decoded for which accept() was not called yet?
     bool has_draft(llama_seq_id seq_id) const;
 
-    // after a part that is a draft or a tree: accept the path through these of its rows, the first one first, and
-    // remove the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
+    // Must be called after a part that is a draft or a tree: keeps the path through these of its rows, in order, and
+    // removes the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
     void accept(llama_seq_id seq_id, const std::vector<int32_t> & path);
 
     // The rest is for decoding, which target does.
 
-    // Of each sequence id: whether a batch of these parts, replays in front, may leave it without its snapshots (see
-    // snapshot_moves). Empty: it leaves none behind
+    // [sequence id]: whether a batch of these parts, replays first, may leave it without its snapshots (see
+    // snapshot_moves). Empty: none loses them.
     std::vector<bool> snapshots_lost(const std::vector<batch_part> & parts) const;
 
-    // a drafted chain comes next, at n_past; or a tree. Leaves that the tree needs must be free. has_snapshots: those
-    // of its batch will be there
+    // Tell that a drafted chain comes next, at n_past, or a tree, for whose leaves enough ids must be free.
+    // has_snapshots: whether the batch will leave its snapshots.
     void open_chain(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens, bool has_snapshots);
 
     struct tree_node {
@@ -102,25 +102,25 @@ class target_memory {
     };
     std::vector<tree_node> open_tree(llama_seq_id seq_id, int32_t n_past, const std::vector<int32_t> & parents);
 
-    // the sequence holds a piece of an image now, which was decoded after its first n_past tokens
+    // Tells that a piece of an image was decoded after the sequence's first n_past tokens.
     void add_media(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens, const media_piece & media);
 
-    // have the guards hold what may leave the windows of the sequences in this pass
+    // Lets the guards hold the cells that may leave the sequences' windows in this pass.
     void guard_windows();
 
-    // the leaves of a sequence share nothing any more
+    // Lets the leaves of a sequence share nothing any more.
     void release_leaves(llama_seq_id seq_id) { leaves_.release(seq_id, 0); }
 
-    // Some ubatches of a batch may have been added to a sequence, or to a leaf, from this position on: take them back.
-    // An open batch is aborted; what cannot go back is removed altogether
+    // Takes back ubatches of a failed batch that may have been added to a sequence, or to a leaf, from this position
+    // on. Aborts an open batch; a sequence that cannot go back becomes empty.
     void take_back(llama_seq_id id, llama_pos first);
 
-    // drop the snapshots of these sequences; or all of them
+    // Drops the snapshots of these sequences; without an argument, of all.
     void drop_snapshots(const std::vector<bool> & lost);
     void drop_snapshots();
 
   private:
-    // a draft that was decoded
+    // A draft that was decoded.
     struct open_draft {
         llama_pos                 pos      = 0; // of its first token
         int32_t                   n_tokens = 0; // 0 = there is none

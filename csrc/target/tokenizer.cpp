@@ -16,14 +16,14 @@ static model_file_error lacking(const char * what, const char * why) {
         what, why));
 }
 
-// stack of std::regex for one character: 321 bytes with GCC 12 at -O2
+// Bytes of stack that std::regex needs for a character: 321 with GCC 12 at -O2.
 static constexpr size_t N_STACK_CHAR = 1024;
 static constexpr size_t N_STACK_ELSE = 1 << 20;
 static constexpr size_t N_RUN_SMALL  = 256;     // any stack is enough
 static constexpr size_t N_RUN_MAX    = 1 << 20; // a stack of 1 GiB
 
-// the most characters that one match can hold: no expression goes over more than one change from whitespace to others
-// or back, such as punctuation and the newlines after it
+// The most characters that one match can have. No expression matches more than one change from whitespace to others or
+// back, such as punctuation and the newlines after it.
 static size_t longest_match(const std::string & text) {
     size_t n = 0, n_before = 0, n_max = 0;
     bool   was_space = false;
@@ -80,7 +80,7 @@ std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string &
             }
             tokens.resize(n);
         } catch (const std::bad_alloc &) {
-            throw; // not an error of the vocabulary
+            throw; // the vocabulary is not the reason
         } catch (const std::exception & e) {
             throw lacking("tokenize this text", e.what());
         }

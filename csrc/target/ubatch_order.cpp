@@ -9,7 +9,7 @@ namespace eagle3 {
 ubatch_split ubatch_split_of(const llama_context * ctx) {
     const llama_model * model = llama_get_model(ctx);
 
-    // a unified cache gives every sequence the whole context
+    // in a unified cache every sequence can use the whole context
     const bool unified   = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
     const bool recurrent = llama_model_is_recurrent(model);
     const bool hybrid    = llama_model_is_hybrid(model);
@@ -32,7 +32,7 @@ bool overlap(const seq_set & a, const seq_set & b) {
     return std::any_of(a.begin(), a.end(), [&](llama_seq_id s) { return b.count(s) > 0; });
 }
 
-// the tokens of one set of sequences, in batch order, and how many of them are placed
+// The tokens of one set of sequences, in batch order, and how many of them are placed.
 struct group {
     std::vector<int32_t> idxs;
     size_t               n_used = 0;
@@ -67,7 +67,7 @@ void order_ubatches(const llama_batch & batch, const ubatch_split & split, ubatc
     std::vector<bool> used(n_tokens, false);
 
     while (res.idxs.size() < n_tokens) {
-        // the sequences that take part in this ubatch: those that come first in the batch and share nothing
+        // the sequences of this ubatch: those that come first in the batch and share nothing
         std::vector<seq_set> taken;
         llama_seq_id         seq_last = -1;
         for (size_t i = 0; i < n_tokens && taken.size() <= split.n_ubatch; ++i) {
@@ -81,14 +81,14 @@ void order_ubatches(const llama_batch & batch, const ubatch_split & split, ubatc
             }
         }
 
-        // equally many tokens of each, as many as there are and as fit
+        // the same number of tokens of each, as many as all of them have and as fit
         size_t n_each = std::max<size_t>(1, split.n_ubatch / taken.size());
         for (const auto & s : taken) {
             n_each = std::min(n_each, groups[s].n_left());
         }
         std::vector<size_t> n_take(taken.size(), n_each);
 
-        // those that would leave a short tail behind wait for the next ubatch; the first cannot wait
+        // sequences of which only a short tail would be left wait for the next ubatch, except the first one
         if (split.n_keep_tail > 0) {
             const auto cuts_tail = [&](const group & g, size_t n) {
                 return g.n_left() > n && g.n_left() - n < split.n_keep_tail;

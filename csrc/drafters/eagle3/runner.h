@@ -14,16 +14,16 @@ namespace eagle3 {
 // The rows that one graph evaluates, those of a sequence together. Cleared and filled again for each graph.
 struct draft_pass {
     struct row {
-        llama_seq_id seq_id   = 0;
-        llama_token  token    = 0; // the one after the row
-        int32_t      pos      = 0;
-        int32_t      slot     = 0;
+        llama_seq_id seq_id = 0;
+        llama_token  token  = 0; // the one after the row
+        int32_t      pos    = 0;
+        int32_t      slot   = 0;
         // the row sees slots first <= slot < end and its ancestors, itself included, as far as its window reaches
-        int32_t      first    = 0;
-        int32_t      end      = 0;
-        bool         is_out   = true; // goes all the way; the last rows of their sequence do
-        int32_t      state_in = 0; // expand: index of its hidden row; several steps of a parallel head: of its features
-        int64_t      state_out = 0; // expand: index where its output is written
+        int32_t      first  = 0;
+        int32_t      end    = 0;
+        bool         is_out = true; // goes all the way; the last rows of their sequence do
+        int32_t state_in    = 0; // expand: index of its hidden row; with several steps of a parallel head, of features
+        int64_t state_out   = 0; // expand: index where its output is written
     };
 
     graph_kind kind    = graph_kind::expand;
