@@ -1,4 +1,4 @@
-"""Tokens to text, as they come: whole characters, up to a stop string."""
+"""Turns tokens into text as they come: whole characters, up to a stop string."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StopStrings:
 
     def __init__(self, strings: Sequence[bytes]):
         self._goto: dict[int, int] = {}  # state * 256 + byte -> state
-        self._fallback = [0]  # state -> that of its longest proper suffix (failure link)
+        self._fallback = [0]  # state -> the state of its longest proper suffix (failure link)
         self.length = [0]
         """Length in bytes of each state's suffix."""
         self.n_found = [0]
@@ -67,7 +67,7 @@ class StopStrings:
 
 @lru_cache(maxsize=32)
 def _automaton(strings: tuple[bytes, ...]) -> StopStrings:
-    """Cached: sequences of a request, and mostly requests of a client, have the same stop strings."""
+    """Cached, since the sequences of a request, and often the requests of a client, have the same stop strings."""
     return StopStrings(strings)
 
 
@@ -93,12 +93,12 @@ class Detokenizer:
         self.stop = [s.encode() for s in stop if s]
         self.n_indent = n_indent
         self._strings = _automaton(tuple(self.stop)) if self.stop else None
-        self._state, self._n_read = 0, 0  # of the stop strings, after so many bytes
+        self._state, self._n_read = 0, 0  # state of the stop strings after this many bytes
         self._bytes = bytearray()
-        self._n_line, self._n_searched = -1, 0  # where a line begins whose blanks are to be counted, or may end
+        self._n_line, self._n_searched = -1, 0  # the line whose blanks are counted next; where to look for its end
         self._n_out = 0  # bytes that were handed out
         self._n_lacking = 0  # bytes that may still be needed to complete a character
-        self._is_waiting = False  # for them; stop strings were not looked for
+        self._is_waiting = False  # for these bytes; the text was not searched for stop strings yet
 
     def add(self, piece: bytes, can_complete: bool) -> bool:
         """Append the bytes of a token; returns whether the text may end here.
@@ -114,7 +114,7 @@ class Detokenizer:
         return not self._is_waiting
 
     def find_stop(self) -> bool:
-        """Cut the text off at a stop string in what is new, if there is one: at the one that begins first."""
+        """Cut the text off at a stop string in the new part, if there is one: at the one that begins first."""
         strings = self._strings
         if strings is None:
             return False
@@ -132,7 +132,7 @@ class Detokenizer:
         return bool(found)
 
     def find_outdent(self) -> bool:
-        """Cut the text off in a line that is indented too little, if there is one; one without text is, too."""
+        """Cut the text off before a line that is indented too little, if there is one; an empty line is."""
         while self.n_indent:
             if self._n_line < 0:
                 self._n_line = self._bytes.find(b"\n", self._n_searched) + 1 or -1
@@ -150,7 +150,7 @@ class Detokenizer:
         return False
 
     def release(self, at_end: bool = False) -> str:
-        """What is new and can stay: whole characters that no stop string begins with, or all that is left."""
+        """Return the new text that cannot change: whole characters that begin no stop string; at the end all of it."""
         if self._is_waiting and not at_end:
             return ""
         end = len(self._bytes)

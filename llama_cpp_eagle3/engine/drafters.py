@@ -15,13 +15,13 @@ _SIZE = struct.Struct("<Q")
 
 
 class Drafters(SequenceOf[Drafter]):
-    """All that draft with weights, in the order of their bits. A sequence ends at the same position in each of them."""
+    """All drafters with weights, in the order of their bits. A sequence ends at the same position in each of them."""
 
     def __init__(self, drafters: SequenceOf[Drafter] = (), tap: FeatureTap | None = None):
-        """tap: what reads the target's hidden states, for those that need them.
+        """tap: reads the target's hidden states, for drafters that need them.
 
         Raises:
-            ValueError: they have other sizes.
+            ValueError: the drafters differ in their number of sequences or positions.
         """
         self._all, self._tap = tuple(drafters), tap
         sizes = {(d.n_seq_max, d.n_ctx) for d in self._all}
@@ -45,14 +45,14 @@ class Drafters(SequenceOf[Drafter]):
         return min(d.n_past(seq_id) for d in self._all)
 
     def process(self, sequences: SequenceOf[Rows]) -> None:
-        """Give each the rows of the tap's last decode; what one has already is left out."""
+        """Give each drafter the rows of the tap's last decode that it does not have yet."""
         for i, drafter in enumerate(self._all):
             if self._tap is not None or not drafter.n_embd_feat:
                 parts = [(s, n_past, tokens, rows, bool(bits >> i & 1)) for s, n_past, tokens, rows, bits in sequences]
                 drafter.process_batch(self._tap, parts)
 
     def add_image(self, first: int, pos: Any, n_pos: int, seq_id: int) -> None:
-        """Rows of an image come next, see `Drafter.add_image`."""
+        """Tell that rows of an image come next, see `Drafter.add_image`."""
         for drafter in self._all:
             if drafter.n_pos_per_row > 1:
                 drafter.add_image(first, pos, n_pos, seq_id)
@@ -78,7 +78,7 @@ class Drafters(SequenceOf[Drafter]):
     def restart(self, n_past: int, seq_id: int, tokens: SequenceOf[int] = ()) -> None:
         """Clear a sequence. The next rows come from n_past on.
 
-        tokens: what lies before. Drafters from tokens alone get them, and read them when a draft is wanted.
+        tokens: the text before. Drafters that read only tokens get it, and evaluate it when a draft is wanted.
         """
         is_known = n_past > 0 and len(tokens) == n_past and min(tokens) >= 0
         for drafter in self._all:
@@ -89,13 +89,13 @@ class Drafters(SequenceOf[Drafter]):
                 drafter.restart(n_past, seq_id)
 
     def set_foresight(self, noise: GumbelNoise | None, rules: GrammarLookahead | None, seq_id: int) -> None:
-        """Tell what a sequence's next tokens will be sampled with; None: not known, or nothing."""
+        """Tell the noise and grammar that a sequence's next tokens are sampled with; None: not known, or none."""
         for drafter in self._all:
             drafter.set_noise(noise, seq_id)
             drafter.set_rules(rules, seq_id)
 
     def state_get(self, seq_id: int) -> bytes:
-        """All that they hold of a sequence: of several, the size of each one's state and these."""
+        """Everything that they hold of a sequence; of several drafters, the sizes of their states come first."""
         states = [d.state_get(seq_id) for d in self._all]
         return states[0] if len(states) == 1 else b"".join(piece for s in states for piece in (_SIZE.pack(len(s)), s))
 
@@ -103,7 +103,7 @@ class Drafters(SequenceOf[Drafter]):
         """Make a sequence what `state_get` saved; an error leaves it empty.
 
         Raises:
-            ValueError, IncompatibleDraftError: it is damaged, or other drafters saved it.
+            ValueError, IncompatibleDraftError: the state is damaged, or other drafters saved it.
         """
         states = [state] if len(self._all) == 1 else _split(state)
         if len(states) != len(self._all):
@@ -118,7 +118,7 @@ class Drafters(SequenceOf[Drafter]):
 
 
 def _split(state: bytes) -> list[bytes]:
-    """The pieces of a state; none if their sizes are not what is there."""
+    """The pieces of a state; none if it is not as long as its sizes say."""
     pieces, at = [], 0
     while at + _SIZE.size <= len(state):
         (n,) = _SIZE.unpack_from(state, at)

@@ -1,4 +1,4 @@
-"""Drafts of a step: whom to ask for which sequences, and with what they will be sampled."""
+"""The drafts of a step: which drafter is asked for which sequences, and what it is told about sampling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Drafts = Callable[[SequenceOf[Sequence], SequenceOf[int]], list[Draft]]
 
 
 class Drafting:
-    """Has drafters draft for the sequences of a step, by the policy or as their settings say."""
+    """Lets drafters draft for the sequences of a step, by the policy or by the sequences' settings."""
 
     def __init__(self, slots: Slots, ngram: NgramDrafter | None, draft_model: Callable[..., Any] | None):
         """ngram, draft_model: as `Engine` takes them."""
@@ -41,7 +41,7 @@ class Drafting:
         """What to draft. Until costs are measured it drafts chains of a few tokens in mode "auto"."""
 
     def set_drafters(self, drafters: SequenceOf[Any]) -> None:
-        """Draft with others, which have evaluated nothing yet; what the policy knew of the old ones goes."""
+        """Draft with other drafters, which have evaluated nothing yet. The policy forgets the old ones."""
         self.slots.set_drafters(drafters)
         self.policy = self._unmeasured()
 
@@ -50,7 +50,7 @@ class Drafting:
         return Policy(tuple(self.memory.drafters), n_leaves_max=target.n_leaves_max, n_seq_max=target.n_seq)
 
     def begin(self, sequence: Sequence) -> None:
-        """Another text begins in this sequence's slot."""
+        """Tell that another text begins in this sequence's slot."""
         self.policy.reset(sequence.seq_id)
         if self.ngram is not None:
             self.ngram.begin(sequence.seq_id)
@@ -86,7 +86,7 @@ class Drafting:
     def _may_draft(self, s: Sequence) -> bool:
         if s.draft.mode == "off" or self.memory.n_replay(s) > N_REPLAY_MAX:
             return False
-        if s.is_save_next:  # and not after tokens that may be sent back otherwise
+        if s.is_save_next:  # nor after tokens that a client may send back changed
             return False
         if self._instead is not None:
             return True
@@ -95,7 +95,7 @@ class Drafting:
         return self._is_seen(s)
 
     def _is_seen(self, s: Sequence) -> bool:
-        """Whether drafters have the rows of all tokens that the target has evaluated."""
+        """Whether all drafters have the rows of all tokens that the target has evaluated."""
         drafters = self.memory.drafters
         return bool(drafters) and drafters.n_past(s.seq_id) == s.n_past
 
@@ -112,7 +112,7 @@ class Drafting:
         return DraftRequest(s.seq_id, s.tokens[-1], n_room, n_max, ngram_n_max, bits, None, s.n_past)
 
     def observe(self, step: Step, commit_ns: int) -> None:
-        """Give the policy the sampled tokens and times of a step; not the time of steps with prefill."""
+        """Tell the policy the sampled tokens and the times of a step, except those of a step with prefill."""
         if self.override is not None or not self.policy.is_measured:
             return
         of_auto = [x for x in step.scheduled if x.sampled and not x.is_prefill and x.sequence.draft.mode == "auto"]
@@ -123,14 +123,14 @@ class Drafting:
             self.policy.observe(seq_ids, sampled, step.n_rows, verify_us, other_us)
 
     def can_defer(self, s: Sequence, n_seqs: int) -> int:
-        """Drafters that may defer a sequence, as bits: with n_seqs in a step they are not asked for it soon."""
+        """Drafters, as bits, that may evaluate rows later, since with n_seqs sequences they are not asked soon."""
         if self.override is not None or s.draft.mode not in ("auto", "off"):
             return _ALL & ~1  # the first one drafts
         return _ALL if s.draft.mode == "off" else self.policy.may_wait(n_seqs)
 
     @contextmanager
     def _foresight(self, sequences: SequenceOf[Sequence]) -> Iterator[None]:
-        """Give drafters, while they draft, the noise and the grammar that the next tokens will be sampled with."""
+        """While drafters draft, tell them the noise and the grammar that the next tokens will be sampled with."""
         shown: list[int] = []
         try:
             for s in sequences:
@@ -155,7 +155,7 @@ def _shape(settings: DraftSettings) -> DraftShape:
 
 
 def _of_model(draft_model: Callable[..., Any]) -> Drafts:
-    """Chains that a `llama_cpp.LlamaDraftModel` gives."""
+    """Drafts by a `llama_cpp.LlamaDraftModel`, which are chains."""
 
     def allowed(s: Sequence, tokens: list[int]) -> list[int]:
         """The tokens before the first one that the sequence's grammar forbids."""

@@ -1,4 +1,4 @@
-"""llama.cpp's DRY sampler, whose breakers need a look at every token of the vocabulary: once, and not for each text."""
+"""llama.cpp's DRY sampler. Its breakers are compared with every token of the vocabulary: once, not for each text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import llama_cpp.llama_cpp as lib
 _N_KEPT = 8
 
 Key = tuple[float, float, int, int, tuple[bytes, ...]]
-"""multiplier, base, allowed length, length that is looked back at, breakers."""
+"""(multiplier, base, allowed length, number of tokens to look back at, breakers)."""
 
 
 class DrySamplers:
-    """Keeps the samplers that were made last, to be copied. From any thread."""
+    """Keeps the samplers that were made last, for copies. May be called from any thread."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[Key, Any] = OrderedDict()

@@ -40,7 +40,7 @@ class Engine:
     """Generates for sequences that share a target, a draft and their passes. For one thread at a time.
 
     `add` and `cancel` may be called from any thread and at any time; everything else raises BusyError if two threads
-    meet. An error belongs to its sequence; only a failed pass of the target concerns all, and they may go on after it.
+    meet. An error ends its sequence only; a failed pass of the target concerns all, which may go on after it.
     """
 
     def __init__(
@@ -71,20 +71,20 @@ class Engine:
             target: the context; its n_seq is how many sequences run at once.
             vocab: the target's vocabulary.
             n_batch: rows of a pass.
-            drafters: those with weights, for as many sequences; fixed shapes are the first one's.
-            tap: what reads the target's hidden states.
-            draft: how sequences draft whose requests leave it open.
+            drafters: drafters with weights, for as many sequences; the first one drafts fixed shapes.
+            tap: reads the target's hidden states.
+            draft: how to draft for requests that do not say it.
             draft_model: a `llama_cpp.LlamaDraftModel`, in place of drafters.
             ngram: the n-gram drafter, for as many sequences; it drafts once the policy knows costs.
             prefill_budget: rows of prompts in a step in which other sequences decode; None = as many as double the
                 step's time.
             prefix_cache_bytes: host memory for evicted prefixes, and for states that recurrent layers and sliding
                 windows go back to.
-            ctx_checkpoints: such states of one text at most.
+            ctx_checkpoints: at most so many such states of one text.
             checkpoint_min_step: tokens between two of them, except those at the end of a prompt.
             prefix_folder: where prefixes are kept over restarts; `close` closes it.
             n_swa: tokens of the target's sliding windows; 0 = it has none.
-            swa_full: the context keeps what leaves them.
+            swa_full: whether the context keeps tokens that have left them.
             before_step: called before each step; it may raise.
             after_pass: called after each pass of the target; if it raises, nothing of the pass is used.
             log: called with lines for the user.
@@ -94,7 +94,7 @@ class Engine:
         """Positions of a sequence, and rows of a batch."""
         self.memory = Memory(target, drafters, tap, log, n_swa, swa_full)
         self.slots = Slots(self.memory, prefix_cache_bytes, ctx_checkpoints, prefix_folder)
-        """What target and draft hold, slot by slot."""
+        """What target and drafters hold, slot by slot."""
         self.draft = draft or DraftSettings()
         self.before_step = before_step
         self._checkpoint_min_step = checkpoint_min_step
@@ -118,7 +118,7 @@ class Engine:
         return self.memory.drafters
 
     def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
-        """Draft with others from now on. They have evaluated nothing yet, and the policy knows nothing of them."""
+        """Draft with other drafters, which have evaluated nothing yet, and of which the policy knows nothing."""
         with self._recovered():
             self.drafting.set_drafters(drafters)
 
@@ -129,7 +129,7 @@ class Engine:
 
     @property
     def n_waiting(self) -> int:
-        """Sequences that wait for one."""
+        """Sequences that wait for a slot."""
         return len(self.scheduler.waiting)
 
     @property
@@ -179,24 +179,24 @@ class Engine:
         return sequence
 
     def submit(self, sequence: Sequence) -> None:
-        """The second half of `add`: have a prepared sequence wait for a slot. From any thread."""
+        """The second half of `add`: queue a prepared sequence for a slot. From any thread."""
         self.scheduler.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
+        """End a sequence with the next step, running or waiting; an ended one does not change. From any thread."""
         self.scheduler.cancel(sequence)
 
     # steps
 
     def step(self, sequences: Collection[Sequence] | None = None) -> list[Output]:
-        """One step for all running sequences; returns what it gives.
+        """Run one step for all running sequences, and return its outputs.
 
         Args:
-            sequences: return what these get alone, and keep the rest for a call that asks for it.
+            sequences: return only the outputs of these, and keep the others for a later call.
 
         Raises:
-            Eagle3Error: the step failed; the next one continues the sequences from where they are, and also returns
-                what this one had given.
+            Eagle3Error: the step failed. The next step continues the sequences where they are, and also returns the
+                outputs of this one.
         """
         with self._guard:  # not `_recovered`: every step pays for its calls
             self.stepper.recover()
@@ -206,7 +206,7 @@ class Engine:
             return self.stepper.outputs.take(sequences)
 
     def next(self, sequence: Sequence) -> Output | None:
-        """The next token of a paced sequence: from a row of the open step, or from a step of all that run.
+        """Return the next token of a paced sequence, from a row of the open step or from a new step of all that run.
 
         None if the step has evaluated a part of its prompt, or other sequences have the room that it waits for. What
         others get in such a step is returned by `step`.
@@ -233,9 +233,9 @@ class Engine:
             return self.stepper.sample(sequence)
 
     def rewind(self, sequence: Sequence, n_tokens: int) -> None:
-        """Have a paced sequence go on after its first tokens: end the open step, and drop what follows them.
+        """Cut a paced sequence to its first tokens, after which it goes on; the open step is ended.
 
-        What target and draft cannot keep of them is pending then.
+        Tokens that target and drafters cannot keep are pending then.
         """
         with self._recovered():
             if len(sequence.tokens) > n_tokens:
@@ -248,12 +248,12 @@ class Engine:
                 self.memory.settle(sequence)
 
     def decoded_elsewhere(self, sequence: Sequence, seq_id: int, *, has_row: bool) -> None:
-        """Code outside of the engine has decoded all pending tokens of a paced sequence into its slot.
+        """Tell that code outside of the engine has decoded all pending tokens of a paced sequence into its slot.
 
         Args:
             sequence: with a negative token for each one that cannot be evaluated again.
             seq_id: its slot.
-            has_row: whether the last token's logits are there.
+            has_row: whether the last token's logits are in the context.
 
         Raises:
             Eagle3Error: another sequence runs there.
@@ -272,7 +272,7 @@ class Engine:
             self.stepper.verifier.drop_rows(sequence if has_row else None)
 
     def begin_prompt(self, sequence: Sequence, boundaries: SequenceOf[int] = ()) -> None:
-        """Choose where the state of a prompt is saved: one token before other prompts may go on differently.
+        """Choose where the state of a prompt is saved: one token before the places where other prompts may differ.
 
         With that token the drafter has its last row as it was. At the last two boundaries, where the last message and
         the answer begin, at the first one, which ends the system prompt, and where a full context is cut, always; at
@@ -303,18 +303,18 @@ class Engine:
             self.slots.clear()
 
     def preempt_all(self) -> None:
-        """Preempt all running sequences and clear the prefix cache: the context is about to be filled anew."""
+        """Preempt all running sequences and clear the prefix cache, before other code fills the context."""
         with self._recovered():
             self.scheduler.preempt_all()
             self.slots.clear()
 
     def flush(self) -> None:
-        """Have the target's memory hold exactly what the sequences have evaluated: it is about to be copied."""
+        """Make the target's memory hold exactly what the sequences have evaluated, before it is copied."""
         with self._recovered():
             self.slots.flush()
 
     def store_prefix(self, seq_id: int) -> StoredPrefix:
-        """The cached prefix of a free slot, to be stored."""
+        """Return the cached prefix of a free slot, for a file."""
         with self._recovered():
             self.slots.flush()
             return self.slots.store_prefix(seq_id)
@@ -324,7 +324,7 @@ class Engine:
 
         Raises:
             ContextFullError: no room.
-            Eagle3Error: the states are not what they should be. The slot is empty then.
+            Eagle3Error: the states are damaged, or of another model. The slot is empty then.
         """
         with self._recovered():
             try:
@@ -335,7 +335,7 @@ class Engine:
                 raise
 
     def keep(self) -> bool:
-        """Nothing else is to be done: write on what is kept over restarts; whether there is more to write.
+        """Write to the prefix folder while there is nothing else to do; returns whether there is more to write.
 
         It copies at most one slot, which takes as long as copying its bytes; a thread writes.
         """
@@ -348,7 +348,7 @@ class Engine:
             return self.slots.evict_prefix(seq_id)
 
     def drop(self, sequences: SequenceOf[Sequence]) -> None:
-        """End sequences now, as `cancel` does with the next step; `step` returns nothing more of them."""
+        """End sequences now, not with the next step as `cancel` does; `step` returns no more of their outputs."""
         with self._guard:
             for sequence in sequences:
                 self.cancel(sequence)
@@ -357,7 +357,7 @@ class Engine:
             self.stepper.outputs.drop(sequences)
 
     def close(self) -> None:
-        """The context is about to be freed: every later call raises."""
+        """Close the engine, before the context is freed: every later call raises."""
         with self._guard:
             try:
                 if self.slots.cache.has_folder:

@@ -1,4 +1,4 @@
-"""Fill-in-the-middle: the tokens that a vocabulary has for it, and the prompt that asks for a hole in a text."""
+"""Fill-in-the-middle: the tokens that a vocabulary has for it, and prompts for the missing middle of a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .vocab import Vocab
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """A vocabulary's tokens, by llama.cpp's names; -1: it has none."""
+    """A vocabulary's tokens for it, by llama.cpp's names; -1: the vocabulary has none."""
 
     bos: int
     """Begins all texts."""
@@ -32,14 +32,14 @@ class FimTokens:
 
     @property
     def missing(self) -> str:
-        """Names of the tokens that it lacks for filling in; empty if it can."""
+        """Names of the necessary tokens that the vocabulary lacks; empty if it has all."""
         tokens = {"prefix": self.pre, "suffix": self.suf, "middle": self.mid}
         return ", ".join(name for name, token in tokens.items() if token < 0)
 
     def prompt(self, prefix: Sequence[int], suffix: Sequence[int], *, spm: bool) -> list[int]:
         """Tokens of the whole prompt. spm: the suffix comes before the prefix.
 
-        What begins a text may stand before the prefix.
+        The prefix may begin with the token that begins all texts.
         """
         begin = [self.bos] if self.bos >= 0 else []
         if begin and list(prefix[:1]) == begin:

@@ -12,13 +12,13 @@ from .sequence import TokenLogprob
 
 
 def token_prob(probs: Sequence[tuple[int, float]], token: int, n_top: int) -> TokenLogprob:
-    """The log-probability among the candidates that the samplers left, of which the most probable comes first."""
+    """The log-probability of a token among the candidates that the samplers left. probs: the most probable first."""
     p = next((p for other, p in probs if other == token), 1.0)
     return TokenLogprob(token, math.log(p), {other: math.log(p) for other, p in probs[:n_top]})
 
 
 def token_logprob(logits: npt.NDArray[np.single], token: int, n_top: int) -> TokenLogprob:
-    """Log-softmax of a row, of the token and of the n_top most probable ones, in float64."""
+    """The log-softmax, in float64, of a token and of the n_top most probable tokens of a row of logits."""
     x = logits.astype(np.float64)
     peak = x.max()
     x -= peak + np.log(np.exp(x - peak).sum())

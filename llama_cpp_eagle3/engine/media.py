@@ -1,7 +1,7 @@
 """Images and sounds in a text: rows of embeddings that stand in the place of tokens.
 
-Each row has a token, so that whatever counts and compares tokens does the same with images. These tokens are negative
-and come from a hash of the image: equal ones are the same image, encoded the same way.
+Each row has a token, so that all code that counts and compares tokens works with images too. These tokens are negative
+and come from a hash of the image: equal tokens mean the same image, encoded in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.single]
 
 
 def media_tokens(key: bytes, n_rows: int) -> list[int]:
-    """Tokens that stand for the rows of an image: any eight carry the SHA-256 of what it is, 31 bits each."""
+    """Tokens that stand for the rows of an image: any eight hold the SHA-256 of its key, 31 bits each."""
     words = np.frombuffer(hashlib.sha256(key + n_rows.to_bytes(4, "little")).digest(), dtype="<u4")
     return [-1 - int(words[i % 8] >> 1) for i in range(n_rows)]
 
@@ -40,12 +40,12 @@ class Media:
         """Describe a chunk.
 
         Args:
-            first: where it begins in the prompt, in tokens.
-            tokens: of its rows; see `media_tokens`.
+            first: index in the prompt of its first token.
+            tokens: the tokens of its rows, see `media_tokens`.
             placeholder: token of the vocabulary that the draft sees in place of each row.
             encode: computes the rows, float32 (n, n_embd_inp), when they are needed.
             n_pos: positions that it takes; None = one each.
-            positions: with M-RoPE, those of the rows, int32 (4, n), if the chunk begins at a position.
+            positions: with M-RoPE, a function of the chunk's first position: positions of the rows, int32 (4, n).
             causal: whether a row sees only those before it.
         """
         self.first, self.tokens, self.placeholder = first, list(tokens), placeholder
@@ -56,7 +56,7 @@ class Media:
 
     @property
     def end(self) -> int:
-        """Where the text goes on."""
+        """Index in the prompt of the first token after it."""
         return self.first + len(self.tokens)
 
     def check_fits(self, n_batch: int, n_ubatch: int) -> None:
@@ -73,7 +73,7 @@ class Media:
         return list(tokens[self.first : self.end]) == self.tokens
 
     def encode(self) -> None:
-        """Compute the rows, unless they are there."""
+        """Compute the rows, unless they are computed already."""
         if self._rows is None:
             self._rows = np.ascontiguousarray(self._encode(), dtype=np.single).reshape(len(self.tokens), -1)
 
@@ -88,7 +88,7 @@ class Media:
         return np.tile(np.arange(len(self.tokens), dtype=np.intc) + pos_0, (4, 1))
 
     def piece(self, target: Target, seq_id: int, n_past: int, n: int, logits: str) -> BatchPart:
-        """A part of a pass: the n rows that stand after the first n_past tokens of a sequence."""
+        """A part of a pass: the n rows after the first n_past tokens of a sequence."""
         self.encode()
         assert self._rows is not None
         offset = n_past - self.first
@@ -111,7 +111,7 @@ class Media:
 def check_media(tokens: Sequence[int], media: Sequence[Media], n_batch: int, n_ubatch: int) -> None:
     """Raise ValueError for a prompt whose images are not at their tokens, or cannot be decoded.
 
-    n_batch, n_ubatch: rows of a pass, and of what is computed together.
+    n_batch, n_ubatch: rows of a pass, and rows that are computed together.
     """
     n_rows = 0
     for m in media:

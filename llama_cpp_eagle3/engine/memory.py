@@ -1,7 +1,7 @@
-"""What target and draft hold of each sequence. Both move together, here.
+"""The memories of target and drafters, which are changed together here.
 
-`n_past` is how far. Going back, copying, saving and loading cut both at one position; `commit` keeps the accepted
-rows of a step to both.
+Both have evaluated the first `n_past` tokens of a sequence. Going back, copying, saving and loading cut both at one
+position; `commit` keeps the accepted rows of a step in both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .request import NGRAM
 from .sequence import Saved, ScheduledSequence, Sequence, StoredPrefix
 
 N_MIN_COPIED = 32
-"""Shorter prefixes are neither stored in host memory nor copied: to evaluate them again is as quick."""
+"""Shorter prefixes are neither stored in host memory nor copied: evaluating them again is as fast."""
 
 
 class Memory:
@@ -32,11 +32,15 @@ class Memory:
         n_swa: int = 0,
         swa_full: bool = True,
     ):
-        """Args beside the models.
+        """Join the memories of a target and its drafters.
 
-        log: called with lines for the user.
-        n_swa: tokens of the target's sliding windows; 0 = it has none.
-        swa_full: the context keeps what leaves them.
+        Args:
+            target: the target.
+            drafters: the drafters with weights.
+            tap: reads the target's hidden states.
+            log: called with lines for the user.
+            n_swa: tokens of the target's sliding windows; 0 = it has none.
+            swa_full: whether the context keeps tokens that have left them.
         """
         self.target, self.tap = target, tap
         self.drafters = Drafters(drafters, tap)
@@ -46,14 +50,14 @@ class Memory:
         self.needs_states = self._can_replay or (n_swa > 0 and not swa_full)
         """Whether the target can go back far only to saved states."""
         self.is_cut_anywhere = not self.needs_states and n_swa == 0
-        """Whether a saved slot can be cut anywhere once it is loaded: of a window the end alone is saved."""
+        """Whether a saved slot can be cut anywhere once it is loaded: only the end of a window is saved."""
         self._n_heads = 1
         self._log = log
 
     # one slot
 
     def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
-        """Use other drafters; restart them in each slot next."""
+        """Use other drafters, which must be restarted in each slot next."""
         self.drafters = Drafters(drafters, self.tap)
         self.source_names = (NGRAM, *self.drafters.names)
         self._n_heads += 1
@@ -74,7 +78,7 @@ class Memory:
     def copy(self, source: int, seq_id: int, n_past: int, states: SequenceOf[SavedState], same_next: bool) -> int:
         """Copy the first n_past tokens of a slot, or fewer, into an empty one.
 
-        states: that both can go back to. same_next: the next token will be the same as there, or the last one is kept.
+        states: states that both can go back to. same_next: the next token will be the same as in `source`.
         """
         n_past = self._copy_target(source, seq_id, n_past, states)
         if n_past > 0 and self.drafters:
@@ -85,7 +89,7 @@ class Memory:
         self.target.attach(states, source)
         n = self.target.copy(source, seq_id, n_past)
         if n == 0 and n_past >= N_MIN_COPIED:
-            # no cells to share: all that the other slot holds is copied, and truncated
+            # without shared cells: the whole slot is copied, and then truncated
             try:
                 self.target.state_set(seq_id, self.target.state_get(source))
             except ContextFullError:
@@ -102,16 +106,16 @@ class Memory:
         return Saved(target.state_get(seq_id), self.drafters.state_get(seq_id), n_past, self._n_heads)
 
     def knows_draft(self, state: Saved) -> bool:
-        """Whether the draft's part of a state is of the draft that is there now."""
+        """Whether the drafters' part of a state was saved by the present drafters."""
         return state.n_heads == self._n_heads
 
     def saved_of(self, stored: StoredPrefix) -> Saved:
-        """What was in a file, to be loaded; without the draft's part the draft goes on after it."""
+        """The state that a file holds, for `load`. Without the drafters' part, drafters go on after its tokens."""
         n_heads = self._n_heads if stored.draft else 0
         return Saved(stored.target, stored.draft, len(stored.tokens), n_heads)
 
     def load(self, seq_id: int, state: Saved, tokens: SequenceOf[int]) -> bool:
-        """Load a state into an empty slot; False if there is no room. tokens: the first ones that it is of, or all."""
+        """Load a state into an empty slot; False if there is no room. tokens: the state's tokens, or more."""
         try:
             self.target.state_set(seq_id, state.target)
         except ContextFullError:
@@ -127,7 +131,7 @@ class Memory:
 
         Raises:
             ContextFullError: no room.
-            Eagle3Error: the states are not what they should be.
+            Eagle3Error: the states are damaged, or of another model.
         """
         self.target.state_set(seq_id, target)
         if self.target.n_past(seq_id) != n_tokens:
@@ -140,7 +144,7 @@ class Memory:
     # one sequence
 
     def go_back(self, sequence: Sequence, n_past: int, same_next: bool = False) -> None:
-        """Keep the first tokens of a sequence; what must be evaluated again is pending then.
+        """Cut what a sequence has evaluated to n_past tokens, or fewer; the tokens after that are pending then.
 
         That is more where the memory can only go back to a saved state, or where the draft needs the row before once
         more because another token is to follow it; with `same_next` it is the same one.
@@ -151,16 +155,16 @@ class Memory:
         sequence.is_dirty = False
 
     def settle(self, sequence: Sequence) -> None:
-        """Make target and draft end where the sequence does; what must be evaluated again for that is pending then."""
+        """Make target and drafters end where the sequence does; tokens to be evaluated again are pending then."""
         n_past, seq_id, target = sequence.n_past, sequence.seq_id, self.target
-        # after an interrupt the draft may have gone back already
+        # after an interrupt the drafters may have gone back already
         n_seen = self.drafters.n_past(seq_id) if self.drafters else n_past
         if target.n_past(seq_id) != n_past or target.has_draft(seq_id) or n_seen != n_past:
             self.go_back(sequence, min(n_past, n_seen))
         sequence.is_dirty = False
 
     def decoded_elsewhere(self, sequence: Sequence) -> None:
-        """Code outside of the engine has decoded all tokens of a sequence that were pending."""
+        """Tell that code outside of the engine has decoded all pending tokens of a sequence."""
         seq_id, target = sequence.seq_id, self.target
         n_past, n_held = len(sequence.tokens), target.n_past(seq_id)
         first = sequence.n_past
@@ -175,7 +179,7 @@ class Memory:
             self._log(f"{positions} were decoded outside of the engine; the draft continues without them")
 
     def commit(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, can_defer: SequenceOf[int]) -> None:
-        """Keep the accepted tokens of a step, and have the draft evaluate their rows if these still exist.
+        """Keep the accepted tokens of a step, and give drafters their rows if these still exist.
 
         can_defer: for each sequence the drafters, as bits, that may evaluate its rows later, because they are not
             asked for it soon. A call that repeats this after an interrupt finds some of it done.
@@ -196,12 +200,12 @@ class Memory:
         self.drafters.process(seen)
 
     def _show_image(self, media: Media, start: int, seq_id: int) -> None:
-        """Rows of an image come next for the draft: it needs their positions if heads and targets have sections."""
+        """Tell drafters that rows of an image come next: with M-RoPE they need its positions."""
         target, drafters = self.target, self.drafters
         if start != media.first or target.n_pos_per_row == 1 or all(d.n_pos_per_row == 1 for d in drafters):
             return
         n_seen = drafters.n_past(seq_id)
-        if n_seen < start:  # it was used outside of the engine
+        if n_seen < start:  # the slot was used outside of the engine
             drafters.restart(start, seq_id)
         if n_seen <= start:
             pos = media.positions(target.position(start, seq_id)).copy()

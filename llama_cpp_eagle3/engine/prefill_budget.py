@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-_N_ROWS_UNKNOWN = 32  # before anything was measured
+_N_ROWS_UNKNOWN = 32  # rows until something is measured
 _N_ROWS_MIN = 4
-_TIMES_STEP = 2.0  # time of a step with prefill, by that of one without
+_TIMES_STEP = 2.0  # a step with prefill takes so many times as long as one without
 _RATE = 1.0 / 8.0
-_RATE_SELDOM = 1.0 / 2.0  # of steps without prefill while a long prompt is evaluated
-_LESS, _MORE = 0.5, 1.25  # rows of the next step, by those of this one
+_RATE_SELDOM = 1.0 / 2.0  # rate of learning from steps without prefill, which are rare while a long prompt is evaluated
+_LESS, _MORE = 0.5, 1.25  # how much fewer or more rows the next step may have
 _N_MIXED = 16
 
 
@@ -29,7 +29,7 @@ class PrefillBudget:
         self._n_mixed = 0  # steps with prefill since one without
 
     def n_drafts(self, n_sequences: int) -> int:
-        """Tokens to draft for each of so many sequences beside prefill: no more rows than without it."""
+        """Tokens to draft for each of so many sequences in a step with prefill: no more rows than in one without."""
         return max(0, round(self._step_rows / n_sequences) - 1)
 
     @property
@@ -58,7 +58,7 @@ class PrefillBudget:
             self._row_ns = _average(self._row_ns, ns / n_rows, _RATE)
         elif self._step_ns:
             self._n_mixed += 1
-            if n_prefill_rows > self._n_allowed // 2:  # else it was a prompt's end, or a short one
+            if n_prefill_rows > self._n_allowed // 2:  # fewer rows are the end of a prompt, or a short one
                 factor = min(max(_TIMES_STEP * self._step_ns / ns, _LESS), _MORE)
                 self._n_rows = max(_N_ROWS_MIN, n_prefill_rows * factor)
 

@@ -1,8 +1,8 @@
-"""The prefix cache: what slots, host memory and a folder hold of texts that were evaluated, by the tree of prefixes.
+"""The prefix cache: beginnings of evaluated texts in slots, host memory and a folder, found by the tree of prefixes.
 
-`find` says where the longest beginning of a prompt is held, `fetch` has it read, `store` copies what a slot holds to
-host memory, `save` keeps the state of a running sequence. Who gets which slot is decided in `slots`, what goes to the
-folder in `prefix_disk`.
+`find` finds where the longest beginning of a prompt is held, `fetch` reads it from its file, `store` copies a slot to
+host memory, `save` keeps the state of a running sequence. `slots` decides which sequence gets which slot, `prefix_disk`
+what is written to the folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .sequence import Sequence
 from .sequence import State as SequenceState
 
 _EVALUATE_NS = 1e6
-"""Time to evaluate a token, until prompts were evaluated."""
+"""Nanoseconds to evaluate a token, until prompts were evaluated."""
 _N_SHARE = 8
 """A text is copied from its slot while the engine is idle once an eighth of it is new: so a conversation of many turns
 is written a few times, and what is lost when the process is killed is little of it."""
@@ -30,16 +30,16 @@ _log = logging.getLogger("llama_cpp_eagle3")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a sequence can begin with."""
+    """Something that is held and that a sequence can begin with."""
 
     match: Match
     prefix: Prefix | None = None
     n_common: int = 0
-    """Tokens that both have."""
+    """Length of the common prefix."""
     n_past: int = 0
     """How many of them need not be evaluated again."""
     state: State | None = None
-    """What to go back to for that; None: no state is needed."""
+    """The state to go back to for that; None: no state is needed."""
 
     @property
     def tier(self) -> str:
@@ -52,12 +52,12 @@ class Source:
 
     @property
     def same_next(self) -> bool:
-        """Whether the token after those is the same too."""
+        """Whether the token after the first n_past is the same too."""
         return self.n_past < self.n_common
 
     @property
     def is_used_up(self) -> bool:
-        """Whether nothing else is likely to be asked of the prefix: what goes is an answer that was sent otherwise."""
+        """Whether no other request is likely to use the prefix: only its answer differs, which was sent changed."""
         assert self.prefix is not None
         n_lost = self.prefix.n_tokens - self.n_common
         return self.n_common >= self.prefix.n_turn or n_lost < N_MIN_COPIED
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class PrefixStats:
-    """What the prefix cache holds in host memory, and what it did since the model was loaded."""
+    """The contents of the prefix cache, and what it did since the model was loaded."""
 
     n_bytes: int
     """Bytes of host memory that prefixes and states take."""
@@ -75,19 +75,19 @@ class PrefixStats:
     n_states: int
     """Saved states of recurrent layers and sliding windows."""
     n_evicted: int
-    """Prefixes and states that went for others."""
+    """Prefixes and states that were evicted from host memory for others."""
     n_too_large: int
     """Prefixes and states that were not kept because host memory may not hold one of them."""
     reused_tokens: dict[str, int]
     """Prompt tokens that were not evaluated again, by where they were: "slot", "host" or "disk"."""
     n_file_bytes: int = 0
-    """On disk, of prefixes and states; those in host memory too count in both places."""
+    """Bytes of files; a prefix in a file and in host memory counts in both."""
     n_file_bytes_max: int = 0
-    """0: there is no folder."""
+    """Limit of these; 0: there is no folder."""
     n_prefix_files: int = 0
     n_state_files: int = 0
     n_evicted_files: int = 0
-    """Files that went for others."""
+    """Files that were removed for others."""
 
 
 class PrefixCache:
@@ -101,25 +101,25 @@ class PrefixCache:
         n_states_max: int,
         folder: PrefixFolder | None = None,
     ):
-        """n_bytes_max: of host memory. n_states_max: of one text. folder: for what is kept over restarts."""
+        """n_bytes_max: limit of host memory. n_states_max: states of one text at most. folder: kept over restarts."""
         self.memory, self.slots = memory, slots
         self.tree = PrefixTree(n_bytes_max, n_states_max, 0 if folder is None else folder.n_bytes_max)
         self._disk = None if folder is None else PrefixDisk(folder, self.tree, memory)
         self.n_too_large = 0
         """Prefixes and states that were not kept because host memory may not hold one of them."""
-        self._n_too_long = 0  # tokens of the shortest of these prefixes
+        self._n_too_long = 0  # tokens of the shortest such prefix
         self._evaluate_ns = _EVALUATE_NS
-        self._offered: dict[int, tuple[int, int]] = {}  # of each slot, what was last copied or tried to be
+        self._offered: dict[int, tuple[int, int]] = {}  # [slot]: what was copied last, or could not be
         self._n_reused = {"slot": 0, "host": 0, "disk": 0}
 
     @property
     def has_folder(self) -> bool:
-        """Whether something is kept over restarts."""
+        """Whether prefixes are kept in a folder."""
         return self._disk is not None
 
     @property
     def stats(self) -> PrefixStats:
-        """What it holds and did. From any thread."""
+        """What it holds and did. May be called from any thread."""
         tree = self.tree
         filed = tuple(tree.filed)
         n_prefix_files = sum(isinstance(item, Prefix) for item in filed)
@@ -141,14 +141,14 @@ class PrefixCache:
     # looking up
 
     def find(self, sequence: Sequence, *, in_files: bool = False) -> Source:
-        """Where the longest beginning of a sequence's tokens is held; the last one is evaluated for its logits.
+        """Find where the longest beginning of a sequence's tokens is held, without the last one: its logits are needed.
 
-        in_files: what is to be read first counts too.
+        in_files: also in files, which must be read first.
         """
         if not sequence.request.reuses_prefix:
             return Source(Match(0, [], None))
         for slot in self.slots:
-            if slot.is_free and slot.user is not None and slot.is_intact:  # its client may have changed it
+            if slot.is_free and slot.user is not None and slot.is_intact:  # the client may have changed it
                 self.place(slot)
         tokens = sequence.tokens
         match = self.tree.match(key_of(tokens))
@@ -163,13 +163,13 @@ class PrefixCache:
                 slot = self.slots[prefix.seq_id]
                 if not slot.is_intact:
                     continue
-                n = n_common(slot.tokens, tokens)  # a running sequence may not have come so far
+                n = n_common(slot.tokens, tokens)  # a running sequence may not have evaluated so much
                 n_past_min = 1 if self.memory.is_cut_anywhere else self.memory.target.n_past_min(slot.seq_id)
             n_past, state = min(n, len(tokens) - 1), None
             if n_past < n_past_min:
                 state = match.state(n_past, in_files=in_files)
                 n_past = 0 if state is None else state.n_tokens
-            # of equal ones the slot that the request names, a free one, a busy one, host memory, the shortest file
+            # among equals: the slot that the request names, a free slot, a busy one, host memory, the shortest file
             nearness = 0 if prefix.saved is not None else -1
             if prefix.is_in_slot:
                 nearness = 1 + self.slots[prefix.seq_id].is_free + (prefix.seq_id == sequence.request.seq_id)
@@ -179,7 +179,7 @@ class PrefixCache:
         return best
 
     def fetch(self, sequence: Sequence, blocks: bool) -> bool:
-        """Have what a sequence can begin with in memory; False: it is being read. blocks: wait for that."""
+        """Read what a sequence can begin with from its file; False: it is still being read. blocks: wait for that."""
         if self._disk is None or sequence.saved is not None:
             return True
         source = self.find(sequence, in_files=True)
@@ -193,7 +193,7 @@ class PrefixCache:
         return self._disk.fetch(missing, blocks)
 
     def awaits(self, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
-        """Whether a running sequence is about to evaluate a beginning of this one, which need not be done twice."""
+        """Whether a running sequence is about to evaluate a beginning of this one, so that it pays to wait."""
         if not sequence.request.reuses_prefix or sequence.saved is not None:
             return False
         ahead = [s for s in running if s.n_past < s.n_prompt and s.request.cache_prompt and not s.is_paced]
@@ -214,27 +214,27 @@ class PrefixCache:
         return False
 
     def observe(self, n_tokens: int, evaluate_ns: int) -> None:
-        """So many tokens of a prompt were evaluated, which took so long."""
+        """Tell that n_tokens of a prompt were evaluated, which took evaluate_ns."""
         if n_tokens >= N_MIN_COPIED:
             self._evaluate_ns += (evaluate_ns / n_tokens - self._evaluate_ns) / 4
 
     def value(self, slot: Slot) -> float:
-        """What it would cost to lose what a slot holds."""
+        """What it would cost to lose a slot's contents."""
         return self.tree.value(slot.prefix) if slot.prefix.node is not None else 0.0
 
     def n_states(self, slot: Slot) -> int:
-        """Saved states that what a slot holds can go back to."""
+        """Number of saved states that a slot can go back to."""
         return len(self.tree.match(key_of(slot.tokens)).states)
 
     def use(self, source: Source) -> None:
-        """A request begins with a source."""
+        """Tell that a request begins with a source."""
         items = source.prefix, source.match.state(source.n_past)
         self.tree.use(*items)
         if self._disk is not None:
             self._disk.used(*items)
 
     def count(self, sequence: Sequence, tier: str) -> None:
-        """A request has begun with tokens that were in a tier."""
+        """Count the tokens with which a request has begun, by the tier that they were in."""
         if sequence.n_past > 0:
             sequence.cached_in = tier
             self._n_reused[tier] += sequence.n_past
@@ -242,7 +242,7 @@ class PrefixCache:
     # keeping
 
     def place(self, slot: Slot) -> None:
-        """Put a slot where its tokens end in the tree; of a running sequence, where its prompt does."""
+        """Put a slot in the tree where its tokens end; for a running sequence, where its prompt ends."""
         user = slot.user
         if user is None:
             tokens: SequenceOf[int] = slot.cached
@@ -251,7 +251,7 @@ class PrefixCache:
         self.place_at(slot, tokens)
 
     def place_at(self, slot: Slot, tokens: SequenceOf[int]) -> None:
-        """Put a slot where these tokens end in the tree."""
+        """Put a slot in the tree where these tokens end."""
         if tokens:
             self.tree.insert(slot.prefix, key_of(tokens))
         else:
@@ -261,7 +261,7 @@ class PrefixCache:
         """Keep the present state of a sequence to go back to, if its memory needs that.
 
         Returns:
-            False if there is none: the target has put tokens off to the next pass.
+            False if the state cannot be saved now, as the target has put tokens off to the next pass.
         """
         if not self.memory.needs_states or self.tree.n_states_max == 0:
             return True
@@ -281,9 +281,9 @@ class PrefixCache:
             self.tree.insert_state(key_of(tokens), saved)
 
     def store(self, slot: Slot, keep: Prefix | None = None, *, for_file: bool = False) -> bool:
-        """Copy what a slot holds to host memory, unless it is there, or is too short; whether it was copied.
+        """Copy a slot to host memory, unless it is there already or too short; returns whether it was copied.
 
-        keep: does not go for it. for_file: others are evicted rather than this one until it is in a file.
+        keep: must not be evicted for it. for_file: evict others rather than this one until it is in a file.
         """
         tokens = slot.tokens
         if self.tree.n_bytes_max == 0 or len(tokens) < N_MIN_COPIED or not slot.is_intact:
@@ -318,14 +318,14 @@ class PrefixCache:
         return True
 
     def sync(self) -> None:
-        """Take what the folder's threads have read and written, and give them the next. Before each step."""
+        """Take over what the folder's threads have read and written, and start more. Called before each step."""
         if self._disk is not None:
             self._disk.sync()
 
     def keep(self, share: int = _N_SHARE) -> bool:
-        """Write on while the engine has nothing to do; whether there is more to write.
+        """Write to the folder while the engine has nothing to do; returns whether there is more to write.
 
-        Then slots are copied to host memory, one a call: those of whose tokens at least 1 / share is in no file.
+        Then copies slots to host memory, one a call, if at least 1 / share of their tokens is in no file.
         """
         if self._disk is None:
             return False
@@ -339,14 +339,14 @@ class PrefixCache:
             found = self.tree.match(key_of(slot.tokens)).prefixes
             kept = (m for m, p in found if not p.is_in_slot and (self.memory.is_cut_anywhere or p.n_tokens == m))
             if n - max(kept, default=0) >= max(N_MIN_COPIED, n // share):
-                self._offered[slot.seq_id] = what  # once, or what is refused would be copied without end
+                self._offered[slot.seq_id] = what  # once, or a slot that is refused would be copied again and again
                 if self.store(slot, for_file=True):
                     self._disk.sync()
                     return True
         return False
 
     def close(self) -> None:
-        """Write what is worth it: the process ends."""
+        """Write what is worth it before the process ends."""
         if self._disk is None:
             return
         while self.keep(sys.maxsize):
@@ -354,14 +354,14 @@ class PrefixCache:
         self._disk.close()
 
     def clear(self) -> None:
-        """Drop what host memory holds, except what preempted sequences go on from; files stay."""
+        """Clear host memory, except what preempted sequences go on from. Files stay."""
         for prefix in list(self.tree.hosted):
             if not prefix.is_pinned:
                 self.tree.leave_host(prefix)
         self.tree.clear_states()
 
     def distrust(self, tokens: SequenceOf[int]) -> None:
-        """Drop what host memory and files hold of the beginnings of a text: it gave numbers that are none."""
+        """Drop the beginnings of a text from host memory and files, because they gave NaN."""
         match = self.tree.match(key_of(tokens))
         for prefix in [prefix for n, prefix in match.prefixes if n > 0]:
             if not (prefix.is_in_slot or prefix.is_pinned):
@@ -370,7 +370,7 @@ class PrefixCache:
             self.tree.drop(state)
 
     def _fits(self, n_bytes: int, what: str, n_tokens: int) -> bool:
-        """Whether host memory may hold so much; says so once if not."""
+        """Whether n_bytes are within the limit of host memory; if not, log it once."""
         n_max = self.tree.n_bytes_max
         if n_bytes <= n_max:
             return True

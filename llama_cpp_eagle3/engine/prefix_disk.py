@@ -1,8 +1,8 @@
-"""The prefix cache's files: what of host memory is written to a folder, and what is read from there again.
+"""The prefix cache's files: which prefixes and states are written to a folder, and read again.
 
-Threads of the folder read and write; the engine's steps begin that and take what has come of it. What is in host memory
-is written one by one, what is worth the most per byte first, a state after a prefix that goes through it. So little is
-lost when the process ends at once, and what is evicted from host memory is in a file by then.
+Threads of the folder read and write; the engine's steps start that and take over the results. Prefixes and states in
+host memory are written one by one, those that are worth the most per byte first, a state after a prefix that goes
+through it. So little is lost when the process is killed, and most of what host memory evicts is in a file.
 """
 
 from __future__ import annotations
@@ -23,54 +23,54 @@ from .prefix_tree import PrefixTree
 from .sequence import Saved, StoredPrefix
 
 _READ_NS = 1.0
-"""Time to read a byte, until files were read: 1 GB/s."""
+"""Nanoseconds to read a byte, until files were read: 1 GB/s."""
 _N_TIMED = 1 << 20
-"""Bytes from which on the time of reading says something."""
+"""Smaller files, in bytes, do not change that time."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """A file of a folder, by its head."""
+    """A file of a folder, as its header describes it."""
 
     file: StoredFile
     tokens: SequenceOf[int]
     n_turn: int
     n_memory_bytes: int
-    """Bytes of host memory that what it holds takes."""
+    """Bytes of host memory that its contents take."""
     is_state: bool
 
 
 class PrefixFolder(Protocol):
-    """Reads and writes files of prefixes and states, in threads of its own. An error is said there."""
+    """Reads and writes files of prefixes and states in threads of its own, which log errors."""
 
     n_bytes_max: int
     """Bytes of all files."""
 
     def entries(self) -> Iterable[FolderEntry]:
-        """The files that fit target and settings, those that were used last first."""
+        """The files that fit target and settings, the most recently used first."""
 
     def size_of(self, stored: StoredPrefix) -> int:
         """Bytes of a file."""
 
     def write(self, stored: StoredPrefix, kept: Collection[str]) -> Future[StoredFile | None]:
-        """Write a file; None: it cannot be written. kept: names of files that do not go for it."""
+        """Write a file; None: it cannot be written. kept: names of files that must not be removed for it."""
 
     def read(self, file: StoredFile) -> Future[StoredPrefix | None]:
-        """Read a file; None: it is gone, or damaged."""
+        """Read a file; None: it does not exist any more, or is damaged."""
 
     def remove(self, files: SequenceOf[StoredFile]) -> None:
-        """Remove files, after what is being written; it is no error if they are gone."""
+        """Remove files, once those that are being written are written; missing ones are no error."""
 
     def touch(self, file: StoredFile) -> None:
-        """A file was used now."""
+        """Note that a file was used now."""
 
     def close(self) -> None:
-        """Wait for what is being read and written."""
+        """Wait until all reading and writing has ended."""
 
 
 class PrefixDisk:
-    """What of a tree is in a folder."""
+    """The part of a tree that is in a folder."""
 
     def __init__(self, folder: PrefixFolder, tree: PrefixTree, memory: Memory):
         """Add the folder's files to an empty tree."""
@@ -98,11 +98,11 @@ class PrefixDisk:
     # reading
 
     def read_ns(self, items: Iterable[Prefix | State]) -> float:
-        """How long it takes to read them."""
+        """Nanoseconds that reading these takes."""
         return self._read_ns * sum(item.file.n_bytes for item in items if item.file is not None)
 
     def fetch(self, items: SequenceOf[Prefix | State], blocks: bool) -> bool:
-        """Have what files hold in host memory; False: it is being read, ask again. blocks: wait for it."""
+        """Read items into host memory; False: they are still being read, ask again. blocks: wait for that."""
         start, n_bytes = perf_counter_ns(), 0
         for item in items:
             if item not in self._read:
@@ -116,7 +116,7 @@ class PrefixDisk:
         return blocks
 
     def _take_read(self, blocks: bool) -> None:
-        """What was read is in host memory now, as far as it may be; what cannot be read is in the tree no more."""
+        """Put what was read into host memory, within its limit, and remove from the tree what cannot be read."""
         for item, future in list(self._read.items()):
             if not (blocks or future.done()):
                 continue
@@ -141,7 +141,7 @@ class PrefixDisk:
         return self._memory.saved_of(stored)
 
     def used(self, *items: Prefix | State | None) -> None:
-        """A request begins with them."""
+        """Tell that a request begins with these."""
         for item in items:
             if item is not None and item.file is not None:
                 self._folder.touch(item.file)
@@ -149,7 +149,7 @@ class PrefixDisk:
     # writing
 
     def sync(self) -> bool:
-        """Take what was read and written, and begin to write what is worth the most; whether there is more to do."""
+        """Take over what was read and written, and write what is worth the most; returns whether more is left."""
         self._take_read(False)
         if self._written is not None and self._written[1].done():
             self._take_written()
@@ -162,7 +162,7 @@ class PrefixDisk:
         return self._written is not None
 
     def flush(self) -> None:
-        """Write all that is worth it."""
+        """Write everything that is worth it."""
         while self.sync():
             assert self._written is not None
             self._written[1].result()
@@ -174,7 +174,7 @@ class PrefixDisk:
         self._folder.close()
 
     def _best(self) -> Prefix | State | None:
-        """What to write next."""
+        """The item to write next."""
         tree = self._tree
         items = [item for item in tree.unfiled if isinstance(item, Prefix) or tree.may_be_filed(item)]
         return max(items, key=lambda item: tree.file_value(item) / item.n_bytes, default=None)
@@ -217,19 +217,19 @@ class PrefixDisk:
         item.is_busy = False
         if file is None:
             self._give_up(item)
-        elif item.node is None:  # it went meanwhile
+        elif item.node is None:  # it was removed from the tree meanwhile
             self._tree.unused_files.append(file)
         else:
             self._tree.insert_file(b"", item, file)
             self._drop_beginnings(item)
 
     def _give_up(self, item: Prefix | State) -> None:
-        """It is not tried again as long as it is where it is."""
+        """Do not try to write an item again while it is where it is."""
         item.is_busy = False
         self._tree.unfiled.pop(item, None)
 
     def _drop_beginnings(self, item: Prefix | State) -> None:
-        """Remove files of prefixes that another one begins with."""
+        """Remove files of prefixes that are beginnings of this one."""
         if isinstance(item, Prefix):
             for other in self._tree.beginnings_of(item):
                 self._tree.leave_file(other)

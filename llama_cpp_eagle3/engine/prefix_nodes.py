@@ -1,4 +1,4 @@
-"""What the tree of prefixes is made of: nodes, prefixes and states at them, slots; and how far a text is in it."""
+"""The parts of the tree of prefixes: nodes with their prefixes and states, slots, and matches of a text."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .sequence import State as SequenceState
 N_BYTES = 4
 """Bytes of a token in a key."""
 _N_LOOKED_AT = 64
-"""Prefixes that one look-up compares: those that have more in common come first."""
+"""Prefixes that one look-up compares at most, those with more common tokens first."""
 
 
 def key_of(tokens: SequenceOf[int]) -> bytes:
-    """Tokens as the tree has them: comparing bytes takes microseconds for 100,000 of them."""
+    """Tokens as bytes, the tree's keys: comparing 100,000 of them takes microseconds."""
     return array("i", tokens).tobytes()
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """Where texts part, or something that is held ends."""
+    """A place in the tree where texts part, or where a prefix or a state ends."""
 
     parent: Node | None
     edge: bytes
     """Tokens from the parent to here."""
     n_tokens: int
-    """From the root to here."""
+    """Number of tokens from the root to here."""
     children: dict[bytes, Node] = field(default_factory=dict)
     """The nodes below, by the first token of their edges."""
     prefixes: list[Prefix] = field(default_factory=list)
-    """That end here."""
+    """Prefixes that end here."""
     state: State | None = None
     n_through: int = 0
     """Prefixes that end here or below."""
@@ -67,13 +67,13 @@ class StoredFile:
 @dataclass(eq=False, slots=True)
 class _Item:
     n_bytes: int
-    """Bytes of host memory, while it is there."""
+    """Bytes of host memory that it takes while it is there."""
     used_at: int = 0
     n_hits: int = 0
     node: Node | None = None
-    """None: it is not in the tree."""
+    """Its node; None: it is not in the tree."""
     file: StoredFile | None = None
-    """None: it is in none."""
+    """Its file; None: it is in none."""
     is_busy: bool = False
     """It is being written, or a request is about to begin with it: others are evicted first."""
     was_read: bool = False
@@ -81,23 +81,23 @@ class _Item:
 
     @property
     def n_tokens(self) -> int:
-        """Where it ends."""
+        """Number of tokens up to where it ends."""
         assert self.node is not None
         return self.node.n_tokens
 
 
 @dataclass(eq=False, slots=True)
 class Prefix(_Item):
-    """What target and draft hold of the tokens up to a node."""
+    """What target and drafters hold of the tokens up to a node."""
 
     seq_id: int = -1
     """The slot that it is in; -1: it is in host memory."""
     saved: Saved | None = None
     """What host memory holds of it."""
     n_turn: int = 0
-    """Where its last answer begins: what follows is not likely to be asked for again."""
+    """Where its last answer begins: other prompts rarely have the tokens after that."""
     n_past_min: int = 1
-    """The least number of tokens that it can be cut to without a state; of a slot its memory is asked instead."""
+    """The least number of tokens that it can be cut to without a state; for a slot the memory knows it."""
     is_pinned: bool = False
     """A sequence goes on from it: it is neither counted nor evicted."""
 
@@ -109,7 +109,7 @@ class Prefix(_Item):
 
 @dataclass(eq=False, slots=True)
 class State(_Item):
-    """What cannot be cut anywhere, as it was when a sequence had the tokens up to a node."""
+    """A state of memories that cannot be cut anywhere, saved after the tokens up to a node."""
 
     saved: SavedState | None = None
     """What host memory holds of it."""
@@ -121,12 +121,12 @@ class Slot:
 
     seq_id: int
     prefix: Prefix
-    """What it holds, in the tree: of a running sequence, what it will hold of its prompt."""
+    """Its contents in the tree; for a running sequence, those after its prompt will be evaluated."""
     user: Sequence | None = None
     cached: list[int] = field(default_factory=list)
     """Tokens of the cached prefix, while no sequence uses the slot."""
     is_dirty: bool = False
-    """No sequence uses it, and what target and draft hold there is to be cleared."""
+    """No sequence uses it, and its contents in target and drafters must be cleared."""
 
     @property
     def is_free(self) -> bool:
@@ -135,27 +135,27 @@ class Slot:
 
     @property
     def tokens(self) -> SequenceOf[int]:
-        """What target and draft hold there."""
+        """The tokens that target and drafters hold there."""
         return self.cached if self.user is None else self.user.tokens[: self.user.n_past]
 
     @property
     def is_intact(self) -> bool:
-        """Whether what it holds can be used by other sequences."""
+        """Whether other sequences can use its contents."""
         return not self.is_dirty if self.user is None else not self.user.is_dirty
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How far a text is in the tree."""
+    """The part of a text that is in the tree."""
 
     n_tokens: int
     nodes: list[Node]
-    """On its path, the root first."""
+    """Nodes on its path, the root first."""
     below: Node | None
-    """The node whose edge it leaves in the middle."""
+    """The node in the middle of whose edge the text leaves the tree."""
 
     def state(self, n_tokens: int, *, in_files: bool = False) -> State | None:
-        """The deepest state at this many tokens or before, in host memory; in_files: or in a file."""
+        """The deepest state at n_tokens or before, in host memory or, with in_files, in a file."""
         for node in reversed(self.nodes):
             state = node.state
             if node.n_tokens <= n_tokens and state is not None and (in_files or state.saved is not None):
@@ -164,7 +164,7 @@ class Match:
 
     @property
     def states(self) -> list[State]:
-        """All on its path, the shallowest first."""
+        """All states on its path, the shallowest first."""
         return [node.state for node in self.nodes if node.state is not None]
 
     @property
@@ -196,7 +196,7 @@ class Match:
 
 
 def n_common_bytes(a: bytes, b: bytes) -> int:
-    """Bytes of the tokens that both begin with."""
+    """Length in bytes of the common prefix, in whole tokens."""
     n_same, n_other = 0, min(len(a), len(b))
     if a[:n_other] == b[:n_other]:
         return n_other

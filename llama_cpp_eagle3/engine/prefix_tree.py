@@ -6,10 +6,10 @@ A path from the root spells tokens. At its nodes are
   anywhere;
 - *states* of recurrent layers and sliding windows, which serve only where they were saved, in any prefix through there.
 
-So a text goes on from the deepest point that some prefix can be cut to: anywhere, or at a state. A state without a
-prefix through its node is of no use, and goes with the last one. Host memory and files have limits of bytes; what goes
-first is what saves the fewest tokens per byte, weighted by how often and how recently it served. What is in host memory
-and in a file is one prefix, or one state, in both.
+So a text goes on from the deepest point that some prefix can be cut to: anywhere, or at a state. A state is useless
+without a prefix through its node, and is removed with the last one. Host memory and files have limits of bytes; evicted
+first is what saves the fewest tokens per byte, weighted by how often and how recently it was used. One prefix, or one
+state, may be both in host memory and in a file.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class PrefixTree:
     """Prefixes and states by the tokens that they are of. For one thread at a time."""
 
     def __init__(self, n_bytes_max: int, n_states_max: int, n_file_bytes_max: int = 0):
-        """n_bytes_max: of host memory. n_states_max: of one path. n_file_bytes_max: of files."""
+        """n_bytes_max: limit of host memory. n_states_max: states on one path. n_file_bytes_max: limit of files."""
         self.n_bytes_max, self.n_states_max, self.n_file_bytes_max = n_bytes_max, n_states_max, n_file_bytes_max
         self.n_bytes = 0
-        """Bytes of host memory that what is not pinned takes."""
+        """Bytes of host memory, without what is pinned."""
         self.n_file_bytes = 0
         self.n_evicted = 0
-        """Prefixes and states that had to go so far, from host memory."""
+        """Prefixes and states that were evicted from host memory so far."""
         self.n_evicted_files = 0
         self.hosted: dict[Prefix, None] = {}
-        """Prefixes in host memory, pinned ones too, in the order in which they came."""
+        """Prefixes in host memory, pinned ones included, the oldest first."""
         self.states: dict[State, None] = {}
         """States in host memory."""
         self.filed: dict[Prefix | State, None] = {}
-        """What is in files."""
+        """Prefixes and states in files."""
         self.unfiled: dict[Prefix | State, None] = {}
-        """What is in host memory alone, except what was given up."""
+        """Prefixes and states that are only in host memory, except those that were given up."""
         self.unused_files: list[StoredFile] = []
-        """Files of which nothing is in the tree any more: the owner of the folder removes them."""
+        """Files that are not in the tree any more: the owner of the folder removes them."""
         self.clock = 0
         """Counts requests."""
         self._root = Node(None, b"", 0)
@@ -50,7 +50,7 @@ class PrefixTree:
     # looking up
 
     def match(self, key: bytes) -> Match:
-        """Find a text."""
+        """Find how much of a text is in the tree."""
         node, nodes, at = self._root, [self._root], 0
         while (child := node.children.get(key[at : at + N_BYTES])) is not None:
             if not key.startswith(child.edge, at):
@@ -62,16 +62,16 @@ class PrefixTree:
         return Match(at // N_BYTES, nodes, None)
 
     def use(self, *items: Prefix | State | None) -> None:
-        """A request begins with them."""
+        """Tell that a request begins with these."""
         for item in items:
             if item is not None:
                 item.used_at, item.was_read = self.clock, False
                 item.n_hits += 1
 
     def value(self, item: Prefix | State) -> float:
-        """Tokens that would have to be evaluated again without it, by how likely they are to be asked for.
+        """Tokens that would have to be evaluated again without it, times how likely they are needed.
 
-        What files hold does not count: to read it costs something too.
+        Files do not reduce it, as reading takes time too.
         """
         node = item.node
         assert node is not None
@@ -85,7 +85,7 @@ class PrefixTree:
         return self._weigh(item, n_else)
 
     def file_value(self, item: Prefix | State) -> float:
-        """The value of its file: after a restart there is nothing but files."""
+        """The value of its file, by the files alone, since only these are left after a restart."""
         node, n_own = item.node, item.file is not None
         assert node is not None
         if isinstance(item, State):
@@ -95,16 +95,16 @@ class PrefixTree:
         return self._weigh(item, n_else)
 
     def _weigh(self, item: Prefix | State, n_else: int) -> float:
-        """n_else: tokens that something else has too."""
+        """n_else: how many of its tokens something else holds too."""
         return (item.n_tokens - n_else) * (1 + item.n_hits) / (1 + self.clock - item.used_at)
 
     def key(self, item: Prefix | State) -> bytes:
-        """The tokens of what is in the tree."""
+        """The key of an item in the tree: its tokens."""
         assert item.node is not None
         return b"".join(reversed([node.edge for node in item.node.above]))
 
     def beginnings_of(self, prefix: Prefix) -> list[Prefix]:
-        """Prefixes in files that another one begins with."""
+        """Prefixes in files that are beginnings of this one."""
         assert prefix.node is not None
         return [other for node in prefix.node.above for other in node.prefixes if other.file and other is not prefix]
 
@@ -115,7 +115,7 @@ class PrefixTree:
     # changing
 
     def insert(self, prefix: Prefix, key: bytes) -> None:
-        """Put a prefix where its tokens end, wherever it was before."""
+        """Put a prefix where its tokens end, and remove it from where it was."""
         before = prefix.node
         node = self._node(key)
         node.prefixes.append(prefix)
@@ -130,7 +130,7 @@ class PrefixTree:
         self._count(prefix, 1)
 
     def drop(self, item: Prefix | State) -> None:
-        """Remove a prefix or a state from wherever it is."""
+        """Remove a prefix or a state from the tree."""
         node = item.node
         if node is None:
             return
@@ -147,13 +147,13 @@ class PrefixTree:
             self.unused_files.append(item.file)
 
     def pin(self, prefix: Prefix) -> None:
-        """A prefix in host memory is about to be loaded and dropped: neither count nor evict it."""
+        """Neither count nor evict a prefix in host memory, since it is about to be loaded and dropped."""
         if not prefix.is_pinned:
             prefix.is_pinned = True
             self.n_bytes -= prefix.n_bytes
 
     def insert_state(self, key: bytes, saved: SavedState) -> None:
-        """Put a state where its tokens end: some prefix goes through there, or it goes at once."""
+        """Put a state where its tokens end. It is removed at once unless a prefix goes through there."""
         node = self._node(key)
         if node.state is None:
             node.state = State(saved.n_bytes, self.clock, node=node, saved=saved)
@@ -169,21 +169,21 @@ class PrefixTree:
         self.evict()
 
     def host(self, item: Prefix | State, saved: Saved | SavedState) -> None:
-        """What a file holds is in host memory too now; call `evict` next."""
+        """Put what a file holds into host memory too; call `evict` next."""
         item.n_bytes = saved.n_bytes
         self._set(item, saved, item.file)
 
     def leave_host(self, item: Prefix | State) -> None:
-        """Remove what is in host memory; the file stays, if there is one."""
+        """Remove an item from host memory; its file stays, if it has one."""
         if item.file is None:
             self.drop(item)
         elif item.node is not None:
             self._set(item, None, item.file)
 
     def insert_file(self, key: bytes, item: Prefix | State, file: StoredFile) -> None:
-        """Put what a file holds where its tokens end, or say of what is in the tree that it is in a file too.
+        """Put what a file holds where its tokens end, or note the file of an item that is in the tree already.
 
-        A state whose path no prefix in a file goes through has no use for one. Call `evict_files` next.
+        A state's file is useless unless a prefix in a file goes through its path. Call `evict_files` next.
         """
         node = self._node(key) if item.node is None else item.node
         if isinstance(item, State) and (node.n_filed == 0 or (item.node is None and node.state is not None)):
@@ -200,7 +200,7 @@ class PrefixTree:
             self._count(item, 1)
 
     def leave_file(self, item: Prefix | State) -> None:
-        """Remove what is in a file; what is in host memory stays."""
+        """Remove an item's file; what is in host memory stays."""
         node, file = item.node, item.file
         if node is None or file is None:
             return
@@ -222,7 +222,7 @@ class PrefixTree:
             self.n_evicted += 1
 
     def makes_room(self, item: Prefix | State, n_bytes: int) -> bool:
-        """Evict files for one of an item, as far as they are worth less; False: the item is not worth it."""
+        """Evict files that are worth less than an item's, for its file; False: the item is not worth it."""
         if n_bytes > self.n_file_bytes_max:
             return False
         worth = self.file_value(item) / n_bytes
@@ -250,7 +250,7 @@ class PrefixTree:
             self.leave_host(state)
 
     def _set(self, item: Prefix | State, saved: Saved | SavedState | None, file: StoredFile | None) -> None:
-        """Have what is in the tree be in other places."""
+        """Change where an item in the tree is held."""
         self._count(item, -1)
         item.saved, item.file = saved, file
         if isinstance(item, Prefix) and saved is None:
@@ -258,7 +258,7 @@ class PrefixTree:
         self._count(item, 1)
 
     def _count(self, item: Prefix | State, sign: int) -> None:
-        """Count what an item in the tree has in host memory and in a file, or do so no more."""
+        """Add (sign 1) or subtract (-1) an item's bytes in host memory and in a file."""
         if item.saved is not None:
             places: dict[Any, None] = self.hosted if isinstance(item, Prefix) else self.states
             _mark(places, item, sign > 0)
@@ -273,7 +273,7 @@ class PrefixTree:
             self._walk(item.node, item, sign)
 
     def _walk(self, node: Node, prefix: Prefix, sign: int) -> None:
-        """Have the nodes on the path know of a prefix, or no more."""
+        """Add (sign 1) or subtract (-1) a prefix on all nodes of its path."""
         for n in node.above:
             n.n_through += sign
             n.n_slots += sign * prefix.is_in_slot
@@ -281,7 +281,7 @@ class PrefixTree:
             n.n_filed += sign * (prefix.file is not None)
 
     def _drop_files_of_states(self, node: Node) -> None:
-        """Files of states on a path that no prefix in a file goes through are of no use after a restart."""
+        """Drop files of states on a path through which no prefix in a file goes: they are useless after a restart."""
         for n in node.above:
             if n.n_filed > 0:
                 return
@@ -292,7 +292,7 @@ class PrefixTree:
         """The node at the end of a path, which is made if there is none."""
         match = self.match(key)
         node, n = match.nodes[-1], match.n_tokens
-        if match.below is not None:  # split its edge
+        if match.below is not None:  # its edge must be split
             below = match.below
             cut = (n - node.n_tokens) * N_BYTES
             if cut > 0:
@@ -311,7 +311,7 @@ class PrefixTree:
         return node
 
     def _prune(self, node: Node) -> None:
-        """Remove what no prefix goes through any more."""
+        """Remove nodes and states through which no prefix goes any more."""
         top = None
         for n in node.above:
             if n.n_through > 0:
@@ -340,7 +340,7 @@ class PrefixTree:
         state.node = None
 
     def _merge(self, node: Node) -> None:
-        """Join a node at which nothing is with the only one below."""
+        """Join a node that holds nothing with the only node below it."""
         parent = node.parent
         if parent is None or node.prefixes or node.state is not None or len(node.children) != 1:
             return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
 NGRAM: Final = "ngram"
-"""The source of drafts that is no drafter with weights."""
+"""The name of the n-gram drafter among the sources of drafts."""
 
 
 _DEFAULT = Sampling()
@@ -33,7 +33,7 @@ class DraftSettings:
     ngram_n_max: int = 64
     """Maximum length of a draft of the n-gram drafter."""
     sources: tuple[str, ...] = ("eagle3", NGRAM)
-    """The drafters of mode "auto"; the other modes are the first one's."""
+    """The drafters that mode "auto" may ask; in the other modes the first one drafts."""
     n_min: int = 0
     """Shorter chains are not verified."""
     p_min: float = 0.0
@@ -47,7 +47,7 @@ class DraftSettings:
 
     @property
     def depth(self) -> int:
-        """Tokens that can follow each other in a draft at most."""
+        """The greatest length of a path in a draft, in tokens."""
         return self.tree_depth if self.mode == "tree" else self.n_max
 
 
@@ -58,7 +58,7 @@ class Shift:
     n_keep: int
     """Tokens at the beginning that stay."""
     n_discard: int = 0
-    """Tokens after them that go; 0 = half of what is left."""
+    """Tokens after these that are cut out; 0 = half of what is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Request:
     draft: DraftSettings | None = None
     """How to draft; None = by the engine's settings."""
     logprobs: int | None = None
-    """Keep the log-probability of each token, and those of so many of the most probable ones."""
+    """Keep the log-probabilities of each token and of so many of the most probable ones; None = of none."""
     seq_id: int | None = None
     """The slot to run in, and to continue the cached prefix of; None = any. A paced sequence continues any prefix."""
     cache_prompt: bool = True
@@ -92,19 +92,19 @@ class Request:
     shift: Shift | None = None
     """What to do when the context is full; None ends the text then."""
     boundaries: SequenceOf[int] = ()
-    """Where messages of the prompt begin, in tokens, the answer's last: other prompts may go on differently there."""
+    """Indices in the prompt at which messages begin, the answer's last: other prompts may go on differently there."""
     thought_ends: SequenceOf[SequenceOf[int]] = ()
-    """What may end the answer's thought: what follows it is sent back otherwise by some clients."""
+    """Token sequences that may end the answer's thought: some clients send back the text after it changed."""
     prompt_logprobs: bool = False
     """Keep log-probabilities of the prompt's tokens too, with as many others; all of it is evaluated for that."""
 
     @property
     def reuses_prefix(self) -> bool:
-        """Whether the prompt begins with a cached prefix, if there is one."""
+        """Whether the prompt may begin with a cached prefix."""
         return self.cache_prompt and not self.prompt_logprobs
 
     def check(self, n_vocab: int, n_ctx: int, n_batch: int, target: Target) -> None:
-        """Raise ValueError or ContextFullError for what cannot be generated."""
+        """Raise ValueError or ContextFullError for a request that cannot be run."""
         check_prompt(self.tokens, n_vocab, n_ctx, self.media)
         if self.media:
             check_media(self.tokens, self.media, n_batch, target.n_ubatch)

@@ -1,4 +1,4 @@
-"""A llama_sampler chain: what `Sampling`'s options stand for, with what it has drawn."""
+"""A llama_sampler chain, built from `Sampling`'s options, and what it has drawn."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .vocab import Vocab
 _log = logging.getLogger("llama_cpp_eagle3")
 _SEED_RANDOM = int(lib.LLAMA_DEFAULT_SEED)
 _SIGMA = 2.5
-"""What the logits of a row deviate by, about: any from 1.5 to 3.5 is better for drafts than no cut."""
+"""Standard deviation of a row's logits, about: any value from 1.5 to 3.5 is better for drafts than no cut."""
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
 
 
 class SamplerChain:
-    """A llama_sampler chain, which remembers what it has drawn: one for each text."""
+    """A llama_sampler chain, which remembers what it has drawn: each text has its own."""
 
     def __init__(self, sampling: Sampling, vocab: Vocab, n_ctx: int):
         """Build the chain for texts in a context of n_ctx tokens.
@@ -43,10 +43,10 @@ class SamplerChain:
         self._active = self._active_samplers()
         self._processors = list(sampling.logits_processors)
         self.noise: GumbelNoise | None = None
-        """What it draws with, as far as drafts can know it."""
+        """The noise that it draws with, if drafters can compute it."""
         self._grammar: Any = None
         self._grammar_address = 0
-        self._gbnf_address = 0  # of the grammar alone, in the link that applies it
+        self._gbnf_address = 0  # of the grammar itself, inside the link that applies it
         self._rules_address = 0
         self.probs: list[tuple[int, float]] = []
         """The candidates of the last draw, the most probable first, with `keeps_probs`."""
@@ -56,24 +56,24 @@ class SamplerChain:
         if sampling.has_rules and sampling.samplers is not None:
             self._grammar = self._grammar_link()
             self._grammar_address = _address(self._grammar)
-            if sampling.reasoning is not None:  # what a spent budget forces is no refused draw
+            if sampling.reasoning is not None:  # tokens that a spent budget forces are not refused draws
                 lib.llama_sampler_chain_add(self._chain, self._budget_link())
         links = [self._bias_link(biases)] if biases else []
         for link in links + (self._links() if sampling.samplers is None else self._ordered_links()):
             lib.llama_sampler_chain_add(self._chain, link)
         takes_greatest = self._takes_greatest()
         self.is_argmax = takes_greatest and not biases and not sampling.keeps_probs
-        """Whether it draws the greatest logit of a row as it is."""
+        """Whether it draws the greatest logit of a row, without changing logits."""
         self._n_best = 1 if takes_greatest else sampling.top_k if self._begins_with_top_k() else 0
-        """The best logits of a row that are all it looks at, those included that biases lower; 0: it looks at more."""
+        """It reads only so many of the best logits of a row, those that biases lower included; 0: it reads more."""
         if self._n_best:
             self._n_best = 0 if any(bias > 0.0 for bias in biases.values()) else self._n_best + len(biases)
 
     @property
     def _n_after_grammar(self) -> int:
-        """How many of the best that the grammar allows the draw looks at; 0: all."""
+        """How many of the best tokens that the grammar allows are used for the draw; 0: all."""
         s = self._sampling
-        if s.samplers is not None or s.temperature < 0.0:  # llama-server's asks about what was drawn
+        if s.samplers is not None or s.temperature < 0.0:  # llama-server's grammar checks the token that was drawn
             return 0
         if s.temperature == 0.0:
             return 1
@@ -88,25 +88,25 @@ class SamplerChain:
         return self._active[:1] == ("top_k",)
 
     def _takes_greatest(self) -> bool:
-        """Whether the temperature leaves one candidate, the greatest; a range of temperatures ends above 0."""
+        """Whether the temperature leaves only the greatest logit; a range of temperatures never does."""
         s = self._sampling
         if s.looks_back:
             return False
         if s.samplers is None:
             return s.temperature == 0.0
         is_cold = s.mirostat_mode == 0 and s.temperature <= 0.0 and s.dynatemp_range <= 0.0
-        # these may take the greatest away
+        # these may remove the greatest logit
         others = {"dry", "typ_p", "xtc", "infill", "adaptive_p"}
         return is_cold and "temperature" in s.samplers and others.isdisjoint(self._active)
 
     def lookahead(self) -> GrammarLookahead | None:
-        """What the grammar allows next, for drafts of this step; None: anything."""
+        """A view of what the grammar allows next, for the drafts of this step; None: anything."""
         if not self._gbnf_address or grammar_is_waiting(self._gbnf_address):
             return None
         return GrammarLookahead(self._rules_address, redraws=self._grammar is not None)
 
     def _active_samplers(self) -> tuple[str, ...]:
-        """llama-server's samplers that do anything, in their order."""
+        """llama-server's samplers that have an effect, in their order."""
         s = self._sampling
         penalties = s.repeat_penalty != 1.0 or s.frequency_penalty != 0.0 or s.presence_penalty != 0.0
         active = {
@@ -131,7 +131,7 @@ class SamplerChain:
         return lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)
 
     def _grammar_link(self) -> Any:
-        """The grammar, and what looks after the reasoning; both have seen the end of the prompt."""
+        """The link of the grammar and the reasoning; both have accepted the end of the prompt."""
         s = self._sampling
         vocab = _address(self._vocab.pointer)
         grammar = 0
@@ -148,7 +148,7 @@ class SamplerChain:
                 except Eagle3Error as e:
                     raise ValueError(f"the grammar does not begin with the end of the prompt: {e}") from None
             if s.reasoning is not None:
-                # the module is large, and few need it
+                # imported here: the module is large, and few requests need it
                 from .._chat import reasoning_sampler
 
                 r = s.reasoning
@@ -163,7 +163,7 @@ class SamplerChain:
         return _pointer(grammar)
 
     def _budget_link(self) -> Any:
-        """The reasoning's budget alone; it stands before all others."""
+        """The link of the reasoning's budget, which comes before all others."""
         from .._chat import reasoning_budget_sampler
 
         return _pointer(reasoning_budget_sampler(self._grammar_address))
@@ -174,7 +174,7 @@ class SamplerChain:
         return lib.llama_sampler_init_penalties(self._vocab.n_tokens, s.repeat_last_n, *penalties)
 
     def _draw_link(self) -> Any:
-        """A draw from the probabilities of what is left."""
+        """The link that draws from the probabilities of the candidates that are left."""
         s = self._sampling
         if s.rng == "llama":
             return lib.llama_sampler_init_dist(self._seed)
@@ -185,8 +185,8 @@ class SamplerChain:
             temperature = s.temperature if "temperature" in self._there else 1.0
             if s.samplers is not None and s.dynatemp_range > 0.0 and "temperature" in self._there:
                 low, high = (max(0.0, temperature + sign * s.dynatemp_range) for sign in (-1, 1))
-                temperature = (low + high) / 2.0  # it depends on the row
-            if temperature <= 0.0:  # the draw has one candidate, so that drafts need no noise
+                temperature = (low + high) / 2.0  # the real one depends on the row
+            if temperature <= 0.0:  # the draw has one candidate, so drafters need no noise
                 return _pointer(GumbelNoise(seed).sampler())
             noise = GumbelNoise(
                 seed,
@@ -200,7 +200,7 @@ class SamplerChain:
         return _pointer(noise.sampler())
 
     def _min_p(self) -> float:
-        """Top-n-sigma is a min-p, of logits that deviate by `_SIGMA`: a drafter does not know the target's."""
+        """The min-p for drafters. Top-n-sigma becomes one by `_SIGMA`: a drafter does not know the target's logits."""
         s = self._sampling
         min_p = s.min_p if "min_p" in self._there else 0.0
         if s.samplers is None or "top_n_sigma" not in s.samplers or s.top_n_sigma <= 0.0:
@@ -259,14 +259,14 @@ class SamplerChain:
             "infill": lambda: lib.llama_sampler_init_infill(self._vocab.pointer),
         }
         links = [make[name]() for name in self._active if name in make]
-        if "adaptive_p" in s.samplers:  # it draws
+        if "adaptive_p" in s.samplers:  # it draws itself
             links.append(lib.llama_sampler_init_adaptive_p(s.adaptive_target, s.adaptive_decay, self._seed))
         else:
             links.append(self._draw_link())
         return links
 
     def see(self, prompt: Sequence[int]) -> None:
-        """Have the penalties of llama-server's samplers look back at the prompt too."""
+        """Let llama-server's samplers accept the prompt, for their penalties."""
         s = self._sampling
         if s.samplers is None:
             return
@@ -290,11 +290,11 @@ class SamplerChain:
             scores[:] = processor(input_ids, scores)
         token = target.sample_from(self._address, scores, self._grammar_address)
         if self._sampling.keeps_probs:
-            self.probs = target.sampled_probs() or [(token, 1.0)]  # greedy computes none
+            self.probs = target.sampled_probs() or [(token, 1.0)]  # a greedy draw computes no probabilities
         return token
 
     def __del__(self) -> None:
-        for name in ("_chain", "_grammar"):  # a link of the chain may look into the grammar
+        for name in ("_chain", "_grammar"):  # first the chain, as its links may use the grammar
             sampler = self.__dict__.get(name)
             if sampler:
                 lib.llama_sampler_free(sampler)

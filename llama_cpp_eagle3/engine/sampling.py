@@ -25,12 +25,12 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p
 
 Rng = Literal["gumbel", "llama"]
 RNGS: tuple[Rng, ...] = ("gumbel", "llama")
-"""What the last draw is made with, see `Sampling.rng`."""
+"""Random generators of the last draw, see `Sampling.rng`."""
 
 _LARGEST, _SMALLEST = 1e9, 1e-9
 _ORDERED_ONLY = ("top_n_sigma", "xtc_probability", "dynatemp_range", "dry_multiplier", "min_keep")
-"""Options that llama_cpp's order has no sampler for."""
-_F32_TINY = float(np.finfo(np.float32).tiny)  # the reciprocal of what is smaller may be infinite
+"""Options for which llama_cpp's chain has no sampler."""
+_F32_TINY = float(np.finfo(np.float32).tiny)  # reciprocals of smaller numbers may be infinite
 _F32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -112,7 +112,7 @@ class Sampling:
     llama.cpp's `dist`, which gives its texts for a seed. Both sample the same distribution. XTC, mirostat and
     adaptive_p always use llama.cpp's generator."""
     grammar: str | None = None
-    """That the text must follow, in GBNF."""
+    """Grammar in GBNF that the text must follow."""
     grammar_root: str = "root"
     """The rule that the grammar begins with."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -184,11 +184,10 @@ class Sampling:
             object.__setattr__(self, "samplers", SAMPLERS)
 
     def within(self, n_ctx: int, n_vocab: int) -> Sampling:
-        """The same draws with every number that becomes memory or time no larger than a context and a vocabulary need.
+        """The same options, with numbers limited to what a context and a vocabulary can need; draws are the same.
 
-        llama.cpp allocates as many tokens as the penalties may look back at, whether or not there are so many, and
-        takes the numbers as they are: 8 GiB for 2147483647, and another number for what is larger. Its floats have 32
-        bits: what is infinite there makes logits that are no numbers.
+        llama.cpp allocates memory for all tokens that the penalties may look back at: 8 GiB for 2147483647, and larger
+        numbers overflow. Its floats have 32 bits: a number that is infinite there makes NaN of logits.
         """
         limits = {
             "repeat_penalty": (_SMALLEST, _LARGEST),
@@ -213,7 +212,7 @@ class Sampling:
 
     @property
     def has_rules(self) -> bool:
-        """Whether there is a grammar, or a reasoning to be looked after."""
+        """Whether there is a grammar or a reasoning."""
         return self.grammar is not None or self.reasoning is not None
 
     def biases(self, vocab: Vocab) -> dict[int, float]:
@@ -223,7 +222,7 @@ class Sampling:
 
     @property
     def ignored(self) -> dict[str, str]:
-        """Options that are set and do nothing -> the sampler that would have to be among `samplers`."""
+        """Options that are set but have no effect -> the sampler that is missing in `samplers`."""
         there = () if self.mirostat_mode else SAMPLERS if self.samplers is None else self.samplers
         by_option = {
             "repeat_penalty": "penalties",
@@ -244,7 +243,7 @@ class Sampling:
 
     @property
     def looks_back(self) -> bool:
-        """Whether something but a bias changes logits before the best of them are looked for."""
+        """Whether logits are changed, other than by a bias, before the best of them are selected."""
         return bool(
             self.repeat_penalty != 1.0
             or self.frequency_penalty != 0.0

@@ -24,9 +24,9 @@ from .verifier import Verifier
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _N_WORTH_MOVING = 16
-"""Tokens that a sequence must still want before it is moved to another slot."""
+"""A sequence is moved to another slot only if it may still generate so many tokens."""
 _N_CELLS_EACH = 16
-"""Cells that every running sequence should have left when another one joins."""
+"""Free cells that each running sequence should have when another one joins."""
 
 
 class Scheduler:
@@ -50,7 +50,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._on_run = on_run
         self._has_cancelled = False
-        self._is_token_turn = False  # images and tokens take turns
+        self._is_token_turn = False  # whether the next step is one of tokens, if there are images too
         self._has_shifted = False
 
     # queues
@@ -58,11 +58,11 @@ class Scheduler:
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence for a slot."""
         self.waiting.append(sequence)
-        if sequence.is_cancelled:  # before it came here
+        if sequence.is_cancelled:  # before it was submitted
             self._has_cancelled = True
 
     def cancel(self, sequence: Sequence) -> None:
-        """Have the next `end_cancelled` end a sequence, waiting or running."""
+        """Mark a sequence, waiting or running, for the next `end_cancelled`."""
         sequence.is_cancelled = self._has_cancelled = True
 
     def end_cancelled(self) -> None:
@@ -70,7 +70,7 @@ class Scheduler:
         if not self._has_cancelled:
             return
         try:
-            self._has_cancelled = False  # first: others may be cancelled meanwhile
+            self._has_cancelled = False  # first, as others may be cancelled meanwhile
             for sequence in [s for s in list(self.waiting) if s.is_cancelled]:
                 self.outputs.end(sequence, "cancelled")
                 self.waiting.remove(sequence)
@@ -100,9 +100,9 @@ class Scheduler:
         self.slots.clear_dirty()
 
     def resume(self, sequence: Sequence) -> None:
-        """Run a paused sequence: in its slot, or in the one that its request names, whoever runs there."""
+        """Run a paused sequence in its slot, or in the slot that its request names, from which others are preempted."""
         if sequence.seq_id >= 0:
-            if sequence.n_past < sequence.n_prompt:  # another call begins: code outside may have used the context
+            if sequence.n_past < sequence.n_prompt:  # a new call: other code may have used the context before it
                 self.memory.settle(sequence)
             sequence.state = State.RUNNING
             self.running.insert(0, sequence)
@@ -115,7 +115,7 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def pause(self, sequence: Sequence) -> None:
-        """Run a sequence no more until `resume`; nothing happens to one that has ended."""
+        """Do not run a sequence until `resume`; one that has ended does not change."""
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
         elif sequence.state is State.WAITING:
@@ -134,14 +134,14 @@ class Scheduler:
     def _admit(self) -> None:
         """Give slots to waiting sequences.
 
-        One that waits for a certain slot lets others pass while that is taken; so does one that begins as a prompt does
-        which is being evaluated, until it can have that part.
+        A sequence that waits for a certain slot lets others pass while that is taken; so does one whose beginning is
+        just being evaluated for another sequence, until it can share that.
         """
         target = self.memory.target
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
             free = (s for s in list(self.waiting) if s.request.seq_id not in taken)
-            # in memory is what it can begin with; files are read beside the steps of those that run
+            # waits until its prefix is in memory; files are read while others run
             cache, blocks = self.slots.cache, not self.running
             ready = (s for s in free if not cache.awaits(s, self.running) and cache.fetch(s, blocks))
             sequence = next(ready, None)
@@ -158,7 +158,7 @@ class Scheduler:
             self._run(sequence, len(self.running))
 
     def _compact_slots(self) -> None:
-        """Move the last sequence into a gap: without a shared cache llama.cpp cuts a batch where slots are free."""
+        """Move the last sequence into a free slot: without a shared cache llama.cpp splits a batch at free slots."""
         while True:
             taken = sorted(s.seq_id for s in self.running)
             gaps = [i for i in range(taken[0], taken[-1]) if i not in taken]
@@ -177,7 +177,7 @@ class Scheduler:
             self._run(last, i)
 
     def _run(self, sequence: Sequence, i: int) -> None:
-        """A waiting sequence has got a slot."""
+        """Run a waiting sequence, which has got a slot."""
         sequence.state = State.RUNNING
         if sequence.n_cached < 0:
             sequence.n_cached = sequence.n_past
@@ -202,7 +202,7 @@ class Scheduler:
         return self._next_step()
 
     def reschedule(self, step: Step, error: ContextFullError) -> Step | None:
-        """Schedule a step again that found no room in the context, once there is more; None if nothing is left."""
+        """Make room in the context and schedule a step again that found none; None if nothing is left to run."""
         may_draft = step.may_draft
         if not self.slots.evict():
             if any(scheduled.draft.tokens for scheduled in step.scheduled):
@@ -246,7 +246,7 @@ class Scheduler:
             return step
 
     def _resample(self, sequences: SequenceOf[Sequence]) -> Step | None:
-        """A step that only samples from rows of the last one: the next batch would overwrite them."""
+        """A step that only samples from rows of the last one, before the next batch overwrites them."""
         again = [
             ScheduledSequence(s, s.n_past, [], is_prefill=True, root=s.rows[-1])
             for s in sequences
@@ -255,7 +255,7 @@ class Scheduler:
         return Step(again) if again else None
 
     def _fill_batch(self, sequences: SequenceOf[Sequence]) -> Step | None:
-        """Share the rows of a batch: sequences that decode come first, then chunks of prompts."""
+        """Fill a batch: first the sequences that decode, then chunks of prompts."""
         scheduled: list[ScheduledSequence] = []
         prefills: list[Sequence] = []
         images: list[Sequence] = []
@@ -292,7 +292,7 @@ class Scheduler:
             return None
         if len(scheduled) > 1:
             scheduled.sort(key=attrgetter("sequence.seq_id"))
-        # a crowded step drafts nothing: so no sequence has tokens to evaluate again, and the next one has room for all
+        # a full batch has no drafts, so that no tokens must be evaluated again and the next one has room for all
         n_rows = self.n_batch if is_crowded else self.n_batch - n_room
         return Step(scheduled, n_rows, n_prefill_rows)
 
@@ -305,20 +305,20 @@ class Scheduler:
         return Step([ScheduledSequence(s, s.n_past, chunk, is_prefill=True, media=media)], n, n)
 
     def _settle(self) -> None:
-        """Settle interrupted sequences, paused ones too: their drafts would take up cells and leaves."""
+        """Settle interrupted sequences, also paused ones, whose drafts would keep cells and leaves."""
         for slot in self.slots.all:
             if slot.user is not None and slot.user.is_dirty:
                 self.memory.settle(slot.user)
 
     def _end_or_shift(self, sequence: Sequence) -> None:
-        """The context is full."""
+        """End a sequence, or cut tokens out of its middle, since the context is full."""
         if sequence.request.shift is None:
             self.outputs.end(sequence, "length")
         else:
             self._shift(sequence, sequence.request.shift)
 
     def _shift(self, s: Sequence, shift: Shift) -> None:
-        """Cut tokens out of a full context. What follows is evaluated again: the head cannot be shown a cut."""
+        """Cut tokens out of a full context. Those after them are evaluated again: drafters cannot cut theirs."""
         n_keep = min(shift.n_keep, self.n_ctx - 4)
         n_left = self.n_ctx - n_keep
         n_cut = min(shift.n_discard or n_left // 2, n_left - 1)

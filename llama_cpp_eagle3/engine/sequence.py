@@ -32,14 +32,14 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What target and draft hold of a sequence, in host memory."""
+    """What target and drafters held of a sequence, in host memory."""
 
     target: bytes
     draft: bytes
     """Empty without a head."""
     n_past: int
     n_heads: int
-    """Which head it was, counted from the first one that was loaded."""
+    """Which drafters saved it: 1 for those of the first loading, and one more each time they are replaced."""
 
     @property
     def n_bytes(self) -> int:
@@ -49,11 +49,11 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """What target and draft hold of some tokens as it goes to a file, or states of these tokens alone."""
+    """What target and drafters hold of some tokens, for a file; or only states of these tokens."""
 
     tokens: list[int]
     target: bytes
-    """Empty: it has states alone."""
+    """Empty: it has only states."""
     draft: bytes
     """Empty without a head."""
     states: list[tuple[int, SavedState]]
@@ -64,26 +64,26 @@ class StoredPrefix:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probabilities after one token: of the target's logits as they are, or of what the samplers left of them."""
+    """Log-probabilities of one token: by the target's unchanged logits, or of the candidates that samplers left."""
 
     token: int
     logprob: float
     top: dict[int, float]
-    """The most probable tokens, as many as were asked for."""
+    """The most probable tokens, as many as were requested."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What has come of a sequence so far, beside its tokens and their text."""
+    """The result of a sequence so far, besides its tokens and their text."""
 
     finish_reason: FinishReason = ""
-    """Why it ended; empty: it has not."""
+    """Why it ended; empty: it has not ended."""
     error: BaseException | None = None
-    """What ended it, if that was an error."""
+    """The error that ended it, if one did."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Log-probabilities of the generated tokens, if they were asked for."""
+    """Log-probabilities of the generated tokens, if they were requested."""
     prompt_logprobs: list[TokenLogprob] | None = None
-    """Log-probabilities of the prompt's tokens from the second one on, if they were asked for."""
+    """Log-probabilities of the prompt's tokens from the second one on, if they were requested."""
     stats: Stats = field(default_factory=Stats)
 
 
@@ -110,12 +110,12 @@ class Sequence:
         detokenizer: Detokenizer | None = None,
         is_paced: bool = False,
     ):
-        """Args beside the request.
+        """Make the sequence of a request.
 
-        max_tokens, draft: what the request may leave open.
+        max_tokens, draft: values for what the request leaves open.
         chain: samples tokens; None: only the prompt is evaluated.
-        detokenizer: makes their text.
-        is_paced: its client asks for each token, by `Engine.next`; else steps sample all they can.
+        detokenizer: makes the tokens' text.
+        is_paced: its client takes each token by `Engine.next`; else a step samples all that it can.
         """
         self.request = request
         self.max_tokens = max_tokens
@@ -150,28 +150,28 @@ class Sequence:
         self.cached_in = ""
         """Where these were: "slot", "host" or "disk"."""
         self.saves: list[int] = []
-        """Positions at which its state is kept to go back to, if its memory needs that, in order: of the prompt, where
-        a pass ends; where its thought ends, there or after the next tokens."""
+        """Positions, in order, at which its state is saved, if its memory needs that. In the prompt a pass ends there;
+        after a thought the state is saved there or after the next tokens."""
         self.n_turn = 0
-        """Where its answer begins, the end of the prompt that belongs to it included."""
+        """Position at which its answer begins; the answer's beginning may be the end of the prompt."""
         self.scheduled: ScheduledSequence | None = None
         """Its share of the open step."""
         self.rows: list[int] = []
-        """Rows of the target's last batch that belong to the last of tokens[:n_past], while they are there; -1 is the
-        last one of a batch that was not the engine's."""
+        """Rows of the target's last batch for the last of tokens[:n_past], while they exist; -1: the last row of a
+        batch that was not the engine's."""
         self.saved: Saved | None = None
-        """What target and draft held when it was preempted."""
+        """What target and drafters held when it was preempted."""
         self.is_dirty = False
-        """A step was begun and not committed: what target and draft hold has to be settled."""
+        """A step was begun and not committed: target and drafters must be settled."""
 
     @property
     def generated(self) -> list[int]:
-        """The tokens that were generated, and not cut out of the context."""
+        """The generated tokens, without those that were cut out of the context."""
         return self.tokens[self.n_prompt :]
 
     @property
     def n_generated(self) -> int:
-        """All tokens that were generated."""
+        """Number of generated tokens, those that were cut out of the context included."""
         return len(self.tokens) - self.n_prompt + self.n_cut
 
     @property
@@ -189,11 +189,11 @@ class Sequence:
 
     @property
     def is_save_next(self) -> bool:
-        """Whether its state is kept after the pending token."""
+        """Whether its state is saved after the pending token."""
         return self.n_past + 1 in self.saves
 
     def thought_end(self, n_sampled: int) -> int | None:
-        """Where its thought ends, if that is among the tokens that were sampled last."""
+        """Position at which its thought ends, if that is among the n_sampled last tokens."""
         for end in self.request.thought_ends:
             for n in range(len(self.tokens) - n_sampled + 1, len(self.tokens) + 1):
                 if n - len(end) >= self.n_prompt and self.tokens[n - len(end) : n] == list(end):
@@ -201,7 +201,7 @@ class Sequence:
         return None
 
     def next_media(self) -> Media | None:
-        """The image at `n_past`, or the first one after."""
+        """The image at `n_past`, or the first one after it."""
         return next((m for m in self.media if m.end > self.n_past), None)
 
     @property
@@ -215,7 +215,7 @@ class Sequence:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether it has ended."""
         return self.state is State.DONE
 
     def __repr__(self) -> str:
@@ -228,7 +228,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """A sequence's share of a step: the tokens from `n_past` on that it evaluates, and the draft after the last."""
+    """A sequence's share of a step: the tokens from `n_past` on that it evaluates, and the draft after them."""
 
     sequence: Sequence
     n_past: int
@@ -239,20 +239,20 @@ class ScheduledSequence:
     media: Media | None = None
     """The image that the tokens are rows of."""
     root: int = -1
-    """Row of the batch that predicts what follows the tokens; the draft's rows come next."""
+    """Row of the batch that predicts the token after `tokens`; the draft's rows come next."""
     draft: Draft = NO_DRAFT
     path: list[int] = field(default_factory=list)
-    """Accepted rows, counted from the sequence's first one: of `tokens`, then of accepted drafted tokens."""
+    """Accepted rows, counted from the sequence's first row: those of `tokens`, then of accepted drafted tokens."""
     sampled: list[int] = field(default_factory=list)
     """Sampled tokens: the accepted drafted ones, and the one after them."""
     has_logits: bool = True
-    """Whether the last row has logits; not if more of the prompt follows."""
+    """Whether the last row has logits: it has none if more of the prompt follows."""
     row: int = -1
     """Row that was sampled last."""
     node: int = -1
-    """The drafted token that was sampled last, and is not in the path yet; -1: the last one was not drafted."""
+    """Index in the draft of the token that was sampled last, not in `path` yet; -1: that token was not drafted."""
     is_done: bool = False
-    """Whether its rows have given all that they can."""
+    """Whether all of its rows that can be sampled are."""
     sample_ns: int = 0
 
     @property
@@ -279,7 +279,7 @@ class Step:
     n_own_rows: int = 0
     """Those of them that belong to the scheduled tokens and drafts."""
     candidates: list[Sequence] = field(default_factory=list)
-    """The sequences that might have been scheduled, oldest first."""
+    """The sequences that could have been scheduled, the oldest first."""
     may_draft: bool = True
     draft_ns: int = 0
     verify_ns: int = 0
@@ -298,7 +298,7 @@ class Output:
     logprob: TokenLogprob | None = None
     """The token's log-probability, if the sequence keeps them."""
     finish_reason: FinishReason = ""
-    """Why the sequence ended with this; empty: it goes on."""
+    """Why the sequence ended with this output; empty: it goes on."""
 
 
 class Outputs(list[Output]):

@@ -1,9 +1,9 @@
-"""Slots: which sequence has which, and what it begins with.
+"""Slots: which sequence has which slot, and with which cached prefix it begins.
 
-A slot is a sequence id of target and draft. A sequence that ends leaves its tokens there as a cached prefix, for the
-next prompt that begins with them, until the slot or its cells are needed. An evicted prefix may go to host memory, up
-to a limit, and from there to a folder, and is restored from there. `prefix_cache` finds and keeps, `prefix_tree` knows
-what is where.
+A slot is a sequence id of target and drafters. A sequence that ends leaves its tokens there as a cached prefix, for the
+next prompt that begins with them, until the slot or its cells are needed. An evicted prefix may be kept in host memory,
+up to a limit, and in a folder, and is loaded from there. `prefix_cache` finds and keeps prefixes, `prefix_tree` knows
+where each is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .prefix_nodes import Prefix, Slot, key_of
 from .sequence import Saved, Sequence, StoredPrefix
 
 N_MIN_STATE = 16
-"""Tokens of a prompt: no pass ends for a state that is so near to another one."""
+"""Tokens of a prompt: no pass is ended to save a state that is nearer to another one."""
 
 
 class Slots:
@@ -57,7 +57,7 @@ class Slots:
         return len(self.all)
 
     def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
-        """Have others draft, which have evaluated nothing of what the target holds."""
+        """Use other drafters, which have evaluated nothing of what the target holds."""
         self.memory.set_drafters(drafters)
         for slot in self.all:
             self.memory.drafters.restart(len(slot.tokens), slot.seq_id, slot.tokens)
@@ -67,7 +67,7 @@ class Slots:
     def assign(self, sequence: Sequence, seq_id: int | None = None) -> bool:
         """Give a sequence a slot, with as much of its tokens as the prefix cache has; False if none is free.
 
-        seq_id: this one and no other; it must be free.
+        seq_id: only this slot will do, and it must be free.
         """
         free = [slot for slot in self.all if slot.is_free and (seq_id is None or slot.seq_id == seq_id)]
         if not free:
@@ -85,7 +85,7 @@ class Slots:
             self._load(self._cheapest(free), sequence, source, prefix.saved)
         else:
             self._share(self.all[prefix.seq_id], free, sequence, source)
-        if sequence.n_cached < 0:  # not when it goes on after a pause
+        if sequence.n_cached < 0:  # set already if it goes on after a pause
             self.cache.count(sequence, tier)
         self.all[sequence.seq_id].prefix.n_hits = n_hits if sequence.n_past else 0
         if sequence.n_past >= N_MIN_COPIED:
@@ -111,7 +111,7 @@ class Slots:
             slot.is_dirty = True
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take a sequence's slot and cells away, its state to host memory; `assign` resumes it."""
+        """Take a sequence's slot and cells away and keep its state in host memory; `assign` resumes it."""
         if sequence.is_dirty:
             self.memory.settle(sequence)
         slot, n_past = self.all[sequence.seq_id], sequence.n_past
@@ -126,7 +126,7 @@ class Slots:
         sequence.n_past = n_past
 
     def forget(self, sequence: Sequence) -> None:
-        """A preempted sequence does not go on from where it was."""
+        """Drop the state of a preempted sequence, which will not go on."""
         sequence.saved = None
         pinned = self._preempted.pop(id(sequence), None)
         if pinned is not None:
@@ -158,7 +158,7 @@ class Slots:
         return True
 
     def store_prefix(self, seq_id: int) -> StoredPrefix:
-        """The cached prefix of a free slot, with all that it can go back to."""
+        """The cached prefix of a free slot, with all states that it can go back to."""
         slot = self._unused(seq_id)
         saved = self.memory.state_of(seq_id)
         states = self.cache.tree.match(key_of(slot.cached)).states
@@ -170,7 +170,7 @@ class Slots:
 
         Raises:
             ContextFullError: no room; the slot is empty then.
-            Eagle3Error: the states are not what they should be; the slot is empty then.
+            Eagle3Error: the states are damaged, or of another model; the slot is empty then.
         """
         slot = self._unused(seq_id)
         self._clear(slot)
@@ -208,7 +208,7 @@ class Slots:
         self.memory.target.clear()
 
     def flush(self) -> None:
-        """Have the target evaluate all tokens that it has put off, and give up what leaves of trees share."""
+        """Let the target evaluate all tokens that it has put off, and free the leaves of trees."""
         behind = [slot for slot in self.all if self.memory.target.n_replay(slot.seq_id) > 0]
         owners: list[Slot | Sequence] = [slot.user or slot for slot in behind]
         owners = [owner for owner in owners if not owner.is_dirty]
@@ -220,7 +220,7 @@ class Slots:
 
     @contextmanager
     def _changing(self, slot: Slot) -> Iterator[None]:
-        """Change what a free slot holds; after an error or interrupt in the middle it is cleared."""
+        """Change a free slot's contents; if an error or interrupt ends the block, the slot is cleared."""
         if slot.user is not None:
             self._detach(slot.user)
         slot.cached, slot.is_dirty = [], True
@@ -232,7 +232,7 @@ class Slots:
         self._occupy(slot, sequence, 0)
 
     def _share(self, source: Slot, free: SequenceOf[Slot], sequence: Sequence, found: Source) -> None:
-        """Begin with what another slot holds: continue there, or have a copy."""
+        """Begin with what a slot holds: continue there, or get a copy."""
         if source not in free:
             if not self._copy_to(self._cheapest(free), source, sequence, found):
                 self._start_in(self._cheapest(free), sequence)
@@ -274,7 +274,7 @@ class Slots:
         assert prefix is not None
         is_taken = not prefix.is_pinned and found.is_used_up
         if is_taken:
-            self.cache.tree.pin(prefix)  # it makes room for what is in the slot now
+            self.cache.tree.pin(prefix)  # so that the slot's present contents are not evicted for it
         self._evict(slot, keep=prefix)
         self.cache.place_at(slot, sequence.tokens[: found.n_past])  # its states go along
         if is_taken:
@@ -305,7 +305,7 @@ class Slots:
         return True
 
     def _cheapest(self, slots: SequenceOf[Slot]) -> Slot:
-        """The slot whose contents are worth the least: an empty one, else by what the tree says."""
+        """The slot whose contents are worth the least: an empty one, else by the tree's value."""
         return min(slots, key=lambda slot: (bool(slot.tokens), self.cache.value(slot)))
 
     def _occupy(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
@@ -315,7 +315,7 @@ class Slots:
         self.cache.place(slot)
 
     def _detach(self, sequence: Sequence) -> None:
-        """A sequence has no slot any more; the caller decides about the tokens in it."""
+        """Detach a sequence from its slot; the caller decides about the tokens there."""
         self.all[sequence.seq_id].user = None
         sequence.seq_id, sequence.n_past, sequence.rows, sequence.is_dirty = -1, 0, [], False
 
@@ -330,7 +330,7 @@ class Slots:
         return slot
 
     def _evict(self, slot: Slot, keep: Prefix | None = None) -> None:
-        """Empty a free slot. A prefix that is worth it goes to host memory. keep: does not make room for it."""
+        """Empty a free slot. Its prefix is kept in host memory if it is worth it. keep: is not evicted for that."""
         self.cache.store(slot, keep)
         self._clear(slot)
 

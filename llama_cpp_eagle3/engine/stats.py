@@ -62,7 +62,7 @@ class Stats:
     total_ns: int = 0
 
     def begin_draft(self, draft: Draft, names: Sequence[str]) -> None:
-        """Count a draft that is verified. names: of the sources, in the order of their bits."""
+        """Count a draft that is verified. names: the sources, in the order of their bits."""
         self.drafts += 1
         for i, source in enumerate(names):
             if n_tokens := draft.n_of(1 << i):
@@ -133,7 +133,7 @@ class Stats:
 
     @property
     def other_seconds(self) -> float:
-        """Seconds that are left: our own bookkeeping."""
+        """The other seconds: our own code."""
         return max(0, self.total_ns - self.prefill_ns - self.draft_ns - self.verify_ns - self.sample_ns) * _NS
 
     @property

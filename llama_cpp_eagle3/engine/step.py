@@ -3,8 +3,8 @@
 Lossless by construction: a sequence's sampler sees only the target's logits, once per sampled token and in order. A
 draft decides how many rows one pass of the target computes, never which token is sampled.
 
-A step ends with `commit`, except one in which a sequence is paced: its client asks for token after token (`sample`),
-and whatever the engine does next commits first, however many tokens were asked for.
+A step ends with `commit`. In a step with a paced sequence the client takes token after token (`sample`), and whatever
+the engine does next commits first, however many tokens were taken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .vocab import Vocab
 
 
 class Stepper:
-    """Runs the steps of an engine, one after the other."""
+    """Runs the steps of an engine."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Stepper:
         """Whether cells may hold NaN."""
 
     def step(self) -> None:
-        """Run a step for all running sequences; `outputs` gets what it gives. It stays open if one of them is paced."""
+        """Run a step for all running sequences; its outputs go to `outputs`. It stays open if one is paced."""
         step = self.scheduler.schedule()
         while step is not None:
             if step.may_draft:
@@ -81,7 +81,7 @@ class Stepper:
             step.draft_ns = perf_counter_ns() - start
 
     def verify(self, step: Step) -> None:
-        """Have the target evaluate the scheduled tokens and drafts, and open the step for sampling."""
+        """Let the target evaluate the scheduled tokens and drafts, and open the step for sampling."""
         start = perf_counter_ns()
         self.verifier.verify(step)
         step.verify_ns = perf_counter_ns() - start
@@ -129,7 +129,7 @@ class Stepper:
         return Output(s, token, detokenizer.release(at_end=reason != ""), node >= 0, logprob, reason)
 
     def commit(self) -> None:
-        """End the open step: target, draft cache and sequences hold the accepted tokens. Does nothing without one.
+        """End the open step, if there is one: target, drafters and sequences keep the accepted tokens.
 
         After an error or interrupt in the middle, the next call repeats it.
         """
@@ -156,7 +156,7 @@ class Stepper:
         self.drafting.observe(step, commit_ns)
 
     def recover(self) -> None:
-        """Finish what the last call left behind when an error or interrupt ended it."""
+        """Finish what the last call left undone when an error or interrupt ended it."""
         self.commit()
         if not self.verifier.has_rows:
             self.verifier.drop_rows()
@@ -166,13 +166,13 @@ class Stepper:
         self.slots.clear_dirty()
 
     def clear_cells(self) -> None:
-        """Clear all cells: masked ones take part in products with zero, where NaN stays NaN. Preempts all sequences."""
+        """Preempt all sequences and clear all cells, as masked cells are multiplied by zero, and NaN stays NaN."""
         self.scheduler.preempt_all()
         self.slots.clear_cells()
         self.has_bad_cells = False
 
     def _save(self, scheduled: ScheduledSequence) -> None:
-        """Keep the state of a sequence that has come to where it is to be kept; it is, where the target can go back."""
+        """Save the state of a sequence that has reached a position at which it must be saved."""
         s = scheduled.sequence
         if scheduled.sampled and s.request.thought_ends and self.memory.needs_states:
             end = s.thought_end(len(scheduled.sampled))
@@ -182,7 +182,7 @@ class Stepper:
             s.saves.append(s.n_past + 1)
 
     def _sample_all(self, s: Sequence) -> None:
-        """Sample all rows of a sequence; an error of its sampler ends the sequence alone."""
+        """Sample all rows of a sequence; an error of its sampler ends only this sequence."""
         while not s.result.finish_reason:
             try:
                 output = self.sample(s)
@@ -190,13 +190,13 @@ class Stepper:
                 self.outputs.fail(s, e)
                 if isinstance(e, Exception):
                     return
-                raise  # an interrupt concerns all, but this sampler may have drawn a token that no caller got
+                raise  # an interrupt concerns all sequences, but this sampler may have drawn a token that no caller got
             if output is None:
                 return
             self.outputs.append(output)
 
     def _draw(self, scheduled: ScheduledSequence) -> tuple[int, TokenLogprob | None]:
-        """A token from the next row's logits, and its log-probability if the sequence keeps them."""
+        """Draw a token from the next row's logits; returns it, and its log-probability if the sequence keeps them."""
         s, target = scheduled.sequence, self.memory.target
         chain = s.chain
         assert chain is not None
@@ -221,7 +221,7 @@ class Stepper:
         return token, logprob
 
     def _finish_reason(self, s: Sequence, detokenizer: Detokenizer, token: int) -> FinishReason:
-        """Add a token's text, and see whether that ends the sequence."""
+        """Add a token's text, and return why that ends the sequence; empty if it does not."""
         if token in self.vocab.eog:
             s.tokens.pop()
             return "stop"
@@ -236,7 +236,7 @@ class Stepper:
 
 
 def _count(step: Step, commit_ns: int) -> None:
-    """Each sequence's share of a step, by rows."""
+    """Add to each sequence's figures its share of a step, by rows."""
     n_all, verify_ns, draft_ns = max(1, step.n_own_rows), step.verify_ns, step.draft_ns + commit_ns
     for scheduled in step.scheduled:
         stats, n = scheduled.sequence.result.stats, len(scheduled.tokens) + len(scheduled.draft.tokens)

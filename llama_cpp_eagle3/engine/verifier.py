@@ -1,4 +1,4 @@
-"""Verification: one pass of the target over the scheduled tokens and their drafts, and which rows it leaves."""
+"""Verification: one pass of the target over the scheduled tokens and their drafts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .memory import Memory
 from .sequence import ScheduledSequence, Sequence, Step, TokenLogprob
 
 N_ROWS_ARGMAX = 33
-"""Rows of one sequence whose argmax a device may have to take at once."""
+"""Most rows of one sequence of which a device takes the argmax at once."""
 
 
 class Verifier:
-    """Runs the target on steps, and keeps track of whose rows the last batch holds."""
+    """Runs the target on steps, and keeps track of which sequences' rows the last batch holds."""
 
     def __init__(self, memory: Memory, n_batch: int, after_pass: Callable[[], None]):
         """n_batch: rows of a batch. after_pass: see `Engine`."""
@@ -27,7 +27,7 @@ class Verifier:
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
         self.owners: list[Sequence] = []
         """Sequences whose `rows` are those of the last batch."""
-        self._n_batches = target.n_batches  # of the target, that one included
+        self._n_batches = target.n_batches  # the target's count after that batch
 
     @property
     def n_drafts_max(self) -> int:
@@ -47,7 +47,7 @@ class Verifier:
             self._after_pass()
             self._n_batches = target.n_batches
         sequences = [scheduled.sequence for scheduled in step.scheduled]
-        # without a batch the rows of others are there still
+        # without a batch the other sequences' rows still exist
         self.owners = sequences + [s for s in self.owners if not any(s is x for x in sequences)]
 
     @property
@@ -56,7 +56,7 @@ class Verifier:
         return self.memory.target.n_batches == self._n_batches
 
     def drop_rows(self, owner: Sequence | None = None) -> None:
-        """Clear the sequences' `rows`. owner: whose token is the last row of what code outside has decoded instead."""
+        """Clear the sequences' `rows`. owner: the sequence of the last row, which other code has decoded."""
         for s in self.owners:
             s.rows = []
         self.owners = [] if owner is None else [owner]
@@ -65,7 +65,7 @@ class Verifier:
         self._n_batches = self.memory.target.n_batches
 
     def choose_argmax(self, sequences: SequenceOf[Sequence]) -> None:
-        """Have an accelerator take the argmax of each row while all sequences are greedy."""
+        """Let an accelerator take the argmax of each row while all sequences are greedy."""
         if not self._can_take_argmax:
             return
         wanted = all(s.chain is not None and s.chain.is_argmax and not s.wants_logits for s in sequences)
@@ -74,19 +74,19 @@ class Verifier:
         try:
             self.memory.target.set_device_argmax(min(N_ROWS_ARGMAX, self.n_batch) if wanted else 0)
         except Eagle3Error:
-            self._can_take_argmax = False  # several devices that act as one cannot
+            self._can_take_argmax = False  # several devices that act as one cannot do it
             return
         self.argmax_on_device = wanted
         if not wanted:
-            self.drop_rows()  # the last logits stayed there
+            self.drop_rows()  # the last rows' logits stayed on the device
 
     def score(self, scheduled: ScheduledSequence, found: list[TokenLogprob]) -> None:
-        """Add the log-probabilities of a prompt's own tokens that the rows of a chunk predict."""
+        """Add the log-probabilities of those of a prompt's tokens that the rows of a chunk predict."""
         s = scheduled.sequence
         assert s.request.logprobs is not None
         n_past = scheduled.n_past
         for row, i in enumerate(range(n_past + 1, min(n_past + len(scheduled.tokens) + 1, s.n_prompt))):
-            if i == len(found) + 1:  # else it is evaluated again
+            if i == len(found) + 1:  # the others are evaluated again
                 logits = self.memory.target.logits(scheduled.first_row + row)
                 found.append(token_logprob(logits, s.tokens[i], s.request.logprobs))
 

@@ -42,7 +42,7 @@ class Vocab:
         return self._pointer
 
     def close(self) -> None:
-        """The model is about to be freed: what was not asked yet raises."""
+        """Close the vocabulary, before the model is freed: texts that are not cached raise."""
         self._pointer = None
 
     @cached_property
@@ -66,8 +66,8 @@ class Vocab:
     def _n_bytes_max(self) -> tuple[int, bytes] | None:
         """(bytes of text that one token can stand for, bytes that the tokenizer may drop); None if there is no bound.
 
-        WordPiece (bert) has none: a word of any length that it does not know is one token, and whitespace is none. Nor
-        has Unigram (t5), which makes one token of any number of unknown characters and may normalize text away.
+        WordPiece (bert) has none: an unknown word of any length is one token, and whitespace has no token. Nor has
+        Unigram (t5), which makes one token of any number of unknown characters and may normalize text away.
         """
         pointer = self.pointer
         if lib.llama_vocab_type(pointer) not in _BOUNDED:
@@ -87,7 +87,7 @@ class Vocab:
         return n_max, b"".join(dropped)
 
     def n_tokens_least(self, text: str) -> int:
-        """How many tokens a text becomes at least, without making them: 0 if the vocabulary has no bound."""
+        """The least number of tokens that a text can have, without tokenizing it; 0 if there is no such bound."""
         if self._n_bytes_max is None:
             return 0
         n_max, dropped = self._n_bytes_max
@@ -109,7 +109,7 @@ class Vocab:
             )
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """Bytes that a token stands for, of any length; of special tokens only if asked for."""
+        """The bytes of a token's text; those of special tokens only with `special`."""
         pieces = self._pieces[special]
         piece = pieces.get(token)
         if piece is None:
