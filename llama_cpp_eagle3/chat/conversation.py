@@ -138,7 +138,7 @@ def read_conversation(
 
     Raises:
         MediaError: a file cannot be read.
-        ValueError: something is not as it should be; the message is for the client.
+        ValueError: the request is invalid; the message is for the client.
     """
     messages: Any = read_messages(body.get("messages"), left_out)
     files: list[bytes] = []
@@ -179,7 +179,7 @@ def apply_request(
         has_markers: markers stand for images (`media.take_media`), as parts of type "media_marker".
 
     Raises:
-        ValueError: the request is not as it should be; the message is for the client.
+        ValueError: the request is invalid; the message is for the client.
     """
     messages = _messages(body, has_markers)
     tools, tool_choice = _tools(body)

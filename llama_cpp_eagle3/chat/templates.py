@@ -212,7 +212,7 @@ class ChatTemplates:
             continue_final_message: the answer goes on with the last message: with its content, or its reasoning.
 
         Raises:
-            ValueError: something is not as it should be, the template refuses it, or it is beyond a limit (`limits`).
+            ValueError: the conversation is invalid, the template refuses it, or it is beyond a limit (`limits`).
         """
         request = {
             "messages": list(messages),

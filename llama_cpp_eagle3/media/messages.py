@@ -25,7 +25,7 @@ def take_media(
         The messages, and the files in their order.
 
     Raises:
-        MediaError: a part is not as it should be, or `load` raised it.
+        MediaError: a part is invalid, or `load` raised it.
     """
     files: list[bytes] = []
     n_bytes = 0

@@ -1,4 +1,4 @@
-"""What llama-server has and the server here does not, each with the reason that flags, requests and documents give."""
+"""Features of llama-server that this server does not have, each with the reason that flags, requests and docs give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Absent:
 
     name: str
     why: str
-    """Why it is not here, and what is there instead."""
+    """Why this server does not have it, and what to use instead."""
     routes: tuple[str, ...] = ()
     """Method and path of its requests."""
 

@@ -1,4 +1,4 @@
-"""The answer of one sequence: what was asked for, what has come of it, and its figures.
+"""The answer of one sequence: its request, its tokens so far, and its figures.
 
 Figures have llama-server's names (`timings`), OpenAI's (`usage`) and vLLM's (`metrics.speculative_decoding`).
 """
@@ -26,12 +26,12 @@ class Progress:
 
 Event = Output | Progress
 Came = tuple["Answer", Event, dict[str, Any] | None]
-"""What has come of a sequence; the `timings` of that moment, if the request asks for them."""
+"""An event of a sequence, with the `timings` of that moment if the request asks for them."""
 
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """A sequence of a request. The engine's thread counts, the event loop adds what goes to the client.
+    """A sequence of a request. The engine's thread counts its tokens, the event loop collects its text.
 
     Times are seconds of `time.perf_counter`, 0.0 as long as they are not known.
     """
@@ -42,11 +42,11 @@ class Answer:
     """What the request asks for."""
     n_ctx: int
     loosened: tuple[Loosened, ...] = ()
-    """What its grammar does not keep of JSON schemas."""
+    """Keywords of JSON schemas that its grammar does not enforce."""
     prompt_logprobs: list[TokenLogprob] | None = None
     """Log-probabilities of the prompt's tokens from the second one on, if asked for; the first event brings them."""
     receive: Callable[[Came], None] = lambda came: None
-    """Is called in the event loop with all that comes."""
+    """Called in the event loop with each event."""
 
     # counted in the engine's thread
     n_cached: int = 0
@@ -55,7 +55,7 @@ class Answer:
     """Where these were, as `llm.prefix_stats` calls it."""
     n_prefilled: int = 0
     n_tokens: int = 0
-    """Generated, with the one that ended the text."""
+    """Number of generated tokens, including the one that ended the text."""
     id_slot: int = -1
     t_submit: float = field(default_factory=perf_counter)
     t_start: float = 0.0
@@ -63,7 +63,7 @@ class Answer:
     t_first: float = 0.0
     t_last: float = 0.0
     is_late: bool = False
-    """It has generated for longer than the request allows: it ends as if its length had been reached."""
+    """Whether it has generated for longer than the request allows: then it ends as if by its length."""
     _has_newline: bool = False
     _n_told: int = -1
 
@@ -77,7 +77,7 @@ class Answer:
     # in the engine's thread
 
     def see_prompt(self, start: float, now: float) -> list[Came]:
-        """Note how much of the prompt a step evaluated that ran from start to now; returns events that are wanted."""
+        """Note how much of the prompt a step from start to now evaluated; returns the events that clients want."""
         sequence = self.sequence
         if sequence.n_cached < 0:
             return []
@@ -103,7 +103,7 @@ class Answer:
 
     def count(self, output: Output, now: float) -> Came:
         """Count an output."""
-        if output.token is not None and self.completion.n_predict == 0:  # only the prompt was asked for
+        if output.token is not None and self.completion.n_predict == 0:  # the request asks only for the prompt
             output.token, output.text, output.logprob = None, "", None
         if self.sequence.seq_id >= 0:
             self.id_slot = self.sequence.seq_id
@@ -125,7 +125,7 @@ class Answer:
     # in the event loop
 
     def add(self, event: Event) -> None:
-        """Add what goes to the client."""
+        """Add an event's text and probabilities."""
         if isinstance(event, Progress):
             return
         self.text += event.text
@@ -180,7 +180,7 @@ class Answer:
         return self.t_first - self.t_start if self.t_first else 0.0
 
     def timings(self) -> dict[str, Any]:
-        """Under llama-server's names. The first token comes with the prompt: rates are over those after it."""
+        """Figures under llama-server's names. The first token comes with the prompt; rates are over those after it."""
         n_prefilled = self.n_prompt - self.n_cached if self.t_first else self.n_prefilled
         prompt_ms = 1e3 * self.prompt_seconds
         predicted_ms = max(1e-3, 1e3 * (self.t_last - self.t_first)) if self.t_first else 0.0
@@ -205,14 +205,14 @@ class Answer:
         return timings
 
     def figures(self) -> dict[str, Any]:
-        """The fields `timings` and `metrics`, which all dialects have at the end."""
+        """The fields `timings` and `metrics`, which all APIs have at the end."""
         metrics: dict[str, Any] = {"speculative_decoding": self._speculative_decoding()}
         if self.loosened:
             metrics["loosened"] = [asdict(item) for item in self.loosened]
         return {"timings": self.timings(), "metrics": metrics}
 
     def _speculative_decoding(self) -> dict[str, Any]:
-        """Under vLLM's names, whose mean is over the steps that had a draft; ours is over all steps."""
+        """Figures under vLLM's names. vLLM's mean is over the steps that had a draft; ours is over all steps."""
         stats = self.sequence.result.stats
         counts = [stats.drafts, *stats.accepted_per_position, 0]
         histogram = [counts[i] - counts[i + 1] for i in range(len(counts) - 1)]

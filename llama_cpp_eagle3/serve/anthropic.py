@@ -1,4 +1,4 @@
-"""/v1/messages and /v1/messages/count_tokens: Anthropic's form of a conversation, by way of OpenAI's."""
+"""/v1/messages and /v1/messages/count_tokens: Anthropic's form of a conversation, translated to OpenAI's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> tuple[Mess
     """A request as one to /v1/chat/completions. Fields that Anthropic does not have stay as they are.
 
     Raises:
-        ApiError: it is not as it should be, or needs what is not here.
+        ApiError: the request is invalid, or needs a feature that is missing.
     """
     given = {name: value for name, value in body.items() if value is not None}
     asked = parse_object(MessagesRequest, given)
@@ -116,7 +116,7 @@ class MessagesReply(NamedEvents):
         return [{"type": "message_start", "message": {**message, "usage": self._usage(answer, 0)}}]
 
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
-        """Nothing but a sign of life."""
+        """A ping, which has no content."""
         return [*self._begin(answer), {"type": "ping"}]
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
@@ -152,7 +152,7 @@ class MessagesReply(NamedEvents):
         return events
 
     def _open(self, kind: str, number: int = 0, **fields: Any) -> list[dict[str, Any]]:
-        """A block begins, unless it has."""
+        """Begin a block, unless it is open."""
         if self._block == (kind, number):
             return []
         events = self._close()
@@ -186,7 +186,7 @@ class MessagesReply(NamedEvents):
         }
 
     def _why(self, answer: Answer) -> dict[str, Any]:
-        """Why the message ends. A stop string of the template is none of the request's stop sequences."""
+        """Why the message ends. A stop string of the template does not count as the request's stop sequence."""
         if answer.finish_reason != "stop":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         word = answer.stopping_word
@@ -196,7 +196,7 @@ class MessagesReply(NamedEvents):
         return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
 
     def response(self) -> Any:
-        """All of it."""
+        """The whole message."""
         (answer,) = self.answers
         self.message.add(answer.text, is_partial=False)
         message = self.message.message

@@ -1,4 +1,4 @@
-"""The conversation in a request to /v1/messages: Anthropic's fields, as far as llama-server has them."""
+"""The conversation in a request to /v1/messages: those of Anthropic's fields that llama-server has."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OutputConfig(_Object):
 
 
 class MessagesRequest(_Object):
-    """The fields that become something else in a request to /v1/chat/completions."""
+    """The fields that are translated for /v1/chat/completions."""
 
     messages: list[Message]
     system: str | list[Any] | None = None

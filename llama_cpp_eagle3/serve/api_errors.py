@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """An error that is the answer to a request."""
+    """An error that answers a request."""
 
     def __init__(
         self, code: int, kind: str, message: str, *, headers: dict[str, str] | None = None, **fields: Any
@@ -58,7 +58,7 @@ def too_large(n_bytes_max: int) -> ApiError:
 
 
 def too_slow() -> ApiError:
-    """The client does not send all of its body."""
+    """The client has not sent its whole body in time."""
     return ApiError(408, "invalid_request_error", "the body did not arrive in time")
 
 
@@ -87,7 +87,7 @@ def no_room(n_bytes_max: int) -> ApiError:
 
 
 def gone() -> ApiError:
-    """Nobody waits for the answer any more: nginx's 499."""
+    """The client has left: nginx's 499."""
     return ApiError(499, "invalid_request_error", "the client has left, or the request's time is over")
 
 

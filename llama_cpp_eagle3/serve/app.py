@@ -75,7 +75,7 @@ def _routes() -> list[BaseRoute]:
 
 
 def make_app(server: Server) -> ASGIApp:
-    """The application. It starts the server's worker, and stops it at its own end."""
+    """The application. It starts the server when it starts, and stops it when it ends."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

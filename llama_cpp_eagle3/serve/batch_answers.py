@@ -21,14 +21,14 @@ Keep = Callable[[dict[str, Any]], None]
 
 
 async def answer_all(server: Server, requests: Sequence[BatchRequest], keep: Keep) -> None:
-    """Answer requests with a server that has been started. keep: takes each line of the result when it is there."""
+    """Answer requests with a server that has been started. keep: called with each line of the result as it comes."""
     left = iter(requests)
 
     async def answer_some() -> None:
         for request in left:
             keep(await _run_one(server, request))
 
-    # as many as run, and a few that are ready when one ends
+    # so many run, and a few are prepared for when one ends
     await asyncio.gather(*(answer_some() for _ in range(server.n_slots + 2)))
 
 
@@ -36,7 +36,7 @@ async def _run_one(server: Server, request: BatchRequest) -> dict[str, Any]:
     line: dict[str, Any] = {"id": f"batch_req_{random_id()}", "custom_id": request.custom_id}
     try:
         bodies = await _answers(server, request)
-    except Exception as error:  # an unexpected one is an answer too: the others go on
+    except Exception as error:  # an unexpected error is a result too, so that the others go on
         if isinstance(error, ApiError):
             e = error
         else:

@@ -24,7 +24,7 @@ class BatchRequest:
     body: dict[str, Any]
     category: str = ""
     turns: list[str] = field(default_factory=list)
-    """The user's messages of a conversation, in turn; empty: the body has all."""
+    """The user's messages of a conversation, in order; empty: the body has all messages."""
 
 
 @dataclass(slots=True)
@@ -98,11 +98,11 @@ _BEGIN = b'{"id":"batch_req_'
 
 
 def read_done(path: Path, retry_errors: bool) -> tuple[set[str], list[dict[str, Any]]]:
-    """(ids, lines) of what an output has. What is to be done again is removed from it: a last line that was cut off,
-    errors if they are retried.
+    """(ids, lines) of the results in an output. Removes from it what must be done again: a last line that was cut off,
+    and errors if they are retried.
 
     Raises:
-        ValueError: it has lines that are no results of a batch; it is left as it was.
+        ValueError: it has lines that are no results of a batch; the file is not changed.
     """
     if not path.exists():
         return set(), []

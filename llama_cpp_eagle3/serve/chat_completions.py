@@ -29,7 +29,7 @@ def prepare_chat(server: Server, body: dict[str, Any], place: Place) -> ChatRepl
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
-    """/v1/chat/completions/input_tokens: of a request's prompt, its images too."""
+    """/v1/chat/completions/input_tokens: the number of tokens of a request's prompt, images included."""
     chat = conversation(server, body)
     try:
         n_tokens = len(chat.prompt(server.tokenizer.tokenize).tokens)
@@ -47,7 +47,7 @@ def conversation(server: Server, body: dict[str, Any]) -> Conversation:
     """A request's conversation as a prompt, with rules for the answer.
 
     Raises:
-        ApiError: it is not as it should be.
+        ApiError: the request is invalid.
     """
     options = server.options
     if any(name in body for name in ("chat_template", "chat_template_file")):
@@ -72,7 +72,7 @@ def conversation(server: Server, body: dict[str, Any]) -> Conversation:
         )
     except (ValueError, RecursionError) as e:
         raise invalid(str(e) or type(e).__name__) from None
-    if found.files:  # else it is checked when it is tokenized
+    if found.files:  # without files it is checked when it is tokenized
         server.tokenizer.check_length(found.params.prompt)
     return found
 
@@ -81,7 +81,7 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
     """Prepare the answers to a conversation, and what parses them.
 
     Raises:
-        ApiError: it is not as it should be, or there is no room.
+        ApiError: the request is invalid, or there is no room.
     """
     given = {name: body[name] for name in body if name not in _OWN} | {"n_probs": _n_probs(body)}
     c = parse(Completion, given, server.options.defaults)
@@ -135,12 +135,12 @@ class ChatReply(Reply):
         self._probs: dict[int, list[TokenLogprob]] = {}
 
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
-        """The role, each time."""
+        """An event with the role, for each chunk of the prompt."""
         chunk = self._choices[answer.index].role() | {"prompt_progress": progress_of(answer, progress)}
         return [chunk if timings is None else chunk | {"timings": timings}]
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
-        """Deltas. Probabilities and timings go with the last one; the former wait if there is none."""
+        """Deltas. The last one has probabilities and timings; without a delta, probabilities wait."""
         choice = self._choices[answer.index]
         if output.logprob is not None:
             self._probs.setdefault(answer.index, []).append(output.logprob)
@@ -157,7 +157,7 @@ class ChatReply(Reply):
         return [*begin, *chunks]
 
     def end(self, answer: Answer, text: str) -> list[Any]:
-        """The last deltas, and the reason."""
+        """The last deltas, and the finish reason."""
         choice = self._choices[answer.index]
         chunks = [*choice.begin(), *choice.add(text, is_partial=False)]
         last = choice.end(answer.finish_reason)
@@ -172,7 +172,7 @@ class ChatReply(Reply):
         return {"content": [logprob_of(vocab, logprob, self._n_top, post=post) for logprob in found]}
 
     def stream_end(self) -> bytes:
-        """Usage, if it was asked for, and OpenAI's end."""
+        """Usage, if it was requested, and OpenAI's end."""
         first = self.answers[0]
         if not first.completion.stream_options.include_usage:
             return DONE

@@ -61,7 +61,7 @@ class LlamaReply(Reply):
 
 
 def llama_end(server: Server, answer: Answer, rest: str | None = None) -> Any:
-    """llama-server's object of an answer that has ended; rest: what is left of its text, in a stream."""
+    """llama-server's object for an answer that has ended; rest: the text that a stream has not sent yet."""
     completion, vocab = answer.completion, server.tokenizer.vocab
     data: dict[str, Any] = {
         "index": answer.index,
@@ -90,10 +90,10 @@ def llama_end(server: Server, answer: Answer, rest: str | None = None) -> Any:
 
 
 class OpenAIReply(Reply):
-    """OpenAI's form, with llama-server's figures: one event per token, and one for the end; usage as asked for."""
+    """OpenAI's form, with llama-server's figures: one event per token, and one for the end; usage if requested."""
 
     def __init__(self, server: Server, answers: list[Answer], n_top: int | None = None):
-        """n_top: alternatives of each token, if not all that were asked for; see `prepare_openai`."""
+        """n_top: alternatives of each token, if fewer than were computed; see `prepare_openai`."""
         super().__init__(server, answers)
         self._n_top = n_top
         self._n_sent: dict[int, int] = {}
@@ -142,7 +142,7 @@ class OpenAIReply(Reply):
         return {"index": answer.index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def stream_end(self) -> bytes:
-        """Usage, if it was asked for, and OpenAI's end."""
+        """Usage, if it was requested, and OpenAI's end."""
         first = self.answers[0]
         if not first.completion.stream_options.include_usage:
             return DONE
@@ -158,7 +158,7 @@ class OpenAIReply(Reply):
         return data
 
     def _prompt_texts(self, answer: Answer) -> list[str]:
-        """What each token of the prompt adds to its text: characters, once they are whole."""
+        """The text that each token of the prompt adds: characters, once they are complete."""
         vocab, decoder = self.server.tokenizer.vocab, codecs.getincrementaldecoder("utf-8")(errors="replace")
         return [*(decoder.decode(vocab.piece(token)) for token in answer.prompt), decoder.decode(b"", True)]
 
@@ -179,7 +179,7 @@ class OpenAIReply(Reply):
             *prompt_starts, n_prompt = accumulate(map(len, self._prompt_texts(answer)), initial=0)
             starts = [n_prompt + start for start in starts]
         if echoes and answer.prompt_logprobs is not None:
-            first = vocab.piece(answer.prompt[0]).decode("utf-8", errors="replace")  # it follows nothing
+            first = vocab.piece(answer.prompt[0]).decode("utf-8", errors="replace")  # no token comes before it
             prompt = [logprob_of(vocab, logprob, self._n_top, post=post) for logprob in answer.prompt_logprobs]
             items = [{"token": first, key: None, top: None}, *prompt, *content]
             starts = prompt_starts[: answer.n_prompt] + starts
@@ -224,7 +224,7 @@ def prepare_openai(server: Server, body: dict[str, Any], place: Place) -> OpenAI
     To OpenAI's clients `logprobs` of 0 asks for the tokens' own probabilities alone, to llama-server for none.
 
     Raises:
-        ApiError: it is not as it should be, or there is no room.
+        ApiError: the request is invalid, or there is no room.
     """
     n_probs = body.get("logprobs")
     n_top = 0 if type(n_probs) is int and n_probs == 0 else None
@@ -243,7 +243,7 @@ def _prepare(server: Server, body: dict[str, Any], place: Place) -> list[Answer]
 
 
 def _options(server: Server, body: dict[str, Any]) -> tuple[Completion, dict[str, Any], tuple[Loosened, ...]]:
-    """A request's options, and what its text has to be: arguments of `make_answers`."""
+    """A request's options and the rules for its text, as arguments of `make_answers`."""
     try:
         constraint = constraint_of(body)
         grammar = None if constraint is None else constraint.compile()

@@ -22,13 +22,13 @@ class Embedder:
     """A context of a loaded model that gives hidden states instead of logits. For one thread."""
 
     def __init__(self, model: int, path: str, pooling: int | None, n_ubatch: int, n_threads: int):
-        """Make a context of a loaded llama_model, whose address and file are given.
+        """Make a context of a loaded llama_model. model: its address; path: its file.
 
-        pooling: see `POOLING`; None = the model's. n_ubatch: tokens of a text at most: it is evaluated in one go.
+        pooling: see `POOLING`; None = the model's. n_ubatch: most tokens of a text, which is evaluated in one pass.
 
         Raises:
-            ModelFileError: the model cannot do this.
-            ValueError: it ranks texts instead.
+            ModelFileError: the model makes no embeddings.
+            ValueError: the model ranks texts.
         """
         params = lib.llama_context_default_params()
         params.embeddings = True

@@ -78,7 +78,7 @@ def _prepare(server: Server, embedder: Embedder, body: dict[str, Any], openai: b
     n_floats = embedder.n_embd * (sum(map(len, prompts)) if embedder.pooling == NO_POOLING else len(prompts))
     if n_floats > N_FLOATS_MAX:
         raise exceeds("input", N_FLOATS_MAX, "numbers in the answer", n_floats)
-    # as for llama-server, `content` is not OpenAI's
+    # llama-server does not take `content` for a field of OpenAI's either
     model = body.get("model", server.options.model_name)
     return _Prompts(prompts, normalize, encoding, model, openai and "input" in body)
 
@@ -86,7 +86,7 @@ def _prepare(server: Server, embedder: Embedder, body: dict[str, Any], openai: b
 async def _embed_all(server: Server, embedder: Embedder, prompts: _Prompts) -> list[Matrix]:
     """The vectors of each text."""
     found: list[Matrix] = []
-    for tokens in prompts.tokens:  # one by one, so that those who generate go on between them
+    for tokens in prompts.tokens:  # one by one, so that steps of the engine can run between them
         try:
             work = server.run_on_engine_thread(lambda tokens=tokens: embedder.embed(tokens, prompts.normalize))
             found.append(await work)

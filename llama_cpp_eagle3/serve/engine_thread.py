@@ -36,9 +36,9 @@ class EngineThread:
     def __init__(self, engine: Engine, metrics: Metrics):
         self.engine = engine
         self.answers: set[Answer] = set()
-        """All that have not ended. Two threads change it: iterate over a copy."""
+        """The answers that have not ended. Two threads change this: iterate over a copy."""
         self.failure = ""
-        """Why the model cannot be used any more; empty as long as it can."""
+        """Why the model cannot be used any more; empty while it can."""
         self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self._by_sequence: dict[Sequence, Answer] = {}
@@ -52,7 +52,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the thread. Answers receive in this loop what comes."""
+        """Start the thread. loop: where answers receive events."""
         self._loop = loop
         self._thread.start()
 
@@ -67,7 +67,7 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def submit(self, answer: Answer) -> None:
-        """Have a sequence run. After `stop` it fails at once."""
+        """Queue a sequence. After `stop` it fails at once."""
         with self._lock:
             if not self._has_ended:
                 self.answers.add(answer)
@@ -76,7 +76,7 @@ class EngineThread:
         self._send([_failed(answer, _shut_down())])
 
     def cancel(self, answer: Answer) -> None:
-        """End a sequence with the next step, wherever it is."""
+        """End a sequence with the next step, running or waiting."""
         self.engine.cancel(answer.sequence)
         self._inbox.put(None)
 
@@ -96,7 +96,7 @@ class EngineThread:
         try:
             while not self._stopping:
                 try:
-                    if self._deferred:  # a slot may be free by now, and the inbox stay empty
+                    if self._deferred:  # the slot may be free now, and nothing may come into the inbox
                         self._run_calls()
                     self._read_inbox()
                     if self._deferred:
@@ -144,7 +144,7 @@ class EngineThread:
             is_idle = False
             if isinstance(item, _Call):
                 self._deferred.append(item)
-            elif item is not None and item in self.answers:  # else it failed while it was in the inbox
+            elif item is not None and item in self.answers:  # without this it failed while it was in the inbox
                 self._by_sequence[item.sequence] = item
                 self.engine.submit(item.sequence)
 
@@ -197,7 +197,7 @@ class EngineThread:
             try:
                 self._loop.call_soon_threadsafe(_deliver, came)
             except RuntimeError:
-                self._loop = None  # it is closed
+                self._loop = None  # the loop is closed
 
     def _fail(self, error: Exception) -> None:
         """End all sequences with an error."""
@@ -220,7 +220,7 @@ class EngineThread:
             self.engine.drop(left)
         except Exception as e:
             _log.error("cannot end what was running: %s", e)
-        answers = set(self.answers)  # the loop adds to it meanwhile: those go on
+        answers = set(self.answers)  # a copy: those that the loop adds meanwhile go on
         self._by_sequence.clear()
         self.answers -= answers
         self._n_failures = 0

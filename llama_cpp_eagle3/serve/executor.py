@@ -15,7 +15,7 @@ from typing import Any
 from .api_errors import ApiError
 
 _N_WORKERS = 2  # calls that compute at once: JSON, tokens, templates, grammars, images
-_N_DETACHED_MAX = 16  # threads beside those: they wait for other servers, or are late
+_N_DETACHED_MAX = 16  # more threads, which wait for other servers or are late
 
 
 @dataclass(slots=True, eq=False)
@@ -30,12 +30,12 @@ class _Task:
 class Executor:
     """Runs functions in threads, each within a deadline. Its own methods run in the loop, without locks.
 
-    A function cannot be interrupted: one that is late goes on detached, and its result is dropped. Threads stay, since
-    later there may be no memory for a new one.
+    A function cannot be interrupted: one that is late goes on detached, and its result is dropped. Threads do not end,
+    since later there may be no memory for a new one.
     """
 
     def __init__(self, seconds: float):
-        """seconds: deadline of a call, the time in which it waits for a thread included."""
+        """seconds: deadline of a call, including the time that it waits for a thread."""
         self._seconds = seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Task] = deque()
@@ -61,11 +61,11 @@ class Executor:
         finally:
             if task in self._waiting:
                 self._waiting.remove(task)
-            if task not in self._running:  # else its client has left: the thread must not stay a worker for ever
+            if task not in self._running:  # its client has left, and the thread must not count as a worker for ever
                 timer.cancel()
 
     def detach(self) -> None:
-        """Called in such a thread: it only waits from now on, so another one may compute."""
+        """Tell, in such a thread, that it only waits from now on, so that another one may compute."""
         task = getattr(self._current, "task", None)
         if task is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._release, task)
@@ -92,10 +92,10 @@ class Executor:
             self._handed.put(task)
 
     def _start_threads(self, n: int) -> bool:
-        """Have so many threads; False: there is none for another task."""
+        """Start threads until there are n; False: there is none for another task."""
         try:
             while len(self._threads) < n:
-                # not of concurrent.futures: those are waited for at the end of the process
+                # not concurrent.futures, whose threads are waited for at the end of the process
                 thread = threading.Thread(target=self._serve, name="executor", daemon=True)
                 thread.start()
                 self._threads.append(thread)
@@ -117,7 +117,7 @@ class Executor:
             assert self._loop is not None
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._end, task, result, error)
-            del task, result, error  # what they hold, such as a body
+            del task, result, error  # frees what they hold, such as a body
 
     def _end(self, task: _Task, result: Any, error: BaseException | None) -> None:
         self._running.discard(task)

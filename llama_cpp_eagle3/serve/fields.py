@@ -1,4 +1,4 @@
-"""The fields of requests: llama-server's and OpenAI's, with their limits, and what they are to the engine."""
+"""The fields of requests: llama-server's and OpenAI's, their limits, and the engine's options that they set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .api_errors import invalid
 from .tokenizer import Tokenizer
 
 SEED_RANDOM = 0xFFFFFFFF
-"""The seed that stands for another one each time, and the bits of a seed."""
+"""The seed that means a random one; seeds have these bits."""
 _INT_MAX = 2**31 - 1
 M = TypeVar("M", bound=BaseModel)
 
@@ -29,9 +29,9 @@ Count = Annotated[int, Field(ge=0, le=_INT_MAX)]
 CountOrAll = Annotated[int, Field(ge=-1, le=_INT_MAX)]
 
 ALIASES = {"n_predict": ("max_completion_tokens", "max_tokens"), "n": ("n_cmpl",), "n_probs": ("logprobs",)}
-"""Field -> other names for it; the first that is there counts."""
+"""Field -> other names for it; the first one that a request has counts."""
 MESSAGE_ALONE = ("n", *ALIASES["n"])
-"""Fields that APIs do not have whose answer is one message."""
+"""Fields that are missing in APIs whose answer is one message."""
 
 
 def _words(value: str | list[str]) -> list[str]:
@@ -68,7 +68,7 @@ class Speculative(_Request):
 
 
 class _Completion(_Request):
-    """The options of everything that generates, without those of samplers."""
+    """The options of all requests that generate, without those of samplers."""
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -145,7 +145,7 @@ def parse(kind: type[M], body: Mapping[str, Any], defaults: Mapping[str, Any] | 
 
 
 def parse_object(kind: type[M], given: Mapping[str, Any], asked: Mapping[str, str] | None = None) -> M:
-    """Parse fields that are not null. asked: names by which the request has them, where it has others.
+    """Parse fields that are not null. asked: the names that the request uses, if it uses others.
 
     Raises:
         ApiError: what is wrong with which field.
@@ -185,7 +185,7 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
 
 
 def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
-    """Tokens, or texts all of whose tokens are meant; false forbids. Anything else is left out, as by llama-server."""
+    """Biases of tokens, or of all tokens of texts; false forbids. Other entries are ignored, as by llama-server."""
     bias: dict[int, float] = {}
     pairs = value.items() if isinstance(value, dict) else [p for p in value if isinstance(p, list) and len(p) == 2]
     for key, amount in pairs:
@@ -206,7 +206,7 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
     """How to draft: the server's settings, with those of the request.
 
     Raises:
-        ApiError: it asks for what cannot be.
+        ApiError: n_min is more than n_max.
     """
     if speculative is True:
         return base

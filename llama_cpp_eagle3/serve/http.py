@@ -1,4 +1,4 @@
-"""Between starlette and the server: requests that are prepared and answered, clients that leave."""
+"""The layer between starlette and the server: prepares and answers requests, and notices clients that leave."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .server import Server
 
 T = TypeVar("T")
 ANTHROPIC = "/v1/messages"
-"""Where the paths begin that are Anthropic's."""
+"""The beginning of the paths of Anthropic's API."""
 
 
 async def compute(request: Request, function: Callable[[Server, dict[str, Any], Place], T]) -> T:
@@ -56,12 +56,12 @@ def error_response(e: ApiError, path: str) -> Json:
 
 
 async def answer(request: Request, function: Callable[[Server, dict[str, Any]], Any]) -> Response:
-    """Answer a request with what a function makes of its JSON."""
+    """Answer a request with the result of a function of its JSON."""
     return Json(await compute(request, lambda server, body, place: function(server, body)))
 
 
 async def show(request: Request, function: Callable[[Server, Request], Awaitable[Any]]) -> Response:
-    """Answer a request with what a function gives: a value as JSON, or a response."""
+    """Answer a request with the result of a function: a value as JSON, or a response."""
     found = await function(request.app.state.server, request)
     return found if isinstance(found, Response) else Json(found)
 
@@ -82,7 +82,7 @@ class EventStream(Response):
     """A reply as a stream of server-sent events; it is cancelled when the client leaves."""
 
     def __init__(self, reply: Reply, batches: AsyncGenerator[list[Came], None], first: list[Came]):
-        """batches: of the reply, after the first one."""
+        """batches: the reply's batches after the first one."""
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
         self._reply, self._batches, self._first = reply, batches, first

@@ -27,18 +27,18 @@ class Infill:
 
     @property
     def missing(self) -> str:
-        """Names of the tokens that it lacks for that."""
+        """Names of the necessary tokens that the vocabulary lacks."""
         return self._fim.missing
 
     def prompt(self, prefix: list[int], suffix: list[int]) -> list[int]:
-        """Tokens of the whole prompt; that which begins a text may stand before the prefix."""
+        """Tokens of the whole prompt. The prefix may begin with the token that begins all texts."""
         return self._fim.prompt(prefix, suffix, spm=self._spm_infill)
 
     def files(self, chunks: list[tuple[str, str]], n_max: int) -> list[int]:
-        """The last n_max tokens of other files, (name, text), to stand before a prompt.
+        """The last n_max tokens of other files, (name, text), which come before a prompt.
 
         Raises:
-            ApiError: one of those that are needed cannot fit into the context.
+            ApiError: a file that is needed cannot fit into the context.
         """
         tokenizer = self._tokenizer
 
@@ -62,7 +62,7 @@ class Infill:
         """The prompt of a request to /infill: as much of each text as llama-server takes.
 
         Raises:
-            ApiError: the request is not as it should be.
+            ApiError: the request is invalid.
         """
         prompt = body.get("prompt", "")
         if not isinstance(prompt, str):

@@ -32,7 +32,7 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, 
     """A request as one to /v1/chat/completions.
 
     Raises:
-        ApiError: it is not as it should be, or needs what is not here.
+        ApiError: the request is invalid, or needs a feature that is missing.
     """
     body = {name: value for name, value in body.items() if value is not None}
     if "input" not in body:
