@@ -1,4 +1,4 @@
-"""Blocks of messages, in OpenAI's and Anthropic's dialects, as parts that templates know: texts and files."""
+"""Turns blocks of messages, in OpenAI's and Anthropic's forms, into the parts that templates know: texts and files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def parts_of(block: Any, left_out: list[str]) -> list[Part]:
 
 
 def text_of(value: Any, depth: int = 0) -> str:
-    """What can be read of a block of any kind: its fields with texts, in lines."""
+    """The text of a block of any kind: its fields with texts, as lines."""
     if isinstance(value, str):
         return value
     if depth < _DEPTH_MAX and isinstance(value, list):
@@ -94,7 +94,7 @@ def text_of(value: Any, depth: int = 0) -> str:
 
 
 def content_of(parts: list[Part], separator: str = "") -> str | list[Part]:
-    """Texts alone as one text, since few templates know anything else of a tool or an instruction."""
+    """Joins parts that are all texts into one text, since few templates take anything else of tools or instructions."""
     if all(part["type"] == "text" for part in parts):
         return separator.join(part["text"] for part in parts)
     return parts
@@ -113,7 +113,7 @@ def string_of(block: Mapping[str, Any], name: str) -> str:
 
 
 def _image(block: Mapping[str, Any], kind: str) -> Part:
-    """In the form {"image_url": {"url": ...}}, or with none if there is no such address or file."""
+    """An image as {"image_url": {"url": ...}}, without a URL if it has no address or file."""
     source = block.get("source")
     if isinstance(source, Mapping):  # Anthropic's
         if source.get("type") == "base64":

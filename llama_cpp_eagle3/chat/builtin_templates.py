@@ -1,4 +1,4 @@
-"""The chat template that flags name: the model's own, one in Jinja, or one of llama.cpp's by its name."""
+"""Chat templates that flags choose: the model's own, a Jinja template, or one of llama.cpp's by its name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def named_templates(model: int, template: str, jinja: bool = True) -> ChatTempla
     Args:
         model: address of the loaded llama_model.
         template: Jinja, or a name; empty: the model's own.
-        jinja: False: the built-in one that looks like the template, as llama-server's --no-jinja has it.
+        jinja: False takes the built-in template that resembles it, as llama-server's --no-jinja does.
 
     Raises:
         ValueError: there is no such template.
@@ -47,7 +47,7 @@ class _BuiltinTemplates(ChatTemplates):
     """Templates of llama.cpp that are C++ code and not Jinja."""
 
     def __init__(self, model: int, builtin: str, template: str = "chatml"):
-        """builtin: a name, or Jinja that one looks like. template: for all but prompts."""
+        """builtin: a name, or a Jinja template that one resembles. template: for everything but prompts."""
         super().__init__(model, template)
         self._builtin = builtin
 

@@ -1,4 +1,4 @@
-"""What a request asks of the text of its answer, by all the names that clients have for it."""
+"""The constraint that a request sets for its answer's text, by all names that clients use for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHOICES_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a text has to be: the one or the other."""
+    """What a text must be: either `grammar` or `json_schema` is set."""
 
     name: str
     """The request's field that asks for it."""
@@ -30,7 +30,7 @@ class Constraint:
         """Its grammar.
 
         Raises:
-            ValueError: the schema cannot be one.
+            ValueError: no grammar can be made of the schema.
         """
         if self.grammar:
             return SchemaGrammar(self.grammar)
@@ -96,7 +96,7 @@ def _grammar(name: str, value: Any) -> Constraint | None:
 
 
 def _format(name: str, value: Any) -> Constraint | None:
-    """Ollama's: json, or a schema."""
+    """Ollama's `format`: json, or a schema."""
     if isinstance(value, str):
         if value not in ("", "json"):
             raise ValueError(f"'{name}': expected json or a JSON schema, found {value!r}")
@@ -136,7 +136,7 @@ def _response_format(name: str, value: Any) -> Constraint | None:
 
 
 def _structured(name: str, value: Any) -> Constraint | None:
-    """vLLM's: an object of one constraint, and of options that only make it stricter or faster."""
+    """vLLM's `structured_outputs`: one constraint, and options that only make it stricter or faster."""
     if not isinstance(value, dict):
         raise ValueError(f"expected '{name}' to be an object, found {_kind(value)}")
     kinds = {
@@ -198,10 +198,10 @@ CONSTRAINTS = frozenset(_KINDS)
 
 
 def constraint_of(body: Mapping[str, Any]) -> Constraint | None:
-    """What a request asks of its answer's text; None: nothing.
+    """The constraint that a request sets for its answer's text; None: none.
 
     Raises:
-        ValueError: a field is not what it should be, or two contradict each other; it is named.
+        ValueError: a field, which the message names, is invalid or contradicts another one.
     """
     found: dict[str, Constraint] = {}
     for name in CONSTRAINTS & body.keys():
@@ -212,7 +212,7 @@ def constraint_of(body: Mapping[str, Any]) -> Constraint | None:
         return None
     form = body.get("response_format")
     if len(found) > 1 and isinstance(form, dict) and form.get("type") == "json_object" and "schema" not in form:
-        del found["response_format"]  # the other one says which
+        del found["response_format"]  # the other field says which schema
     return _only(found[name] for name in sorted(found))
 
 

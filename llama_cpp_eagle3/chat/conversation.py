@@ -1,6 +1,6 @@
 """A conversation becomes a request: the one door for the server, `create_chat_completion` and the terminal.
 
-`apply_request` renders it by llama-server's rules, `Conversation.request` makes of that what the engine takes.
+`apply_request` renders it by llama-server's rules, `Conversation.request` makes the engine's request of that.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Tokenize(Protocol):
     """Tokens of a text, special ones parsed."""
 
     def __call__(self, text: str, add_special: bool = False) -> list[int]:
-        """add_special: with those that the model wants before and after a text."""
+        """add_special: add the tokens that the model wants before and after a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A conversation as the engine takes it."""
+    """A conversation as a request to the engine."""
 
     tokens: list[int]
     """The prompt."""
     sampling: dict[str, Any]
     """Options of `Sampling`: grammar, triggers, a limit of the reasoning."""
     options: RequestOptions
-    """Others of `Request`: media, special tokens, where messages begin, what ends a thought."""
+    """Other fields of `Request`: media, special tokens, where messages begin, what ends a thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Conversation:
         budget: tokens that the reasoning may have; -1: no limit. message: written before its end when they are spent.
 
         Raises:
-            ValueError: it cannot be generated; or a trigger is not among the preserved tokens.
+            ValueError: the conversation cannot be answered, or a trigger is not among the preserved tokens.
         """
         params, prompt = self.params, self.prompt(tokenize)
         special = frozenset(t[0] for t in map(tokenize, params.preserved_tokens) if len(t) == 1)
@@ -102,7 +102,7 @@ class Conversation:
             "grammar_trigger_tokens": tokens,
             "grammar_prefill": _prefill(params.generation_prompt, tokenize, vocab) if begins_in_prompt else (),
             "reasoning": reasoning,
-            **({"grammar": params.grammar} if params.grammar else {}),  # else the one of the sampling stays
+            **({"grammar": params.grammar} if params.grammar else {}),  # else that of the sampling options stays
         }
         options: RequestOptions = {
             "media": prompt.media,
@@ -132,8 +132,8 @@ def read_conversation(
         body: the request in OpenAI's form, or with messages in Anthropic's; see `apply_request`.
         templates: the model's.
         projector: encodes files; None: messages may not name any.
-        load: a file, by what a message says of it, until a time of `time.monotonic`.
-        left_out: is told the types of blocks that are left out; by default one of the process.
+        load: loads a file that a message names, until a time of `time.monotonic`.
+        left_out: is told the types of blocks that are left out; by default one for the whole process.
         **defaults: options of `apply_request` for what the request leaves open.
 
     Raises:
@@ -164,9 +164,9 @@ def apply_request(
 
     A conversation that the template refuses is rendered in a form that it takes, if there is one (`fit`).
 
-    Looks at messages, tools, tool_choice, parallel_tool_calls, the fields of `CONSTRAINTS`, chat_template_kwargs,
-    reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. A
-    tool_choice that names a function leaves the model that one to call.
+    Reads messages, tools, tool_choice, parallel_tool_calls, the fields of `CONSTRAINTS`, chat_template_kwargs,
+    reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. If tool_choice names a
+    function, the model gets only that one.
 
     Args:
         templates: the model's.
@@ -175,7 +175,7 @@ def apply_request(
             unless they set another.
         enable_thinking: the default of requests; None = whether the template supports reasoning.
         reasoning_format: the same.
-        prefill_assistant: an assistant's message at the end of a request is gone on with.
+        prefill_assistant: the answer continues an assistant's message at the end of a request.
         has_markers: markers stand for images (`media.take_media`), as parts of type "media_marker".
 
     Raises:
@@ -239,12 +239,12 @@ def apply_request(
 
 
 def _after_reasoning(params: ChatParams) -> ChatParams:
-    """Hold the content to the grammar, and not the reasoning that comes before it."""
+    """Apply the grammar to the content only, and not to the reasoning before it."""
     rules = Rules(Rules.names_in(params.grammar))
     root, end = rules.name("answer"), params.thinking_end_tags[0].strip()
     parser = params.new_parser()
     parser.update(f"x{end}\n\ny", is_partial=False)
-    lines = '"\\n"{0,2} ' if parser.message.get("content") == "y" else ""  # else they would be part of the content
+    lines = '"\\n"{0,2} ' if parser.message.get("content") == "y" else ""  # otherwise they would be part of the content
     rules.set(root, f"{through(rules, end, 'reasoning')} {lines}root")
     grammar = f"{params.grammar}\n{rules.text()}"
     return replace(params, grammar=grammar, grammar_root=root, grammar_begins_in_prompt=True)
@@ -338,11 +338,11 @@ def _prefill(text: str, tokenize: Tokenize, vocab: Vocab) -> Sequence[int]:
 
 
 def message_boundaries(params: ChatParams, tokens: Sequence[int], tokenize: Callable[[str], list[int]]) -> list[int]:
-    """Where messages begin in a prompt, in order: there another conversation may go on differently.
+    """Indices in a prompt at which messages begin, in order: there another conversation may go on differently.
 
-    The last one is that of the answer, if the prompt begins it: of its beginning, what later turns may show otherwise,
-    not the role's name. The first message that has a delimiter follows the system prompt and the tools, which have none
-    in most templates.
+    The last one is where the answer begins, if the prompt begins it: after the role's name, at the part that later
+    turns may show differently. The first message that has a delimiter follows the system prompt and the tools, which
+    have none in most templates.
 
     tokens: of the prompt; those of images are negative. tokenize: without tokens before and after a text.
     """
@@ -369,7 +369,7 @@ def message_boundaries(params: ChatParams, tokens: Sequence[int], tokenize: Call
 
 
 def _begin_of(tokens: list[int], end: list[int]) -> int | None:
-    """Where `end` begins at the end of the tokens: its first one may have been joined with what stands before it."""
+    """Where `end` begins at the end of the tokens: its first token may be joined with the text before it."""
     for part in (end, end[1:]):
         at = len(tokens) - len(part)
         if tokens[at:] == part and (part or not end):
@@ -378,6 +378,6 @@ def _begin_of(tokens: list[int], end: list[int]) -> int | None:
 
 
 def thought_ends(params: ChatParams, tokenize: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
-    """What may end the answer's thought: after it, clients send an answer otherwise than it was written."""
+    """Token sequences that may end the answer's thought: some clients send back the text after it changed."""
     tags = dict.fromkeys(tag.strip() for tag in params.thinking_end_tags)
     return tuple(tuple(tokenize(tag)) for tag in tags if tag)

@@ -1,7 +1,7 @@
-"""Conversations and tools that a template refuses, in a form that it takes.
+"""Changes conversations and tools that a template refuses into a form that it takes.
 
-What a template takes is found by rendering small conversations, as llama.cpp finds its capabilities. What it takes
-stays as it is, so that its prompts are llama-server's.
+What a template takes is found by rendering small conversations, as llama.cpp finds its capabilities. A conversation
+that it takes is not changed, so that its prompts are llama-server's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _called(arguments: str = '{"q": "x"}', id: str = "call00001") -> list[Messag
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A conversation with something that some templates refuse or leave out, and one without it."""
+    """A conversation with an odd part that some templates refuse or leave out, and one without it."""
 
     odd: Sequence[Message]
     plain: Sequence[Message]
@@ -62,7 +62,7 @@ class _Rule:
     name: str
     probe: _Probe
     change: Callable[[list[Message]], list[Message]]
-    """The same conversation without what is odd; an equal one if there is nothing odd in it."""
+    """Returns the conversation without the odd part; an equal one if it has none."""
 
 
 class Habits:
@@ -74,7 +74,7 @@ class Habits:
         self._known: dict[tuple[str, bool], Literal["takes", "refuses", "leaves out"]] = {}
 
     def of(self, rule: _Rule, has_tools: bool) -> Literal["takes", "refuses", "leaves out"]:
-        """What it does with a rule's probe. If it refuses the plain form too, nothing is known: "takes"."""
+        """What the template does with a rule's probe; "takes" also if it refuses the plain form too."""
         key = rule.name, has_tools
         if key not in self._known:
             prompt, probe = self._render(rule.probe.odd, has_tools), rule.probe
@@ -97,12 +97,12 @@ def apply_fitting(
 ) -> P:
     """Render a conversation, in another form if the template refuses its own.
 
-    Instructions that it would leave out without a word, as some templates do with later ones, get another form too.
+    Instructions that it would silently leave out, as some templates do with later ones, get another form too.
 
     apply, habits: of the same `ChatTemplates`. messages, tools, options: arguments of `apply`.
 
     Raises:
-        ValueError: no form is taken; the error is that of the conversation as it came.
+        ValueError: the template takes no form; the error is that of the unchanged conversation.
     """
     given, roles = list(messages), [message.get("role") for message in messages]
     if "user" not in roles or any(role in _SYSTEM for role in roles[1:]):
@@ -128,13 +128,13 @@ def _changed(rule: _Rule, habits: Habits, messages: list[Message], has_tools: bo
 
 
 def _with_one_instruction(messages: list[Message]) -> list[Message]:
-    """System messages at the beginning are one."""
+    """Join system messages at the beginning into one."""
     n = _n_instructions(messages)
     return messages if n < 2 else [_joined(messages[:n]), *messages[n:]]
 
 
 def _with_first_instructions(messages: list[Message]) -> list[Message]:
-    """Later ones become part of the next user's message, or one of their own."""
+    """Make later instructions a part of the next user's message, or a user's message of their own."""
     found = messages[: _n_instructions(messages)]
     later: list[Message] = []
     for message in messages[len(found) :]:
@@ -150,7 +150,7 @@ def _with_first_instructions(messages: list[Message]) -> list[Message]:
 
 
 def _with_a_user(messages: list[Message]) -> list[Message]:
-    """The first message after the instructions is a user's."""
+    """Make the first message after the instructions a user's."""
     n = _n_instructions(messages)
     if n < len(messages) and messages[n].get("role") == "user":
         return messages
@@ -158,12 +158,12 @@ def _with_a_user(messages: list[Message]) -> list[Message]:
 
 
 def _with_any_user(messages: list[Message]) -> list[Message]:
-    """There is a user's message."""
+    """Add a user's message if there is none."""
     return messages if any(message.get("role") == "user" for message in messages) else _with_a_user(messages)
 
 
 def _without_tools(messages: list[Message]) -> list[Message]:
-    """Calls are text of the assistant, results are text of the user."""
+    """Make calls text of the assistant, and results text of the user."""
     found: list[Message] = []
     for message in messages:
         calls = message.get("tool_calls")
@@ -186,7 +186,7 @@ def _call_text(call: Message) -> str:
 
 
 def _with_results(messages: list[Message]) -> list[Message]:
-    """Calls before a user's message, which have no result, get an empty one."""
+    """Add empty results to calls that have none before a user's message."""
     found: list[Message] = []
     for message in messages:
         calls = found[-1].get("tool_calls") if found else None
@@ -198,7 +198,7 @@ def _with_results(messages: list[Message]) -> list[Message]:
 
 
 def _with_turns(messages: list[Message]) -> list[Message]:
-    """Neighbours of one role are one message; the assistant's last one, which may be gone on with, stays as it is."""
+    """Join neighbours of one role, except an assistant's message at the end, which the answer may continue."""
     found: list[Message] = []
     for i, message in enumerate(messages):
         role = message.get("role")
@@ -212,7 +212,7 @@ def _with_turns(messages: list[Message]) -> list[Message]:
 
 
 def _with_results_alone(messages: list[Message]) -> list[Message]:
-    """What a user says right after a tool's result is part of the result."""
+    """Make a user's message right after a tool's result a part of the result."""
     found: list[Message] = []
     for message in messages:
         if message.get("role") == "user" and found and found[-1].get("role") == "tool":
@@ -223,7 +223,7 @@ def _with_results_alone(messages: list[Message]) -> list[Message]:
 
 
 def _with_objects(is_taken: Callable[[str], bool]) -> Callable[[list[Message]], list[Message]]:
-    """Arguments that are not taken as they are become a text in an object."""
+    """Put arguments that are not taken as they are as a text into an object."""
 
     def change(messages: list[Message]) -> list[Message]:
         return [_with_calls(message, lambda call: _with_object(call, is_taken)) for message in messages]
@@ -256,7 +256,7 @@ def _is_object(text: str) -> bool:
 
 
 def _with_ids(messages: list[Message]) -> list[Message]:
-    """Ids of calls have nine letters and digits, as Mistral's have."""
+    """Give calls ids of nine letters and digits, as Mistral's have."""
     found = []
     for message in messages:
         message = _with_calls(message, lambda call: {**call, "id": _short(call.get("id"))})
@@ -336,10 +336,10 @@ _OTHERS = (
 
 
 def shown_tools(tools: Sequence[Tool], can_show: Callable[[Tool], bool]) -> tuple[list[Tool], list[Tool]]:
-    """(tools to be shown, those of them that are not shown with their own schema).
+    """(tools for the template, those of them whose schemas were replaced).
 
-    Some templates fail at a schema that is none, or at one that their authors did not foresee. The prompt has a plain
-    schema then, for that tool alone; the answer is held to the tool's own.
+    Some templates fail at a schema that is invalid, or that their authors did not foresee. The prompt then has a plain
+    schema for that tool; the answer must still match the tool's own.
     """
     shown, changed = [], []
     for tool in tools:

@@ -1,4 +1,4 @@
-"""A tool that has to be called, with the chat formats of llama_cpp: its arguments are held to its schema by ours."""
+"""A tool that must be called, with llama_cpp's chat formats: our grammar makes its arguments match its schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def forced_tool(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         arguments: those of `create_chat_completion`; functions and function_call are older names.
 
     Raises:
-        ValueError: there is no such tool, or one of several has to be chosen, which these formats cannot do.
+        ValueError: there is no such tool, or the model must choose one of several, which these formats cannot do.
     """
     tools = arguments.get("tools") or []
     choice = arguments.get("tool_choice")
@@ -54,7 +54,7 @@ def with_forced_tool(arguments: Mapping[str, Any], tool: Mapping[str, Any]) -> d
         {**one, "function": function} if name_of(one) == name_of(tool) else one for one in arguments.get("tools") or []
     ]
     named = {"type": "function", "function": {"name": name_of(tool)}}
-    if not tools:  # the older names ask for the older answer
+    if not tools:  # the older names need the older form of the answer
         functions = [function if one.get("name") == name_of(tool) else one for one in arguments["functions"]]
         return {**others, "functions": functions, "function_call": named["function"]}
     return {**others, "tools": tools, "tool_choice": named}

@@ -1,4 +1,4 @@
-"""Conversations as agents' clients send them, as the messages that llama.cpp's templates take."""
+"""Turns conversations as agents' clients send them into the messages that llama.cpp's templates take."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BILLING = re.compile(
 def read_messages(messages: Any, left_out: LeftOut | None = None) -> Any:
     """Messages in OpenAI's older form: contents of texts and files, calls of functions, results of tools.
 
-    A block that has text in another form becomes text; one that has none is left out. Messages that hold blocks of
-    tools' calls and results (Anthropic's) become several. What is no list of objects
-    is returned as it is: `apply_request` refuses it.
+    A block that has text in another form becomes text; a block without text is left out. A message with blocks of
+    tools' calls and results (Anthropic's) becomes several. A value that is no list of objects is returned unchanged,
+    for `apply_request` to refuse.
 
     left_out: is told the types of blocks that are left out.
 
@@ -53,9 +53,9 @@ def read_messages(messages: Any, left_out: LeftOut | None = None) -> Any:
 
 
 def without_billing_line(text: str) -> str:
-    """A system prompt without the line that Claude Code puts before it: after it no prefix could be reused.
+    """A system prompt without the line that Claude Code puts before it.
 
-    It differs by session and version, and says nothing to a model.
+    That line differs by session and version, so no prefix could be reused, and it tells a model nothing.
     """
     return _BILLING.sub("", text, count=1)
 
@@ -103,7 +103,7 @@ def _read(given: Mapping[str, Any], left_out: list[str]) -> Iterator[Message]:
 
 
 def _split(message: Message, left_out: list[str]) -> Iterator[Message]:
-    """A message of blocks: a tool's results are messages of their own, and stay where they are."""
+    """Split a message of blocks: a tool's results become messages of their own, in the same order."""
     role, blocks = message.get("role"), message.pop("content")
     given_calls, thoughts = message.pop("tool_calls", []), message.pop("reasoning_content", "")
     if not isinstance(thoughts, str):
@@ -173,7 +173,7 @@ def _result(block: Mapping[str, Any], left_out: list[str]) -> str | list[Part]:
 
 
 def _calls(message: Mapping[str, Any]) -> Any:
-    """A message's calls of functions; the older form has one without an id, newer ones have tools of other types."""
+    """A message's calls of functions. The older form has one call without an id; newer ones have other types too."""
     calls, older = message.get("tool_calls"), message.get("function_call")
     if calls is None and isinstance(older, Mapping):
         calls = [{"id": older.get("name"), "function": older}]

@@ -1,6 +1,6 @@
 """Limits for JSON from clients, so that llama.cpp's code neither hangs nor runs out of stack.
 
-Templates are not on this list: they are programs. They come from the model, or from the operator of the server.
+Templates have no limits, as they are programs: they come from the model, or from the operator of the server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_nesting(name: str, text: str) -> None:
 
 
 def _check_parsed(name: str, text: str) -> None:
-    """Check a text that may be JSON: brackets after what no parser reads, as in a log, do not count."""
+    """Check a text that may be JSON. Brackets after the point where it stops being JSON, as in a log, do not count."""
     if _chat.json_nesting(text) <= MAX_NESTING:
         return
     try:

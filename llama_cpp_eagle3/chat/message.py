@@ -18,15 +18,15 @@ Message = dict[str, Any]
 class GrowingMessage:
     """An answer as it is parsed.
 
-    A text that does not have the format of the chat template is sent as it is, after what was sent before: a model can
-    write anything, and may be cut off anywhere.
+    A text that does not have the chat template's format is sent unparsed, after what was sent before: a model can write
+    anything, and may be cut off anywhere.
     """
 
     def __init__(self, params: ChatParams):
         self._parser = params.new_parser()
         self._text = ""
         self._unparsed: Message | None = None
-        """The message once the model has written what the format does not allow."""
+        """The message, once the model has written something that the format does not allow."""
 
     def add(self, text: str, is_partial: bool = True) -> list[Message]:
         """Add text to the answer; returns OpenAI's deltas. is_partial: more is to come."""
@@ -39,13 +39,13 @@ class GrowingMessage:
                 self._unparsed = dict(self._parser.message)
         sent = self._unparsed.get("content") or ""
         if self._unparsed.get("tool_calls") or not self._text.startswith(sent):
-            return []  # it cannot be taken back
+            return []  # text that was sent cannot be taken back
         self._unparsed["content"] = self._text
         return [{"content": self._text[len(sent) :]}] if len(self._text) > len(sent) else []
 
     @property
     def message(self) -> Message:
-        """All of it so far."""
+        """The whole message so far."""
         message = dict(self._parser.message if self._unparsed is None else self._unparsed)
         if not message.get("content") and not message.get("tool_calls") and not message.get("reasoning_content"):
             message["content"] = message.get("content") or ""
@@ -53,7 +53,7 @@ class GrowingMessage:
 
 
 class OpenAIChoice:
-    """One answer as a choice of a chat.completion, or as chunks: the role, what is new of the message, the reason."""
+    """One answer as a choice of a chat.completion, or as chunks: the role, the message's deltas, the finish reason."""
 
     def __init__(self, params: ChatParams, head: dict[str, Any], index: int = 0):
         """head: fields that all chunks have. index: of the choice."""
@@ -68,7 +68,7 @@ class OpenAIChoice:
         return self._chunk({"role": "assistant", "content": None}, None)
 
     def begin(self) -> list[dict[str, Any]]:
-        """The same, unless it has come."""
+        """That chunk, unless it was returned already."""
         return [] if self._has_begun else [self.role()]
 
     def add(self, text: str, is_partial: bool = True) -> list[dict[str, Any]]:
@@ -98,8 +98,8 @@ def logprob_of(
 ) -> dict[str, Any]:
     """OpenAI's object of one token and its alternatives.
 
-    n_top: how many alternatives; None: all. post: these are probabilities after the samplers, which llama-server names
-    otherwise. special: special tokens have their text.
+    n_top: how many alternatives; None: all. post: they are probabilities after the samplers, for which llama-server has
+    other names. special: special tokens have their text.
     """
 
     def one(token: int, logprob: float) -> dict[str, Any]:

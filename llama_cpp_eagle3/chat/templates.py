@@ -16,7 +16,7 @@ from .schema import Loosened, SchemaGrammar, log_loosened
 from .schema.tools import complete
 
 _TEXTS = ("aaq0", "bbq1", "ccq2", "ddq3", "eeq4")
-"""That no template has, the same in no other place."""
+"""Texts that no template has, and that differ from each other."""
 
 
 TriggerType = Literal["token", "word", "pattern", "pattern_full"]
@@ -27,7 +27,7 @@ class GrammarTrigger:
     """A trigger of a lazy grammar."""
 
     type: TriggerType
-    """A pattern is a regular expression that is searched in the text, one that is full matches all of it."""
+    """"pattern": a regular expression that is searched in the text; "pattern_full": one that matches all of it."""
     value: str
 
 
@@ -45,7 +45,7 @@ _PLAIN: dict[str, Any] = {
     "add_generation_prompt": False,
     "continue_final_message": False,
 }
-"""What llama.cpp is given beside the messages that show what a template does."""
+"""Arguments for rendering small conversations that show what a template does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +53,27 @@ class ChatParams:
     """A rendered request: llama.cpp's `common_chat_params`."""
 
     prompt: str
-    """To be tokenized with special tokens parsed."""
+    """The prompt, which must be tokenized with special tokens parsed."""
     grammar: str
     """The grammar in GBNF; empty without one."""
     grammar_lazy: bool
     """Whether the grammar waits for one of its triggers."""
     grammar_begins_in_prompt: bool
-    """Whether it begins with the generation_prompt, which is not so if the request brought it."""
+    """Whether the grammar begins with the generation_prompt; not if the request has the grammar."""
     grammar_triggers: tuple[GrammarTrigger, ...]
     preserved_tokens: tuple[str, ...]
-    """Special tokens that have to be part of the text which the parser gets."""
+    """Special tokens that must be part of the text that the parser gets."""
     additional_stops: tuple[str, ...]
     """Strings that end the answer, beside those of the request."""
     generation_prompt: str
     """The end of the prompt that belongs to the answer: the grammar and the parser begin with it."""
     answer_begin: str
-    """The beginning of it that stands before earlier answers too: without that of a thought, which later turns lack."""
+    """The beginning of it that earlier answers have too: without that of a thought, which later turns lack."""
     thinking_start_tag: str
     thinking_end_tags: tuple[str, ...]
-    """The first one is what ends a reasoning that is cut off; empty without reasoning."""
+    """Texts that end the reasoning, of which the first one is written if it is cut off; empty without reasoning."""
     message_delimiters: tuple[tuple[str, str], ...]
-    """(role, what its messages begin with)."""
+    """(role, text with which its messages begin)."""
     format: int
     """The format of the answer; `format_name` is its name."""
     parser: str
@@ -83,7 +83,7 @@ class ChatParams:
     grammar_root: str = "root"
     """The rule that the grammar begins with."""
     loosened: tuple[Loosened, ...] = ()
-    """What the grammar does not keep of tools' schemas, or of the content's."""
+    """Parts of schemas, of tools or of the content, that the grammar does not enforce."""
 
     @property
     def begins_in_reasoning(self) -> bool:
@@ -133,7 +133,7 @@ class ChatTemplates:
 
     @cached_property
     def caps(self) -> dict[str, bool]:
-        """What the template can express, as llama-server's /props has it (`chat_template_caps`)."""
+        """What the template can express, as in llama-server's /props (`chat_template_caps`)."""
         return self._templates.caps
 
     @cached_property
@@ -148,7 +148,7 @@ class ChatTemplates:
 
     @cached_property
     def _beginnings(self) -> dict[str, str]:
-        """What stands before the text of earlier messages, by their role."""
+        """[role]: the text before earlier messages of that role."""
 
         def render(messages: list[dict[str, Any]]) -> str:
             prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
@@ -160,7 +160,7 @@ class ChatTemplates:
         """Render a refused request with plainer schemas; returns also the tools whose own schemas are not shown.
 
         Raises:
-            ValueError: the error, if it is not some tools that the template cannot show.
+            ValueError: the given error, if tools are not the reason for it.
         """
         user = {"role": "user", "content": "x"}
         alone = {**request, "messages": [user], "add_generation_prompt": True, "continue_final_message": False}
@@ -172,7 +172,7 @@ class ChatTemplates:
                 return False
             return True
 
-        if not request["tools"] or can_show(*request["tools"]):  # it is the conversation that cannot be shown
+        if not request["tools"] or can_show(*request["tools"]):  # the template refuses the conversation itself
             raise error
         shown, changed = shown_tools(request["tools"], can_show)
         if not changed:
@@ -267,9 +267,9 @@ class ChatTemplates:
 
 
 def _find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str, str]:
-    """[role]: all that stands before the text of its messages, of users and assistants.
+    """[role]: the text before messages of users and assistants.
 
-    Empty where a template shows messages otherwise. render: raises ValueError for a conversation that it refuses.
+    Empty if the template shows messages in another way. render: raises ValueError for a conversation that it refuses.
     """
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(_TEXTS)]
@@ -284,7 +284,7 @@ def _find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str,
             return {}
         before.append(prompt[at:found])
         at = found + len(text)
-    # what ends a user's message does not belong to the next one
+    # the end of a user's message does not belong to the next one
     assistant = _common_end(before[1::2]).removeprefix(prompt[at:])
     return {"user": _common_end(before[0::2]), "assistant": assistant}
 

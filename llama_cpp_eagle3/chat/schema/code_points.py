@@ -1,7 +1,7 @@
 """Sets of characters as ranges of code points, and those that patterns have names for.
 
-Dialects disagree about some: to ECMAScript `\\d` is 0 to 9, to Python any digit of Unicode. A class is a pair: what
-belongs to it in all dialects, and what does in any.
+Dialects disagree about some: in ECMAScript `\\d` is 0 to 9, in Python any digit of Unicode. So a class is a pair: the
+characters that belong to it in all dialects, and those that belong to it in any.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SURROGATES = ((0xD800, 0xDFFF),)
 _N_RANGES = 24
 """Ranges of a set in a grammar: every range is compared with every token."""
 _COMMON = 0x250
-"""Below it are ASCII and Latin: always kept."""
+"""Characters below this, ASCII and Latin, are always kept."""
 
 
 def union(*sets: Ranges) -> Ranges:
@@ -103,10 +103,10 @@ def named(letter: str) -> CharClass:
 
 @lru_cache
 def category(name: str) -> CharClass | None:
-    """The class of `\\p{name}`, a general category of Unicode by its short name; None if it is not there."""
+    """The class of `\\p{name}`, a general category of Unicode by its short name; None if there is none."""
     ranges = union([(n, n) for n in range(_LAST + 1) if unicodedata.category(chr(n)).startswith(name)])
     return CharClass(ranges, ranges) if ranges else None
 
 
 ANY_BUT_ENDS = ~chars((10, 10), (13, 13), (0x2028, 0x2029))
-"""What a dot stands for, in all dialects."""
+"""The characters that a dot matches in all dialects."""

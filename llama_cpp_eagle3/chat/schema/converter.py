@@ -1,7 +1,7 @@
 """JSON schemas as grammars: the one converter, for tools, `response_format`, `json_schema` and their like.
 
-A grammar lets through values that match the schema, written as models write them: properties in the schema's order,
-no others unless the schema asks for them. What a grammar cannot say is left out where it stands, and reported.
+A grammar allows values that match the schema, written as models write them: properties in the schema's order, and no
+others unless the schema requires them. A keyword that a grammar cannot enforce is left out there, and reported.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _logged: set[Loosened] = set()
 
 
 class SchemaError(ValueError):
-    """A schema that no grammar is made of."""
+    """No grammar can be made of a schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loosened:
-    """Something of a schema that its grammar does not keep."""
+    """A part of a schema that its grammar does not enforce."""
 
     tool: str
-    """Whose parameters it is about; empty: it is the answer's own schema."""
+    """The tool whose parameters it describes; empty: it is the answer's own schema."""
     property: str
-    """Where it stands: a.b[].c; empty: the whole."""
+    """Path of the part: a.b[].c; empty: the whole schema."""
     reason: str
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class SchemaGrammar:
 
 
 def json_schema_to_grammar(schema: Any) -> str:
-    """Return GBNF of what a JSON schema allows; {} allows any object. What it does not keep is logged.
+    """Return GBNF of what a JSON schema allows; {} allows any object. Parts that it does not enforce are logged.
 
     Raises:
         ValueError: nothing matches the schema, or it is no JSON, or nested too deep.
@@ -71,7 +71,7 @@ def json_schema_to_grammar(schema: Any) -> str:
 
 
 def schema_grammar(schema: Any) -> SchemaGrammar:
-    """The grammar of a schema, and what it does not keep.
+    """The grammar of a schema, and the parts that it does not enforce.
 
     Raises:
         ValueError: as `json_schema_to_grammar`.
@@ -89,7 +89,7 @@ def schema_grammar(schema: Any) -> SchemaGrammar:
 
 
 def log_loosened(loosened: Sequence[Loosened]) -> None:
-    """Say once in the log what grammars do not keep."""
+    """Log once which parts of schemas grammars do not enforce."""
     for item in loosened:
         if item not in _logged and len(_logged) < _LOGGED_MAX:
             _logged.add(item)
@@ -100,7 +100,7 @@ class Converter:
     """Writes the rules of one document's schemas."""
 
     def __init__(self, document: Any, rules: Rules, tool: str = ""):
-        """document: what references are relative to. tool: whose parameters it describes."""
+        """document: resolves references. tool: the tool whose parameters it describes."""
         self._document, self.tool = document, tool
         self.rules = rules
         self._reader = Reader(document)
@@ -114,7 +114,7 @@ class Converter:
         pointer: a JSON pointer to the schema. A tool's whole schema is that of an object, whatever it says.
 
         Raises:
-            ValueError: it is the answer's own schema, and nothing is left of it.
+            ValueError: it is the answer's own schema, and nothing of it can be enforced.
         """
         schema, where = self._at(pointer)
         is_arguments = bool(self.tool) and not pointer
@@ -142,7 +142,7 @@ class Converter:
         return schema, path
 
     def say(self, path: str, reason: str) -> None:
-        """Report what is not kept."""
+        """Report a part that is not enforced."""
         item = Loosened(self.tool, path, reason)
         if item not in self.loosened:
             self.loosened.append(item)
@@ -150,7 +150,7 @@ class Converter:
     def value(self, schemas: Schemas, hint: str, path: str, must: bool = False) -> str | None:
         """The name of the rule for a value that matches all of these schemas.
 
-        None: there is no such value; but if there must be one, it is any.
+        None: there is no such value. With `must` any value is allowed then.
         """
         key = tuple(
             sorted(str(id(s)) if isinstance(s, (dict, list)) else repr(s) for s in map(self._reader.target, schemas))
@@ -234,7 +234,7 @@ class Converter:
 
 
 def _decimals(multiples: Sequence[Fraction]) -> int | None:
-    """Digits after the point, if that is what the multiples ask for."""
+    """Digits after the point, if the multiples are a power of ten."""
     if len(multiples) != 1 or multiples[0].numerator != 1:
         return None
     return next((n for n in range(1, 16) if multiples[0].denominator == 10**n), None)

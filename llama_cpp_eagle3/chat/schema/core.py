@@ -12,13 +12,13 @@ from typing import Any
 from .numbers import exact
 
 Schemas = tuple[Any, ...]
-"""Subschemas that a value has to match, all of them. They are compared by identity, so that recursion ends."""
+"""Subschemas, all of which a value must match. They are compared by identity, so that recursion ends."""
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 ALL_TYPES = frozenset(TYPES)
 
 Say = Callable[[str], None]
-"""Takes note of what is not kept."""
+"""Notes a part of a schema that is not enforced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Core:
 
     types: frozenset[str] = ALL_TYPES
     hints: frozenset[str] = frozenset()
-    """Types that its keywords are about: where it names no types, these are meant."""
+    """Types that its keywords are about: these are meant if it names no types."""
     values: tuple[Any, ...] | None = None
-    """The only ones: of enum and const."""
+    """The only allowed values, by enum and const; None: any."""
     patterns: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     length: tuple[int, int | None] = (0, None)
     low: tuple[Fraction, bool] | None = None
-    """The least number, and whether that is excluded."""
+    """The least number, and whether it is excluded."""
     high: tuple[Fraction, bool] | None = None
     multiples: tuple[Fraction, ...] = ()
     properties: dict[str, Schemas] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Core:
     by_pattern: tuple[tuple[str, Schemas], ...] = ()
     """Schemas of properties whose names match a pattern."""
     others: Schemas | None = None
-    """Schemas of all other properties; None: nothing is said of them."""
+    """Schemas of all other properties; None: the schema does not mention them."""
     names: Schemas = ()
     """Schemas of the properties' names."""
     n_properties: tuple[int, int | None] = (0, None)
@@ -60,7 +60,7 @@ ANY = Core()
 
 
 def of_name(core: Core, name: str) -> Schemas:
-    """What a core asks of a property."""
+    """The schemas that a core has for a property."""
     if name in core.properties:
         return core.properties[name]
     matching = [schemas for pattern, schemas in core.by_pattern if matches(pattern, name)]
@@ -75,7 +75,7 @@ def types_of(core: Core) -> frozenset[str]:
 
 
 def fits(value: Any, core: Core) -> bool:
-    """Whether a value matches what a core asks of texts and numbers."""
+    """Whether a value matches a core's keywords for texts and numbers."""
     if isinstance(value, str):
         least, most = core.length
         in_length = least <= len(value) and (most is None or len(value) <= most)
@@ -91,7 +91,7 @@ def fits(value: Any, core: Core) -> bool:
 
 
 def matches(pattern: str, text: str, default: bool = False) -> bool:
-    """Whether a pattern matches somewhere; default: what one gives that Python does not read."""
+    """Whether a pattern matches somewhere; default: the result for a pattern that Python cannot read."""
     try:
         return re.search(pattern, text) is not None
     except (re.error, RecursionError, OverflowError):
@@ -114,7 +114,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def key_of(value: Any) -> str:
-    """A text that equal values of JSON have in common."""
+    """A text that is the same for equal values of JSON."""
     return json.dumps(_plain_numbers(value), sort_keys=True)
 
 

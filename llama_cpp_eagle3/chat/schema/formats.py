@@ -1,4 +1,4 @@
-"""Formats of JSON schemas that are kept, as patterns. Each lets through less than its standard, never more."""
+"""Formats of JSON schemas that are enforced, as patterns. Each allows less than its standard, never more."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ NOT_KEPT = (
     *("idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template", "json-pointer"),
     *("relative-json-pointer", "regex"),
 )
-"""The others that JSON schemas know. More names are notes for people, as `int32` and `password` are."""
+"""The other formats of JSON schemas. More names, such as `int32` and `password`, are notes for people."""

@@ -11,15 +11,15 @@ Ranges = Sequence[tuple[int, int]]
 """Code points, from and to, in order and apart."""
 
 _BLOCK = 128
-"""Repetitions that llama.cpp writes out in one rule; more of them are repeated blocks."""
+"""Repetitions that one rule has, since llama.cpp writes them out; more are repeated blocks."""
 COUNT_MAX = 100_000
-"""Repetitions that a grammar can ask for."""
+"""Most repetitions that a grammar can require."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 _NAME_MAX = 48
 _RULE = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*::=", re.MULTILINE)
 _JSON_RULES = {
     "space": r'| " " | "\n"{1,2} [ \t]{0,20}',
-    # a character, and no half of one: \u escapes of two halves count as the character that they are
+    # a whole character: the two \u escapes of a surrogate pair count as the one character that they are
     "char": (
         r'[\x20-!#-\x5B\x5D-~\x80-\uD7FF\uE000-\U0010FFFF] | "\\" (["\\bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | '
         r'[dD] [0-7] [0-9a-fA-F]{2} | [dD] [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2}))'
@@ -37,7 +37,7 @@ _JSON_RULES = {
 
 
 class Rules:
-    """The rules of one grammar. A hint is what the names of a part's rules begin with."""
+    """The rules of one grammar. A hint is the beginning of the names of a part's rules."""
 
     def __init__(self, taken: Collection[str] = ()):
         """taken: names of rules that the grammar has already."""
@@ -72,9 +72,9 @@ class Rules:
         return self._names[body]
 
     def json(self, kind: str) -> str:
-        """The rule of what JSON has: a char of a string, a value, a number, ..."""
+        """The rule of a part of JSON: a char of a string, a value, a number, ..."""
         if kind == "space" and kind in self._taken:
-            return kind  # llama.cpp's grammars have the same
+            return kind  # llama.cpp's grammars have the same rule
         if kind not in self._json:
             self._json[kind] = self.name(kind)
             words = re.split(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\])', _JSON_RULES[kind])
@@ -121,7 +121,7 @@ class Rules:
         return _RULE.findall(grammar)
 
     def text(self) -> str:
-        """GBNF; rules that were never written are not there."""
+        """GBNF, without rules that were never written."""
         return "".join(f"{name} ::= {body}\n" for name, body in self._bodies.items())
 
 
@@ -144,7 +144,7 @@ def one_of(alternatives: Iterable[str]) -> str:
 
 
 def one_text_of(rules: Rules, texts: Iterable[str], hint: str) -> str:
-    """GBNF of one of several texts; their common beginnings are written once, so that few ways are open at a time."""
+    """GBNF of one of several texts; common beginnings are written once, so that few stacks are open at a time."""
     found = sorted(set(texts))
     if len(found) <= 8:
         return one_of(map(literal, found))
@@ -152,7 +152,7 @@ def one_text_of(rules: Rules, texts: Iterable[str], hint: str) -> str:
 
 
 def through(rules: Rules, end: str, hint: str) -> str:
-    """The rule of any text that ends with the first place where `end` stands."""
+    """The rule of any text up to and including the first occurrence of `end`."""
     names = [rules.name(hint) for _ in end]
     for n, name in enumerate(names):
         ways = []
@@ -166,7 +166,7 @@ def through(rules: Rules, end: str, hint: str) -> str:
 
 
 def _trie(rules: Rules, texts: Sequence[str], hint: str) -> str:
-    begin = texts[0][: n_common(texts[0], texts[-1])]  # of all, since they are sorted
+    begin = texts[0][: n_common(texts[0], texts[-1])]  # common to all, since they are sorted
     start = literal(begin) if begin else ""
     if len(texts) == 1:
         return start or '""'

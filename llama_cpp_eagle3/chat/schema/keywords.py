@@ -109,7 +109,7 @@ def _counts(schema: dict[str, Any], noun: str, say: Say) -> tuple[int, int | Non
 
 
 def _bound(schema: dict[str, Any], key: str, sign: int, say: Say) -> tuple[Fraction, bool] | None:
-    """The stricter one of a bound and the exclusive one; that may be a flag, as in draft 4."""
+    """The stricter one of a bound and its exclusive form, which is a flag in draft 4."""
     exclusive = f"exclusive{key.capitalize()}"
     is_flag = isinstance(schema.get(exclusive), bool)
     found = [(exact(x), is_flag and schema[exclusive]) for x in _numbers(schema, key, say)]
@@ -125,7 +125,7 @@ def _object(core: Core, schema: dict[str, Any], say: Say) -> Core:
             say(f"{key}: expected an object of schemas, found {short(value)}")
     required = schema.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        if not isinstance(required, bool):  # of a property itself, in draft 3
+        if not isinstance(required, bool):  # in draft 3 a property has this as a flag
             say(f"required: expected a list of names, found {short(required)}")
         required = []
     others = schema.get("additionalProperties")
@@ -154,7 +154,7 @@ def _array(core: Core, schema: dict[str, Any], say: Say) -> Core:
 
 
 def asks(schema: dict[str, Any], but: str) -> bool:
-    """Whether it has other keywords that ask for something."""
+    """Whether a schema has other keywords that require something."""
     known = {"type", "enum", "const", "allOf", "anyOf", "oneOf", *_NOT_KEPT, "uniqueItems"}.union(*_HINTS.values())
     return any(key in known for key in schema if key != but)
 

@@ -70,7 +70,7 @@ def _meet(a: Core, b: Core) -> Core | None:
 
 
 def _both(a: Sequence[T], b: Sequence[T]) -> tuple[T, ...]:
-    """All of both, once each. Schemas are the same if they are the same object."""
+    """The union of both, each once. Schemas are equal if they are the same object."""
     return tuple({(id(x) if isinstance(x, (dict, list)) else repr(x)): x for x in (*a, *b)}.values())
 
 
@@ -84,7 +84,7 @@ def _range(a: tuple[int, int | None], b: tuple[int, int | None]) -> tuple[int, i
 
 
 def _narrowed(a: Core, b: Core) -> tuple[tuple[str, Schemas], ...]:
-    """The properties by pattern of a, which may be others to b."""
+    """The pattern properties of a, each with b's schemas for other properties, which b may count it among."""
     return tuple((p, schemas if b.others is None else _both(schemas, b.others)) for p, schemas in a.by_pattern)
 
 
@@ -93,7 +93,7 @@ def _of_item(core: Core, i: int) -> Schemas:
 
 
 def are_apart(alternatives: list[list[Core]]) -> bool:
-    """Whether it is plain that no value matches two of them."""
+    """Whether it is certain that no value matches two of them."""
     if len(alternatives) > 50:
         return False
     return all(
@@ -106,7 +106,7 @@ def are_apart(alternatives: list[list[Core]]) -> bool:
 
 
 def _exclude(a: Core, b: Core) -> bool:
-    """Whether it is plain that what is written for one does not match the other one."""
+    """Whether it is certain that no value that the grammar writes for one matches the other."""
     a, b = _hinted(a), _hinted(b)
     if _meet(a, b) is None:
         return True
@@ -119,7 +119,7 @@ def _exclude(a: Core, b: Core) -> bool:
 
 
 def _fails(a: Core, b: Core) -> bool:
-    """Whether an object as it is written for a lacks what b requires, or has what b forbids."""
+    """Whether an object that the grammar writes for a lacks what b requires, or has what b forbids."""
     never = a.others in (None, (False,)) and not a.by_pattern and a.properties
     lacks = never and any(name not in a.properties and name not in a.required for name in b.required)
     return bool(lacks) or (

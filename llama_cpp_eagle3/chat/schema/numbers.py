@@ -11,19 +11,19 @@ from .gbnf import Rules, one_of
 _DIGITS_MAX = 16
 """Digits of an integer without bounds."""
 _SAFE_DIGITS = 15
-"""Decimals of so many digits are different numbers as float64, too."""
+"""Decimals of so many digits are also different numbers in float64."""
 _BOUND_DIGITS_MAX = 400
 _STEP_MAX = 128
 _N_LISTED = 2_000
-"""Multiples that are written out."""
+"""Up to so many multiples are written out."""
 
 
 class NumberError(ValueError):
-    """No grammar for these numbers; the message says why."""
+    """There is no grammar for these numbers; the message says why."""
 
 
 def exact(value: float) -> Fraction:
-    """A number of JSON, as its shortest decimal says."""
+    """The exact value of a JSON number's shortest decimal."""
     return Fraction(Decimal(repr(value)))
 
 
@@ -59,7 +59,7 @@ def integers(rules: Rules, low: int | None, high: int | None, multiple: int = 1,
 
 
 def _multiples(rules: Rules, step: int, hint: str) -> str:
-    """GBNF of zero and all multiples: a rule for each remainder of what was written so far."""
+    """GBNF of zero and all multiples: a rule for each remainder of the digits so far."""
     names = [rules.name(hint) for _ in range(step)]
 
     def digits(remainder: int, start: int) -> list[str]:
@@ -155,7 +155,7 @@ class _Decimals:
             raise NumberError("a bound has more than 60 digits after its point")
         n_whole = max(len(_digits(abs(bound))[0]) for bound in bounds)
         self.n = decimals or max(1, n_fraction, _SAFE_DIGITS - n_whole)
-        """Digits after the point: near a bound, numbers of more could be rounded beyond it."""
+        """Digits after the point: with more, numbers near a bound could be rounded beyond it."""
 
     def natural(self, low: Fraction, above: bool, high: Fraction | None, below: bool) -> list[str]:
         """Alternatives for low >= 0 to high."""
@@ -185,7 +185,7 @@ class _Decimals:
     def _rest(
         self, low: str | None, above: bool, high: str | None, below: bool, n: int, is_first: bool = False
     ) -> str | None:
-        """Up to n digits that follow. None as a bound: what came before is within it already."""
+        """Up to n more digits. None as a bound: the digits so far are within it already."""
         low = None if low == "" and not above else low
         if (high == "" and below) or (n == 0 and low is not None):
             return None
@@ -211,7 +211,7 @@ class _Decimals:
 
 
 def _digits(value: Fraction) -> tuple[str, str]:
-    """The integral part, and what stands after the point without zeros at its end."""
+    """The integral part, and the digits after the point without trailing zeros."""
     whole = math.floor(value)
     rest, digits = value - whole, ""
     while rest and len(digits) < 1100:

@@ -1,4 +1,4 @@
-"""Grammars of objects, arrays and strings, of which a schema says the parts."""
+"""Grammars of objects, arrays and strings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .pattern import PatternError, parse
 from .pattern_grammar import RAW_JSON, pattern_grammar
 
 _STATES_MAX = 20_000
-"""States of a grammar that counts properties."""
+"""Most states of a grammar that counts properties."""
 _KEY_MAX = 100
-"""Characters of a name that others are told apart by."""
+"""Other names must differ from a property's within so many characters."""
 _TEXT = {"type": "string"}
 
 
 class Writer(Protocol):
-    """What writes the grammars of parts."""
+    """Writes the grammars of parts."""
 
     rules: Rules
 
@@ -29,7 +29,7 @@ class Writer(Protocol):
         """The rule of a value; None: there is none."""
 
     def say(self, path: str, reason: str) -> None:
-        """Report what is not kept."""
+        """Report a part that is not enforced."""
 
 
 def inside(path: str, name: str) -> str:
@@ -38,7 +38,7 @@ def inside(path: str, name: str) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A value as it stands in an answer."""
+    """A value as JSON in the form that answers have."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -107,7 +107,7 @@ def array_body(writer: Writer, core: Core, hint: str, path: str) -> str:
     least, most = _counts(writer, core.n_items, "Items", path)
     first = list(core.first if most is None else core.first[:most])
     if first and least == 0:
-        least = len(first)  # a tuple has all its items, unless its schema says how few are enough
+        least = len(first)  # a tuple has all its items, unless its schema allows fewer
     is_closed = core.items == (False,) or (bool(core.first) and core.items is None and least <= len(first))
     values: list[str] = []
     for i, schemas in enumerate(first):
@@ -177,11 +177,11 @@ def _members(
 ) -> str:
     """GBNF of an object's members: a rule for each (next entry, number of members), as far as that number matters."""
     top = max(1, least if most is None else most)
-    reached: list[set[int]] = [{0}]  # numbers of members that there can be in front of an entry
+    reached: list[set[int]] = [{0}]  # [entry]: possible numbers of members before it
     for _, must in entries:
         written = {min(count + 1, top) for count in reached[-1] if most is None or count < most}
         reached.append(written if must else written | reached[-1])
-    # what follows, by the number of members; None: nothing can
+    # [number of members]: what follows; None: nothing can
     after = {count: _end(rules, others, count, least, most, hint) for count in sorted(reached[-1])}
     for (pair, must), counts in zip(reversed(entries), reversed(reached[:-1]), strict=True):
         before: dict[int, str | None] = {}
@@ -197,7 +197,7 @@ def _members(
 
 
 def _end(rules: Rules, others: str | None, count: int, least: int, most: int | None, hint: str) -> str | None:
-    """What stands after the named properties: others, and the space in front of the bracket."""
+    """The part after the named properties: others, and the space before the bracket."""
     fewest, room = max(0, least - count), None if most is None else most - count
     if (room is not None and room < fewest) or (others is None and fewest):
         return None
@@ -213,7 +213,7 @@ def _end(rules: Rules, others: str | None, count: int, least: int, most: int | N
 
 
 def _may_be_named(names: Schemas, name: str) -> bool:
-    """Whether a property may have this name, as far as patterns and enums say."""
+    """Whether patterns and enums allow a property of this name."""
     asked = [schema for schema in names if isinstance(schema, dict)]
     return not any(
         (isinstance(schema.get("pattern"), str) and not matches(schema["pattern"], name, default=True))
@@ -264,7 +264,7 @@ def _key(writer: Writer, core: Core, names: Sequence[str], hint: str, path: str)
 
 
 def _other_than(rules: Rules, names: set[str], depth: int, hint: str) -> str:
-    """GBNF of a text without escapes that none of the names is, and that none of the longest ones begins."""
+    """GBNF of a text without escapes that is none of the names, nor begins with one of the longest."""
     nexts: dict[str, set[str]] = {}
     for name in names:
         if len(name) > depth:

@@ -1,4 +1,4 @@
-"""Regular expressions as they are read: what ECMAScript, which JSON schemas follow, and Python have in common."""
+"""Reads regular expressions: the syntax that ECMAScript, which JSON schemas use, and Python have in common."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ESCAPES = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _HEX = {"x": 2, "u": 4}
 _NESTING_MAX = 60
 _SIZE_MAX = 20_000
-"""Characters that a pattern asks for at least, its repetitions written out."""
+"""Limit of the least number of characters that match a pattern."""
 
 
 class PatternError(ValueError):
-    """A pattern is no regular expression, or has what no grammar can."""
+    """A pattern is no regular expression, or has a construct that no grammar has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Sequence_:
-    """One after the other."""
+    """Nodes, one after another."""
 
     items: tuple[Node, ...]
 
@@ -60,17 +60,17 @@ class Edge:
 Node = Chars | Sequence_ | Either | Repeat | Edge
 EMPTY = Sequence_(())
 ANY = Chars(chars((0, 0x10FFFF)))
-"""Any character of a text, in front of a pattern that is not anchored or after it."""
+"""Any character of a text, before or after a pattern that is not anchored."""
 _ANYTHING = Repeat(ANY, 0, None)
 
 
 def parse(pattern: str, whole: bool = False) -> Node:
-    """Read a pattern. The result has no edges: it stands for all of a text.
+    """Read a pattern. The result has no edges: it matches a whole text.
 
-    whole: it has to match all of the text; else it may match anywhere, unless it has ^ and $.
+    whole: the pattern must match the whole text; else it may match anywhere, unless it has ^ and $.
 
     Raises:
-        PatternError: it is none, or a grammar cannot have it.
+        PatternError: it is no regular expression, or no grammar can be made of it.
     """
     node = _Reader(pattern).read()
     if _size(node) > _SIZE_MAX:
@@ -121,7 +121,7 @@ class _Reader:
             return atom
         if isinstance(atom, Edge):
             raise PatternError("an anchor is repeated")
-        self._skip("?")  # lazy: the same texts
+        self._skip("?")  # a lazy repetition matches the same texts
         if self._peek() == "+" or self._counts() is not None:
             raise PatternError("a repetition is repeated")
         return Repeat(atom, *counts)
@@ -136,7 +136,7 @@ class _Reader:
             return None
         least, comma, most = self.text[self.at + 1 : end].partition(",")
         if not least.isascii() or not least.isdigit() or (most and not (most.isascii() and most.isdigit())):
-            return None  # a brace that stands for itself
+            return None  # a literal brace
         if len(least) > 6 or len(most) > 6:
             raise PatternError(f"it repeats more than {_SIZE_MAX} characters")
         self.at = end + 1
@@ -236,7 +236,7 @@ class _Reader:
                 self.at += 1
                 last = _only(self._member())
                 if last is None:
-                    self.at = start  # a class after a dash, which stands for itself then
+                    self.at = start  # a class after a dash, which is literal then
                 elif last < end:
                     raise PatternError(f"the range from {chr(end)!r} to {chr(last)!r} is empty")
                 else:
@@ -269,9 +269,9 @@ _FREE, _ANCHORED, _INNER = "free", "anchored", "inner"
 
 
 def _place(node: Node, left: str, right: str) -> Node:
-    """The node without edges, with anything around it where it is not anchored.
+    """The node without edges, with any text before or after it if it is not anchored there.
 
-    left, right: what its sides are: an end of the pattern that is not anchored, one that is, or neither.
+    left, right: the kind of its sides: an end of the pattern that is not anchored, one that is, or neither.
     """
     if isinstance(node, Either):
         return Either(tuple(_place(item, left, right) for item in node.items))
@@ -304,7 +304,7 @@ def _has_edges(node: Node) -> bool:
     return _has_edges(node.item) if isinstance(node, Repeat) else isinstance(node, Edge)
 
 
-# repetitions of what can be empty, which a grammar would never leave
+# repetitions of nodes that can be empty, which a grammar would never leave
 
 
 def _solid(node: Node) -> Node:
@@ -322,7 +322,7 @@ def _solid(node: Node) -> Node:
 
 
 def is_nullable(node: Node) -> bool:
-    """Whether it can be empty."""
+    """Whether it matches the empty text."""
     if isinstance(node, Sequence_):
         return all(map(is_nullable, node.items))
     if isinstance(node, Either):
@@ -331,7 +331,7 @@ def is_nullable(node: Node) -> bool:
 
 
 def _without_empty(node: Node) -> Node | None:
-    """A node for the same texts but the empty one; None: there are no others."""
+    """A node for the same texts without the empty one; None: there are no others."""
     if not is_nullable(node):
         return node
     if isinstance(node, Repeat):
@@ -352,7 +352,7 @@ def _parts_without_empty(items: Sequence[Node], in_sequence: bool) -> Iterator[N
 
 
 def lengths(node: Node) -> tuple[int, int | None]:
-    """How many characters its texts have: at least, and at most (None: any number)."""
+    """The least and the greatest length of its texts, in characters (None: no limit)."""
     if isinstance(node, Repeat):
         least, most = lengths(node.item)
         return least * node.least, None if most is None or node.most is None else most * node.most

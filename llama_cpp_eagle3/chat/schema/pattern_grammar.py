@@ -1,4 +1,4 @@
-"""Patterns as grammars: of a text as it is, or of a text within a JSON string, where some characters are escaped."""
+"""Grammars of patterns: for plain text, or for text within a JSON string, where some characters are escaped."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SHORT = '"\\\b\f\n\r\t'
 def pattern_grammar(
     rules: Rules, node: Node, *, in_json: bool, shortest: int = 0, longest: int | None = None, hint: str = "pattern"
 ) -> str:
-    """GBNF of the texts that a pattern stands for, of `shortest` to `longest` characters (None: any number).
+    """GBNF of the texts that match a pattern and have `shortest` to `longest` characters (None: no limit).
 
-    in_json: the text stands in a JSON string, whose quotes are not part of it.
+    in_json: the text is within a JSON string, whose quotes are not part of it.
 
     Raises:
         PatternError: a class is empty, or the lengths cannot be kept: no text has them, or there are too many ways.
@@ -47,7 +47,7 @@ class _Writer:
         return self._sequence(node)
 
     def _sequence(self, node: Node) -> str:
-        """The grammar of a node that stands in a sequence with others."""
+        """The grammar of a node within a sequence."""
         if not isinstance(node, Sequence_):
             return self.item(node)
         parts: list[str] = []
@@ -99,7 +99,7 @@ class _Writer:
             if short:
                 escapes = union([(ord(e), ord(e)) for e in (json.dumps(c)[2] for c in short)])
                 found.append(f'("\\\\" {characters(escapes)})')
-        if not found:  # control characters: a negated class has them, but hardly anybody means them
+        if not found:  # control characters: a negated class has them, but they are rarely meant
             rest = common(of.sure, _CONTROLS)
             codes = [code for low, high in rest for code in range(low, high + 1)]
             found = [literal(f"\\u{code:04x}") if self.in_json else characters([(code, code)]) for code in codes]
@@ -167,7 +167,7 @@ class _Positions:
 def _counted(writer: _Writer, node: Node, shortest: int, longest: int | None) -> str:
     """GBNF of the texts that have so many characters."""
     positions = _Positions(node)
-    top = shortest if longest is None else longest  # more are not counted
+    top = shortest if longest is None else longest  # characters beyond that are not counted
     if len(positions.classes) * (top + 1) > _N_STATES:
         raise PatternError(_TOO_MANY)
 

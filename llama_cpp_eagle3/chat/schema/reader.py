@@ -1,4 +1,4 @@
-"""A JSON schema document as lists of cores: its references and combinations resolved."""
+"""Reads a JSON schema document into lists of cores, with references and combinations resolved."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Reader:
         self._n_circles = self._n_steps = 0
 
     def cores(self, schemas: Schemas, say: Say) -> list[Core]:
-        """The ways to match all of them; empty: nothing does."""
+        """The ways to match all of the schemas; empty: no value does."""
         ways = [ANY]
         for schema in schemas:
             ways = met(ways, self._cores(schema, say), say)
         return ways
 
     def target(self, schema: Any) -> Any:
-        """What a schema stands for that is a reference alone; the schema itself where it is not."""
+        """The target of a schema that is only a reference; else the schema itself."""
         seen = set()
         while isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and not asks(schema, but="$ref"):
             found = self._resolve(schema["$ref"])
@@ -51,7 +51,7 @@ class Reader:
         key = id(schema)
         if key in self._known:
             return self._known[key]
-        if key in self._open:  # what it is itself adds nothing to it
+        if key in self._open:  # a schema that contains itself adds nothing to itself
             self._n_circles += 1
             return []
         self._n_steps = self._n_steps + 1 if self._open else 0

@@ -24,14 +24,14 @@ def complete(
 ) -> SchemaGrammar:
     """Write the rules that a grammar lacks.
 
-    open_schemas: as `_chat.Templates.apply` gives them. tools: the request's; a schema that cannot be kept is loosened
-    for its tool alone. changed: those of them that the chat code has got with other schemas than their own.
+    open_schemas: as `_chat.Templates.apply` returns them. tools: the request's; a schema that cannot be enforced is
+    loosened only for its tool. changed: tools that the chat code got with other schemas than their own.
     """
     names = tuple(map(name_of, changed))
     return _complete(grammar, tuple((a, b, c, d) for a, b, c, d in open_schemas), json.dumps(tools), names)
 
 
-@lru_cache(maxsize=8)  # the tools of an agent are the same in each of its requests
+@lru_cache(maxsize=8)  # an agent sends the same tools with each request
 def _complete(
     grammar: str, open_schemas: tuple[OpenSchema, ...], tools_text: str, changed: tuple[str, ...]
 ) -> SchemaGrammar:
@@ -61,7 +61,7 @@ def _complete(
 
 
 def arguments_grammar(tool: Mapping[str, Any]) -> SchemaGrammar:
-    """The grammar of one tool's arguments alone: an object."""
+    """The grammar of one tool's arguments: an object."""
     rules = Rules()
     converter = Converter(parameters_of(tool) or {"type": "object"}, rules, name_of(tool))
     root = rules.name("root")
@@ -89,7 +89,7 @@ def _tool(name: str, document: Any, tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _not_held(tool: Mapping[str, Any], pointers: Sequence[str]) -> list[Loosened]:
-    """Properties that the format of the model's tool calls takes as text: no grammar holds them to their schemas."""
+    """Properties that the model's format for calls takes as text, so that no grammar enforces their schemas."""
     parameters = parameters_of(tool)
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if not isinstance(properties, dict) or "" in pointers:
