@@ -1,1 +1,1 @@
-"""Drafters of a user: kinds of files, how they are loaded, and what drafting costs on this machine."""
+"""Drafters: the kinds of their files, how they are loaded, and what drafting costs on this machine."""

@@ -24,8 +24,8 @@ def read_corpus(
 ) -> NgramStore | None:
     """Tokenize a corpus, the files that changed last at its end, where the search begins.
 
-    What is no text (UTF-8 without NUL), cannot be read or does not fit is left out; one line says how much of it. A
-    path with nothing to read is a warning: drafts do without it.
+    Files that are no text (UTF-8 without NUL), cannot be read or do not fit are left out; one line says how many. A
+    path with nothing to read is a warning: drafts then do without it.
 
     Args:
         path: a file, or a folder, of which hidden files and folders are left out.
@@ -41,7 +41,7 @@ def read_corpus(
     address = int(ctypes.cast(vocab.pointer, ctypes.c_void_p).value or 0)
     texts: list[list[int]] = []
     n_no_text = n_too_large = 0
-    for n_bytes, file in _files(root):  # the latest first: they have the first claim to the room
+    for n_bytes, file in _files(root):  # the latest first, as they get the room first
         if n_bytes > _N_CHARS_MAX * n_left:
             n_too_large += 1
             continue
@@ -79,7 +79,7 @@ def _files(root: Path) -> Iterator[tuple[int, Path]]:
             if file.is_file():
                 stat = file.stat()
                 found.append((stat.st_mtime_ns, stat.st_size, file))
-        except OSError:  # gone meanwhile
+        except OSError:  # it was removed meanwhile
             continue
     for _, n_bytes, file in sorted(found, key=lambda x: (-x[0], x[2])):
         yield n_bytes, file

@@ -1,4 +1,4 @@
-"""The drafters as they are loaded, and how to load a head in another type."""
+"""The loaded drafters, and loading a head again in another type."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Head:
     """The drafters with weights, and the ggml type of a head's matrices."""
 
     def __init__(self, makes: Sequence[Callable[[int | None], Drafter]], draft_type: int | None):
-        """makes: load each, the wider matrices of a head converted to a type; None = as they are in the file."""
+        """makes: each loads a drafter, with a head's wider matrices converted to a type; None = as in the file."""
         self._makes = makes
         self.type_asked = draft_type
-        """What the user wants; None = what is fastest."""
+        """The type that the user chose; None = the fastest one."""
         self.type = draft_type
         self.drafters: list[Drafter] = []
         try:
@@ -26,7 +26,7 @@ class Head:
 
     @property
     def i_converted(self) -> int:
-        """Which of the drafters can be converted; the first if none can."""
+        """Index of the drafter that can be converted; of the first one if none can."""
         return next((i for i, part in enumerate(self.drafters) if isinstance(part, Eagle3Drafter)), 0)
 
     @property
@@ -51,6 +51,6 @@ class Head:
             part.close()
 
     def close(self) -> None:
-        """Free all of it, before the model goes whose tables it uses."""
+        """Free all drafters, before the model whose tables they use."""
         for drafter in self.drafters:
             drafter.close()

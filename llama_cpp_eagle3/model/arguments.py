@@ -1,4 +1,4 @@
-"""The constructor's arguments: how they are shown, and read before anything is loaded."""
+"""The constructor's arguments: how they are shown to users, and how they are read before anything is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def show_arguments(function: F) -> F:
-    """Have `help`, notebooks and `inspect` show our arguments by name, which the function takes as `**options`."""
+    """Let `help`, notebooks and `inspect` show our arguments by name, which the function takes as `**options`."""
     signature = inspect.signature(function)
     *named, options = signature.parameters.values()
     types = types_of(ConstructorOptions)
@@ -33,7 +33,7 @@ def show_arguments(function: F) -> F:
 
 
 def check_names(function: str, given: Iterable[str], *more: str) -> None:
-    """Raise TypeError for a keyword that `Eagle3Llama` has not, and name the nearest one; Llama would swallow it.
+    """Raise TypeError for a keyword that `Eagle3Llama` does not have, and name the nearest one; Llama ignores these.
 
     more: further ones that the function takes.
     """
@@ -58,7 +58,7 @@ def read_arguments(path: str, given: ConstructorOptions) -> tuple[DraftOptions, 
 
     Raises:
         TypeError: an unknown argument.
-        ValueError: a value cannot work, or not with another.
+        ValueError: a value is invalid, or contradicts another one.
     """
     check_names("Eagle3Llama", given)
     for name, value in given.items():

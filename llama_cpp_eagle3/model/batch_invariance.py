@@ -1,9 +1,8 @@
-"""Whether rows of a pass are bit for bit what they are alone (batch invariance), or what ggml computes, why, and which
-setting changes that.
+"""Batch invariance: whether a row of a pass has the same bits as alone; if not, why, and which setting changes that.
 
-Our CPU kernels sum a row in one order, whatever other rows, threads and cells there are. ggml does not, so that a text
-with drafts, beside other sequences or after a cached prefix can part from the same text alone where two tokens are
-nearly as likely.
+Our CPU kernels sum a row in one order, whatever other rows, threads and cells there are. ggml does not, so a text with
+drafts, beside other sequences or after a cached prefix may differ from the same text alone where two tokens are nearly
+as likely.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class Loss:
     what: str
     why: str
     remedy: str
-    """A setting that changes it; empty if there is none."""
+    """A setting with which our kernels compute it; empty if there is none."""
     in_prompts: bool
-    """Only in passes of more rows than our kernels are used for."""
+    """Whether it concerns only passes of more rows than our kernels are used for."""
 
     def __str__(self) -> str:
         """The text for a line of the log."""
@@ -40,7 +39,7 @@ class Loss:
 
 
 def losses(sides: Sides, choice: KernelChoice) -> list[Loss]:
-    """What ggml computes of a target."""
+    """The operations of a target that ggml computes."""
     found: dict[tuple[str, str, str, bool], list[str]] = {}
     lost = {(what, why) for what, why, _ in sides if why}
     for (what, why, type), n in sides.items():

@@ -1,9 +1,9 @@
 """Which of our CPU kernels multiply a model's weights, and up to how many rows: by the argument, or as measured.
 
-The sides sum in different orders, so the text depends on which one computes. A kernel is therefore measured once per
-machine, and what was decided is kept for every process, whatever its model and its number of threads. If other programs
-disturbed it, nothing is decided: ours compute, prompts too but for `_PROMPTS_OF_GGML`, and the next process measures
-again.
+Our kernels and ggml's sum in different orders, so the text depends on which of them compute. A kernel is therefore
+measured once per machine, and the decision is kept for all processes, models and numbers of threads. If other programs
+disturbed the measuring, nothing is decided: ours compute, prompts too except with `_PROMPTS_OF_GGML`, and the next
+process measures again.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from ..draft.costs import implausible, machine
 from ..files.cache_dir import cache_dir
 
 N_ROWS_MAX = 64
-"""With "auto", operations of more rows are ggml's where it was measured to be faster (kernels/attention.h)."""
+"""With "auto", ggml computes operations of more rows if it was measured to be faster (kernels/attention.h)."""
 _N_ROWS_ANY = 1 << 30
 
 Times = Mapping[int, tuple[float, float]]
 """[rows]: microseconds by our kernel and by ggml."""
 
 _WEIGHTS = {1: 4, 2: 1, 4: 2, 8: 2, 16: 1}
-"""[rows]: how much they count. Text without a draft comes in passes of one row, drafts take two to sixteen."""
+"""[rows]: weight in the decision. Text without a draft takes passes of one row, drafts take two to sixteen."""
 _N_ROWS_PROMPTS = (128, 512)
-"""A chunk beside others, and llama.cpp's n_ubatch. The second is left out where the time does not suffice."""
+"""Rows of a chunk beside other sequences, and llama.cpp's n_ubatch, which is left out if there is too little time."""
 _PROMPTS_OF_GGML = ("f16/avx2",)
-"""Kernels that were slower at prompts than ggml's, of all that there are with AVX2: on an AMD EPYC (Zen 3), 2026-11-27,
+"""Those of the kernels with AVX2 that were slower at prompts than ggml's: on an AMD EPYC (Zen 3), 2026-11-27,
 by CPU time (benchmarks/README.md, "Prompts by format")."""
-_N_VALUES_MIN = 1 << 22  # of fewer weights it is not the reading that takes time
+_N_VALUES_MIN = 1 << 22  # products with fewer weights are not limited by reading these
 _FORMAT = 3
 
 
 def decide(times: Times) -> int:
     """Up to how many rows a kernel is used; 0: never.
 
-    All passes of up to N_ROWS_MAX rows are computed by one side, so that a row's sums never depend on how many there
-    are: the side that is faster by the weighted mean of those of up to 16.
+    Either ours or ggml's compute all passes of up to N_ROWS_MAX rows, so that a row's sums never depend on how many
+    there are: those that are faster by the weighted mean of passes of up to 16 rows.
     """
     known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
     if sum(w * times[n][0] / times[n][1] for n, w in known.items()) > sum(known.values()):
@@ -62,9 +62,9 @@ def fastest(names: Sequence[str]) -> list[str]:
 
 
 def is_doubtful(times: Times) -> bool:
-    """Whether other programs disturbed it: more rows took much less than one, or much longer than in several parts.
+    """Whether other programs disturbed measuring: more rows took much less than one, or much longer than in parts.
 
-    Or the time did not suffice for all numbers of rows that count, which take a fraction of it on a machine of its own.
+    Or the time was too short for all numbers of rows that count, which take a fraction of it on a quiet machine.
     """
     sides = [{n: pair[i] for n, pair in times.items()} for i in (0, 1)]
     return not _WEIGHTS.keys() <= times.keys() or any(implausible(side) for side in sides)
@@ -77,19 +77,19 @@ def gain(times: Times) -> float:
 
 
 class KernelChoice:
-    """What was decided for the weights of a target and its head."""
+    """The decisions for the weights of a target and its drafters."""
 
     def __init__(self, mode: str, seconds: float = 1.0):
-        """mode: auto, on or off. seconds: about the most to spend on measuring."""
+        """mode: auto, on or off. seconds: about how long measuring may take."""
         self.mode = mode
         self.times: dict[str, Times] = {}
         """Times of the kernels that were measured, now or before."""
         self._limits = dict.fromkeys(fastest(cpu_kernel_names()), _N_ROWS_ANY) if mode != "off" else {}
         self._seconds = seconds
-        self._unmeasured: dict[str, str] = {}  # why
+        self._unmeasured: dict[str, str] = {}  # [name of a kernel]: why
 
     def limits(self, matrices: Sequence[int], n_threads: int, log: Callable[[str], None]) -> dict[str, int]:
-        """[name of a kernel]: rows of an operation, at most, for these weights; measured where that is not known."""
+        """[name of a kernel]: most rows of an operation, for the kernels of these weights; measured if not known."""
         if self.mode != "auto":
             return dict(self._limits)
         wanted = []
@@ -108,7 +108,7 @@ class KernelChoice:
             else:
                 log(f"CPU kernels are used unmeasured: what is measured cannot be kept in {_folder()}")
         for name in wanted:
-            # what is kept, not what was measured here: another process may have been first
+            # the stored times, not those that were measured here: another process may have been first
             kept = _load(name)
             if kept is not None and not is_doubtful(kept):
                 self.times[name] = kept
@@ -122,7 +122,7 @@ class KernelChoice:
         return {name: limit for name, limit in self._limits.items() if limit}
 
     def describe(self, name: str) -> str:
-        """What was measured of a kernel, for the log."""
+        """The measured times of a kernel, for the log."""
         if name in self._unmeasured:
             return f" (not measured: {self._unmeasured[name]})"
         return f" ({gain(self.times[name]):.2f} times as fast as ggml's)" if name in self.times else ""
@@ -133,12 +133,12 @@ class KernelChoice:
 
     @property
     def refused(self) -> list[str]:
-        """Kernels that would serve, but ggml's own were faster."""
+        """Kernels for these weights that are not used, since ggml's own were faster."""
         return [name for name, limit in self._limits.items() if not limit]
 
 
 def clear_cache() -> None:
-    """Have kernels measured again."""
+    """Forget measured times, so that kernels are measured again."""
     for path in _folder().glob("*.json"):
         with suppress(OSError):  # a folder that cannot be written: doctor reports it
             path.unlink()
@@ -158,7 +158,7 @@ def _path(key: Mapping[str, Any]) -> Path:
 
 
 def _load(name: str) -> Times | None:
-    """What is kept of a kernel; `is_doubtful` says whether it may decide."""
+    """The stored times of a kernel, which `is_doubtful` must be asked about."""
     key = _key(name)
     try:
         document = json.loads(_path(key).read_text(encoding="utf-8"))
@@ -177,11 +177,11 @@ def _can_keep() -> bool:
 
 
 def _keep(name: str, times: Times) -> None:
-    """Keep what was measured, unless another process was first. What is kept in doubt gives way to what is not."""
+    """Store measured times, unless another process was first. Doubtful times are replaced by others."""
     key = _key(name)
     path = _path(key)
     kept = _load(name)
-    if kept is None or (is_doubtful(kept) and not is_doubtful(times)):  # none, a damaged one or one in doubt
+    if kept is None or (is_doubtful(kept) and not is_doubtful(times)):  # there is none, or it is damaged or doubtful
         with suppress(OSError):
             path.unlink()
     text = json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1)
@@ -189,6 +189,6 @@ def _keep(name: str, times: Times) -> None:
     with suppress(OSError):
         part.write_text(text, encoding="utf-8")
         try:
-            os.link(part, path)  # fails where there is one
+            os.link(part, path)  # fails if the file exists
         finally:
             part.unlink()

@@ -37,7 +37,7 @@ class LoadedLlama:
 
     path: str
     options: Mapping[str, Any]
-    """All arguments of `llama_cpp.Llama`; n_ctx and n_batch as they hold for the context."""
+    """All arguments of `llama_cpp.Llama`; n_ctx and n_batch are those of the context."""
     model: LlamaModel
     ctx: LlamaContext
 
@@ -47,12 +47,12 @@ def load_llama(
 ) -> LoadedLlama:
     """Load a target's model with all arguments of `llama_cpp.Llama`, and make its context.
 
-    loading: what drafting needs of the parameters. stack: frees the model, which frees its contexts.
+    loading: sets the parameters that drafting needs. stack: frees the model, which frees its contexts.
 
     Raises:
         ValueError: an argument cannot work, or llama.cpp does not load the model or makes no context; see
             `file_errors`.
-        ModelFileError: an adapter is none for this model.
+        ModelFileError: an adapter does not fit this model.
     """
     options = dict(arguments)
     lib.llama_backend_init()
@@ -71,7 +71,7 @@ def load_llama(
     loading.preset_context(context_params)
     loading.load_adapters(model.model)
     loading.fit_context(context_params, model.model)
-    if options["embedding"]:  # a call embeds many texts at once
+    if options["embedding"]:  # one call embeds many texts
         context_params.n_seq_max = min(options["n_batch"], lib.llama_max_parallel_sequences())
         context_params.kv_unified = True
     ctx = LlamaContext(model=model, params=context_params, verbose=options["verbose"])
@@ -115,8 +115,8 @@ def _context_params(options: Mapping[str, Any]) -> Any:
 
 
 def _suits_flash(params: Any, loading: Loading) -> bool:
-    """Whether a context has flash attention where the user does not say: ours, or the only one that reads its V."""
-    # llama.cpp's graphs of flash attention round K and V of F32 to F16, which encoders have too
+    """Whether a context has flash attention by default: if ours computes it, or if nothing else reads its type of V."""
+    # with flash attention llama.cpp's graphs round K and V of F32 to F16, also in encoders
     rounds = params.embeddings or lib.GGML_TYPE_F32 in (params.type_k, params.type_v)
     return params.type_v not in FLOAT_TYPES or (loading.attends and not rounds)
 
@@ -147,7 +147,7 @@ def chat_handlers(model: LlamaModel, metadata: Mapping[str, str]) -> dict[str, A
 
 
 def usual_chat_format(handlers: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
-    """The chat format that `Llama` chooses where neither a format nor a handler is given."""
+    """The chat format that `Llama` chooses if neither a format nor a handler is given."""
     if "chat_template.default" not in handlers:
         return "llama-2"
     return llama_chat_format.guess_chat_format_from_gguf_metadata(dict(metadata)) or "chat_template.default"

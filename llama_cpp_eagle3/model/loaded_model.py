@@ -1,4 +1,4 @@
-"""A loaded model: target and head on an engine, and what passes over both cost."""
+"""A loaded model: target and drafters on an engine, and the costs of their passes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .machine import free_memory
 if TYPE_CHECKING:
     from ..config.eagle3_options import ConstructorOptions
 
-_N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
+_N_STEPS_EXPLAINED = 8  # for a text of fewer steps no reason is given why nothing was drafted
 _N_CACHE_BYTES = 8 << 30
 _N_ROWS = 64  # passes of more rows than this are not measured
 
@@ -41,7 +41,7 @@ _IN_FILES = (
     *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"),
     *("yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
 )
-"""What of a llama_context_params changes hidden states, or the form of their bytes in a file."""
+"""Fields of a llama_context_params that change hidden states, or the form of states in a file."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -49,7 +49,7 @@ class LoadedModel:
     """The engine on a target and its head. It does not own the target's model and context."""
 
     def __init__(self, llama: LoadedLlama, loading: Loading, given: ConstructorOptions, log: Callable[[str], None]):
-        """Load the head, and make the engine. loading: what the target was loaded with.
+        """Load the drafters, and make the engine. loading: the one that has loaded the target.
 
         Raises:
             ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
@@ -60,7 +60,7 @@ class LoadedModel:
         self._tensor_split = llama.options["tensor_split"]
         self._has_explained = False
         self._experts = experts_of(llama.model.metadata())
-        self._guessed: Policy | None = None  # a policy of costs that are not all measured
+        self._guessed: Policy | None = None  # a policy with costs that are partly guessed
         with file_errors(llama.path):
             target = loading.make_target(self._ctx, self._model, log)
         self._sides = target.kernel_sides
@@ -68,7 +68,7 @@ class LoadedModel:
         self.head = self._load_head(target, draft_required)
         """The head; None without one."""
         self.maker = self._maker(llama)
-        """Who can use what target and draft hold of a text, once it is in a file."""
+        """Identifies the models and settings that can use saved prefixes of this one."""
         vocab = Vocab(self._model)
         servers, folder = loading.servers, given["prefix_cache_dir"]
         watch: dict[str, Any] = {} if servers is None else {"before_step": servers.check, "after_pass": servers.check}
@@ -107,7 +107,7 @@ class LoadedModel:
         loading, params, about = self._loading, self._context_params, llama.model.metadata()
         has_accelerator = bool(local_accelerators()) or loading.servers is not None
         n_streams = 1 if params.kv_unified else params.n_seq_max
-        # with factors of RoPE for long contexts, a context is a long one or is none
+        # some models have other factors of RoPE for long contexts: the length then counts
         n_short = int(about.get(f"{about.get('general.architecture')}.rope.scaling.original_context_length", 0))
         settings: dict[str, Any] = {name: getattr(params, name) for name in _IN_FILES}
         settings |= {
@@ -144,7 +144,7 @@ class LoadedModel:
             type_k=draft.type_k,
             type_v=draft.type_v,
         )
-        try:  # the functions must not hold self, which would keep itself alive
+        try:  # the functions must not hold self, as that would be a circle of references
             makes = [partial(loading.make_drafter, file, place, log) for file in files]
             return Head(makes, draft.type)
         except (IncompatibleDraftError, ModelFileError) as e:
@@ -168,7 +168,7 @@ class LoadedModel:
             self._log(self.description)
 
     def _tell_files(self, folder: object) -> None:
-        """Log what earlier runs have left for the prefix cache."""
+        """Log the prefixes that earlier runs have left in files."""
         stats = self.engine.slots.cache.stats
         if self.engine.slots.cache.has_folder:
             found = f"{stats.n_prefix_files} prefixes and {stats.n_state_files} states, {stats.n_file_bytes >> 20} MiB"
@@ -183,7 +183,7 @@ class LoadedModel:
 
     @property
     def description(self) -> str:
-        """One line on what was loaded to draft."""
+        """One line about the loaded drafters."""
         pair, tap, target = self._loading.pair, self._loading.tap, self.engine.target
         assert self.head is not None
         assert pair is not None
@@ -200,7 +200,7 @@ class LoadedModel:
 
     @property
     def where(self) -> str:
-        """One line on what runs where."""
+        """One line about the devices of target and drafters."""
         n_layer, servers, chosen = (
             int(lib.llama_model_n_layer(self._model)),
             self._loading.servers,
@@ -231,12 +231,12 @@ class LoadedModel:
 
     @property
     def batch_invariance(self) -> str:
-        """One line: whether text depends on what else is in its passes, or what ggml computes, and why."""
+        """One line: whether text depends on other rows of its passes, and if so, which operations and why."""
         return describe(self._sides, self.losses)
 
     @property
     def losses(self) -> list[Loss]:
-        """What ggml computes of the target, so that rows of a pass depend on others; and which setting changes that."""
+        """Operations of the target that ggml computes, so that rows depend on others, with settings against that."""
         return losses(self._sides, self._loading.kernel_choice)
 
     @property
@@ -309,7 +309,7 @@ class LoadedModel:
             self.convert_draft(costs.draft_type)
 
     def have_costs(self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None) -> int:
-        """Have the engine's policy know costs, if they are needed: from stored costs, or by measuring now, or further.
+        """Give the engine's policy the costs that it needs: stored ones, or measured now, as far as they are missing.
 
         Returns:
             The nanoseconds that this took.
@@ -345,14 +345,14 @@ class LoadedModel:
         """Free engine and head, while the target's model and context still exist."""
         if self._guessed is None:
             keep_corrections(self.engine, self.head, self.costs_key)
-        # the head borrows the model's tables, the context calls the tap: this order
+        # in this order: drafters use the model's tables, the context calls the tap
         self.engine.close()
         if self.head is not None:
             self.head.close()
 
 
 def cache_bytes(given: int | None) -> int:
-    """Bytes of host memory for prefixes: what was given, or 8 GiB, or a quarter of what is free now if that is less."""
+    """Bytes of host memory for prefixes: the given number, else 8 GiB or a quarter of the free memory, if less."""
     if given is not None:
         return given
     free = free_memory()

@@ -34,10 +34,10 @@ from .params import ModelOptions
 from .rpc import RpcServers, find_device
 
 N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
-"""States that llama.cpp keeps of a recurrent target's only sequence, and of each of several: of a draft so many tokens
-can be rejected without a replay. Each state costs a copy of all layers' convolution states in every pass."""
+"""Snapshots that llama.cpp keeps of a recurrent target's only sequence, and of each of several: so many tokens of a
+draft can be rejected without a replay. Each costs a copy of all layers' convolution states in every pass."""
 _N_SEQ_DRAFTED = 4
-"""`auto` on a CPU keeps no such states of more sequences than these: it rarely drafts for so many."""
+"""With more sequences, `auto` on a CPU keeps no snapshots: it rarely drafts for so many."""
 _ROTATION = (
     "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast",
     "yarn_beta_slow", "yarn_orig_ctx",
@@ -45,11 +45,11 @@ _ROTATION = (
 N_VOCAB_DRAFTED, N_VOCAB_LARGE = 1 << 15, 1 << 16
 """Tokens that are always drafted, of a vocabulary that has this many or more (docs/drafters.md)."""
 _log = logging.getLogger("llama_cpp_eagle3")
-_stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
+_stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: texts that all objects of the process have generated
 
 
 class Loading:
-    """Files, devices and the tap, and what drafting needs of llama.cpp's parameters."""
+    """Files, devices and the tap, and the parameters of llama.cpp that drafting needs."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class Loading:
         try:
             self.draft_device = None if device is None else find_device(device, self.servers, "draft_device")
         except ValueError:
-            self.close()  # or a server would have a client that nobody knows
+            self.close()  # or connections to servers would stay open
             raise
         self._progress = progress
         self._on_progress: Any = None
         self._kept: list[Any] = []
         self._adapters: list[Any] = []
         self._is_on_cpu = True
-        self._n_guards = 0  # sequence ids for what has left the windows of a pool
+        self._n_guards = 0  # sequence ids that keep cells that have left the windows of a pool
         self._why_no_guards = ""
 
     def _check_length(self) -> None:
@@ -110,7 +110,7 @@ class Loading:
             )
 
     def mend(self, options: dict[str, Any]) -> None:
-        """Add to Llama's arguments what llama.cpp must be told of the target's file: layers that it lacks."""
+        """Add to Llama's arguments the keys that llama.cpp needs for the target's file, if layers are missing there."""
         if self.pair is None:
             return
         for info in (self.pair.target, *(file.info for file in self.draft_files if isinstance(file, SmallModel))):
@@ -122,7 +122,7 @@ class Loading:
             options["kv_overrides"] = {**keys_of_target, **(options.get("kv_overrides") or {})}
 
     def tell_rotation(self, options: Mapping[str, Any]) -> None:
-        """Say once for whom arguments for RoPE hold: a head was trained with the rotation that is in its file."""
+        """Log once that arguments for RoPE do not change a head, which was trained with the rotation in its file."""
         names = [name for name in _ROTATION if options[name] != LLAMA_DEFAULTS[name]]
         if not names or not self.draft_files:
             return
@@ -157,7 +157,7 @@ class Loading:
         return fingerprint(self.model_path), "+".join(ids)
 
     def preset_model(self, params: Any) -> None:
-        """Set what Llama has no argument for in a llama_model_params."""
+        """Set the fields of a llama_model_params for which Llama has no arguments."""
         self._kept = self.model.preset(params, self.servers)
         params.load_mtp = self.draft.uses_own_block
         # not llama_supports_gpu_offload, which is true of every llama.cpp with ggml-rpc
@@ -184,7 +184,7 @@ class Loading:
         return 0 if n_seq > _N_SEQ_DRAFTED and is_auto and self._is_on_cpu else N_SNAPSHOTS_SHARED
 
     def fit_context(self, params: Any, model: Any) -> None:
-        """Give a llama_context_params the sequences and snapshots that drafting takes on this llama_model."""
+        """Give a llama_context_params the sequences and snapshots that drafting needs with this llama_model."""
         draft = self.draft
         n_seq = draft.given["n_parallel"]
         n_max = min(max(n_seq, params.n_ubatch), lib.llama_max_parallel_sequences())
@@ -202,7 +202,7 @@ class Loading:
             )
         if draft.drafts:
             if has_states:
-                # llama.cpp makes it 0 where the architecture keeps no snapshots
+                # llama.cpp makes it 0 if the architecture keeps no snapshots
                 params.n_rs_seq = min(draft.depth, self._n_snapshots(n_seq))
             elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
                 # The ids after n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
@@ -218,23 +218,23 @@ class Loading:
         self._adapters = self.model.load_adapters(model)
 
     def check_servers(self) -> None:
-        """Raise RpcError if an rpc server has gone: what was computed on it is zeros."""
+        """Raise RpcError if an rpc server is lost, since its results are zeros then."""
         if self.servers is not None:
             self.servers.check()
 
     def prepare_free(self) -> None:
-        """The model and its head are about to be freed."""
+        """Must be called before the model and its drafters are freed."""
         if self.kernels is not None:
             self.kernels.close()
 
     def close(self) -> None:
-        """The model and its head are freed."""
+        """Must be called after the model and its drafters were freed."""
         self.tap = None
         if self.servers is not None:
             self.servers.close()
 
     def register_kernels(self, model: Any, n_threads: int, log: Callable[[str], None]) -> None:
-        """Have our CPU kernels compute what they serve of a llama_model, measured first if need be."""
+        """Let our CPU kernels compute products of a llama_model, measured first if they are not known."""
         if self.kernel_choice.mode != "off":
             matrices = model_matrices(int(model))
             self.kernels = CpuKernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
@@ -250,7 +250,7 @@ class Loading:
         self.model.set_adapters(ctx, self._adapters)
         if self._why_no_guards:
             log(self._why_no_guards)
-        with without_details():  # it makes the context's graphs, to check them
+        with without_details():  # it builds the context's graphs, to check them
             return Target(int(ctx), int(model), self.tap, self.draft.given["n_parallel"], self._n_guards)
 
     def make_drafter(

@@ -1,4 +1,4 @@
-"""What this machine is: its processor, and the memory that programs can have."""
+"""This machine's processor, and the memory that programs can have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def free_memory() -> int | None:
-    """Bytes that programs can have; None where the system does not report it."""
+    """Bytes that programs can have; None if the system does not report it."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:

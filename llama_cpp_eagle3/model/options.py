@@ -1,5 +1,4 @@
-"""The constructor's arguments: what they are if they are not given, and whether they can work, before anything is
-loaded."""
+"""The constructor's arguments: their defaults, and checks before anything is loaded."""
 
 from __future__ import annotations
 
@@ -32,14 +31,14 @@ class DraftOptions:
     """The draft's side of the constructor's arguments, as `Eagle3Llama` documents them."""
 
     given: ConstructorOptions
-    """As they were given, with the defaults of those that were not."""
+    """The arguments, with defaults for those that were not given."""
     model_path: str | None
     kinds: tuple[DrafterKind, ...]
-    """The drafters with weights; fixed settings are the first one's."""
+    """The drafters with weights; the first one drafts fixed settings."""
     uses_own_block: bool
     """Whether the target's own block for multi-token prediction is one of them."""
     settings: DraftSettings
-    """How sequences draft whose requests leave it open."""
+    """How to draft for requests that do not say it."""
     type: int | None
     type_k: int | None
     type_v: int | None
@@ -128,7 +127,7 @@ class DraftOptions:
 
     @property
     def depth(self) -> int:
-        """Tokens that can follow each other in a draft at most."""
+        """The greatest length of a path in a draft, in tokens."""
         return self.settings.depth
 
     @property
@@ -168,13 +167,13 @@ def _sources(
             )
         if of_file is None and asked.needs_file:
             raise ValueError(f"draft_sources names {name!r}, but no {asked.title} is given as draft_model_path")
-    # ("eagle3", "ngram") is for files with and without a head; without a block, "mtp" is refused when it is looked for
+    # ("eagle3", "ngram") is valid with and without a head; "mtp" without a block is refused when it is looked for
     return tuple(name for name in dict.fromkeys(sources) if name != Eagle3Head.source or of_file is Eagle3Head)
 
 
 def set_defaults(options: dict[str, Any], *, has_projector: bool, has_servers: bool) -> None:
-    """Our defaults for loading the target where they are not llama_cpp's."""
-    # llama_cpp counts logical cores: half of them, and for batches, such as drafts that are verified, all
+    """Set our defaults for loading the target, where they differ from llama_cpp's."""
+    # llama_cpp's defaults are half of the logical cores, and all of them for batches, such as verified drafts
     options["n_threads"] = options.get("n_threads") or default_threads()
     options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
     if has_projector:
@@ -189,7 +188,7 @@ def cache_types(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
-    """Raise ValueError for values that cannot work, or not together, TypeError for a path in place of a draft model."""
+    """Raise ValueError for values that are invalid or contradict each other, TypeError for a path as a draft model."""
     if isinstance(options.get("draft_model"), (str, os.PathLike)):
         raise TypeError("draft_model takes a LlamaDraftModel of llama_cpp; the file of a head goes to draft_model_path")
     s = draft.settings

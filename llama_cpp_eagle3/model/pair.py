@@ -1,4 +1,4 @@
-"""Does a draft fit its target? Answered from the two files' headers, before anything large is loaded."""
+"""Checks that drafters fit their target, by the headers of their files, before anything large is loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pair:
     target: TargetInfo
     drafts: tuple[DrafterFile, ...]
     boundaries: tuple[int, ...]
-    """What is read of the target, by any of them."""
+    """The target's boundaries that any of them reads."""
 
 
 def check_pair(
@@ -31,7 +31,7 @@ def check_pair(
     draft_paths: the drafters' files; None for the target's own block for multi-token prediction.
 
     Raises:
-        ModelFileError: one of the files cannot be read or is not what it should be.
+        ModelFileError: a file cannot be read, or is damaged or of another kind.
         IncompatibleDraftError: they do not belong together.
     """
     check_kind(model_path)
@@ -57,7 +57,7 @@ def check_pair(
 
 
 def check_files(pair: Pair, options: Mapping[str, Any], checked: bool, *, is_all: bool = False) -> None:
-    """Check of the files of a pair what their headers do not tell.
+    """Check what the headers of a pair's files do not tell.
 
     options: the constructor's arguments, of which the target's matter. checked, is_all: see `check_file`.
 
@@ -70,7 +70,7 @@ def check_files(pair: Pair, options: Mapping[str, Any], checked: bool, *, is_all
 
 
 def check_loadable(model_path: str, draft_paths: Sequence[str | None] = ()) -> Pair:
-    """Whether files can be loaded together, as loading decides it.
+    """Check that files can be loaded together, as loading does.
 
     Raises:
         ModelFileError, IncompatibleDraftError: see `check_pair`.

@@ -36,7 +36,7 @@ class ModelOptions:
 
     @classmethod
     def of(cls, arguments: ConstructorOptions) -> ModelOptions:
-        """Check what can be checked before anything is loaded.
+        """Check arguments before anything is loaded.
 
         Raises:
             ModelFileError: an adapter's file is missing.
@@ -110,7 +110,7 @@ class ModelOptions:
         return found
 
     def set_adapters(self, ctx: Any, adapters: Sequence[Any]) -> None:
-        """Have a context use them."""
+        """Let a context use adapters."""
         if adapters:
             array = (lib.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
             scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in self.lora))
@@ -122,10 +122,10 @@ class ModelOptions:
         return n_gpu_layers == 0 and self.devices is None and bool(local_accelerators())
 
     def costs_key(self) -> dict[str, Any]:
-        """What costs depend on, ready for JSON; empty without options, or with those that llama.h sets anyway."""
+        """The options that costs depend on, ready for JSON; empty if they are llama.h's defaults."""
         usual = lib.llama_model_default_params()
         params = {name: value for name, value in self.params.items() if value != getattr(usual, name)}
-        if cpu_build.broken_amx_here() is not None:  # ggml's features would be the same with AMX
+        if cpu_build.broken_amx_here() is not None:  # ggml reports the same features with AMX
             params["use_extra_bufts"] = False
         key: dict[str, Any] = {"devices": self.devices, "override_tensor": self.override_tensor}
         key["lora"] = [(fingerprint(path), scale) for path, scale in self.lora]
@@ -133,7 +133,7 @@ class ModelOptions:
 
 
 def _check_free(devices: Sequence[Device]) -> None:
-    """llama.cpp shares layers out by free memory, and divides by the sum of it."""
+    """Raise Eagle3Error if no device has free memory: llama.cpp divides by the sum of it."""
     memory = [device.memory for device in devices]
     if memory and all(free == 0 and total > 0 for free, total in memory):
         full = ", ".join(

@@ -17,7 +17,7 @@ class BestChain:
     n_draft: int
     """0: nothing pays."""
     speedup: float
-    """Times as fast as without a head; 1.0 if nothing pays."""
+    """Speed relative to no drafts; 1.0 if nothing pays."""
     speed: float
     """Tokens per microsecond."""
 
@@ -25,7 +25,7 @@ class BestChain:
 def best_chain(costs: Costs, draft: DraftCosts, acceptance: float, is_parallel: bool = False) -> BestChain:
     """Find the fastest chain if each drafted token is accepted with this probability, given that those before it were.
 
-    draft: of the drafter in question. is_parallel: of it. Sampling and what Python does are not counted.
+    draft: the drafter's costs. is_parallel: whether it drafts in parallel. Sampling and Python's time are not counted.
     """
     target = CostCurve(costs.target)
     plain = 1.0 / target.at(1)

@@ -22,16 +22,16 @@ def costs_path(key: dict[str, Any]) -> Path:
 
 
 def load_costs(key: dict[str, Any]) -> Costs | None:
-    """What was measured with these settings; None if that was not enough, or the file is not what it should be."""
+    """The costs that were measured with these settings; None if some are missing, or the file is damaged."""
     costs = _load(key)
-    if costs is None or not costs.is_whole or costs.doubt:  # the last: kept by a version that believed everything
+    if costs is None or not costs.is_whole or costs.doubt:  # doubt: an earlier version kept them
         return None
     n_drafts = len(key["draft"].split("+")) if key["draft"] is not None else 0
     return costs if all(costs.curves) and len(costs.drafts) == n_drafts else None
 
 
 def load_part(key: dict[str, Any]) -> Costs | None:
-    """What an earlier run measured before its time was over; None if there is nothing of that kind."""
+    """The part of the costs that an earlier run measured before its time was over; None if there is none."""
     costs = _load(key)
     return None if costs is None or costs.is_whole else costs.part()
 
@@ -67,7 +67,7 @@ def _curve(entries: Any) -> dict[int, float]:
 
 
 def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
-    """Keep what was measured; returns the file, or None if the folder cannot be written."""
+    """Keep measured costs; returns the file, or None if the folder cannot be written."""
     path = costs_path(key)
     document = {
         "format": _FORMAT,

@@ -1,4 +1,4 @@
-"""How much other programs had of the processors while something was timed."""
+"""The share of the processors' time that other programs had while something was timed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _TASKS = Path("/proc/self/task")
 class Contention:
     """The time for which this process's threads could have run and did not, since this object was made.
 
-    Linux tells it (Documentation/scheduler/sched-stats: nanoseconds on a processor, and in a queue for one). Elsewhere
-    nothing is known, and the share is 0.
+    Linux has these times (Documentation/scheduler/sched-stats: nanoseconds on a processor, and in a queue for one). On
+    other systems they are not known, and the share is 0.
     """
 
     def __init__(self, since_start: bool = False) -> None:
-        """Begin now, or at the start of all threads that there are."""
+        """Begin now, or when the existing threads started."""
         self._start = {} if since_start else _times()
 
     @property
     def share(self) -> float:
-        """Share of the time in which the threads wanted to run that they waited: 0 to 1."""
+        """Share of the time in which the threads could have run but waited: 0 to 1."""
         ran = waited = 0
         for thread, times in _times().items():
             before = self._start.get(thread, (0, 0))
@@ -36,6 +36,6 @@ def _times() -> dict[str, tuple[int, int]]:
         for task in _TASKS.iterdir():
             ran, waited, _ = (task / "schedstat").read_text().split()
             found[task.name] = int(ran), int(waited)
-    except (OSError, ValueError):  # it ended meanwhile, or this is no Linux
+    except (OSError, ValueError):  # the thread ended meanwhile, or this is not Linux
         pass
     return found

@@ -16,19 +16,19 @@ from ..._core import CostCurve, local_accelerators
 
 # Two rows of a quantized target may take a little longer than two passes, four a little less than one
 _SLOW, _FAST = 1.5, 0.5
-# What is not measured yet is guessed low, since only what is drafted is corrected by real passes
+# Costs that are not measured yet are guessed low, since real passes correct only what is drafted
 _GUESSED_N, _GUESSED_PASS, _GUESSED_GRAPH = 4, 1.5, 0.1
 
-_CONTENTION_MAX = 0.1  # of the processors' time: what usually runs beside has less
+_CONTENTION_MAX = 0.1  # share of the processors' time: programs that always run have less
 
 GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
-"""The head is tried in this type too: the CPU has its fastest kernels for it, on other devices it reads the least."""
+"""The head is timed in this type too: CPUs have their fastest kernels for it, other devices read the fewest bytes."""
 
 
 Growth = tuple[float, float]
-"""Microseconds that 1,000 tokens before it add to a pass, and to each of its rows."""
+"""Microseconds that each 1,000 tokens before the rows add to a pass, and to each of its rows."""
 Experts = tuple[int, int]
-"""All of a mixture, and those that a row uses; (0, 0): there are none."""
+"""Number of experts, and how many of them a row uses; (0, 0): the model is dense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class DraftCosts:
     begin: dict[int, float]
     """Time of a draft's first graph over n waiting rows."""
     step: dict[int, float]
-    """Time of a later graph over n nodes; of a parallel drafter (P-EAGLE) the time of the first graph with n rows to
-    draft after the target's."""
+    """Time of a later graph over n nodes; for a parallel drafter (P-EAGLE), of the first graph with n more rows to
+    draft."""
 
     def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
-        """Microseconds of drafting a chain of n tokens. is_parallel: of the drafter."""
+        """Microseconds of drafting a chain of n tokens. is_parallel: whether the drafter is."""
         begin, step = CostCurve(self.begin), CostCurve(self.step)
         if not is_parallel:
             return begin.at(n_waiting) + (n - 1) * step.at(1)
@@ -60,20 +60,20 @@ class Costs:
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
     is_whole: bool = True
-    """Whether they are enough to plan with; if not, the time was over before."""
+    """Whether they are complete enough to plan with; if not, the time for measuring was over before."""
     contention: float = 0.0
     """Share of the processors' time that other programs had while costs were measured."""
     growths: tuple[Growth, ...] = ()
-    """What running passes have shown of each curve: empty, or as many as `curves`."""
+    """What real passes have shown for each curve: empty, or as many as `curves`."""
 
     @property
     def was_busy(self) -> bool:
-        """Whether other programs had so much of the processors' time that passes may take much less."""
+        """Whether other programs had so much of the processors' time that passes may be much faster."""
         return self.contention > _CONTENTION_MAX
 
     @property
     def doubt(self) -> str:
-        """Why they are implausible, or empty: a pass takes longer than its rows in several, or less than one row."""
+        """Why they are implausible, or empty: a pass took longer than its rows in several, or less than one row."""
         for i, curve in enumerate(self.curves):
             name = "head" if i else "target"
             for n in implausible(curve):
@@ -84,7 +84,7 @@ class Costs:
         return ""
 
     def bounded(self) -> Costs:
-        """These costs with each pass at most as long as its rows in several."""
+        """These costs, with no pass longer than its rows in several passes."""
         curves = [
             {n: min(t, limits[n]) for n, t in curve.items()}
             for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
@@ -100,7 +100,7 @@ class Costs:
     def guessed(self, experts: Experts = (0, 0)) -> Costs:
         """These costs with guesses for what is missing, to plan with until it is measured; `target` has one row's time.
 
-        experts: of the target, which rows of a mixture read one after the other.
+        experts: of the target; each row of a mixture reads others.
         """
         one, target = self.target[1], self.target
         if len(target) == 1 and experts == (0, 0):
@@ -118,7 +118,7 @@ class Costs:
     def of_curves(
         cls, curves: Sequence[dict[int, float]], draft_type: int | None = None, is_whole: bool = True
     ) -> Costs:
-        """The opposite of `curves`."""
+        """Costs with these curves, in the order of `curves`."""
         drafts = tuple(DraftCosts(begin, step) for begin, step in zip(curves[1::2], curves[2::2], strict=True))
         return cls(curves[0], drafts, draft_type, is_whole)
 
@@ -131,7 +131,7 @@ def implausible(curve: Mapping[int, float]) -> list[int]:
 
 
 def in_parts(curve: Mapping[int, float]) -> dict[int, float]:
-    """The least time of each pass's rows in several passes: one by one, or in other measured numbers."""
+    """The least time of each number of rows when it is divided into several passes of measured sizes."""
     if 1 not in curve:
         return dict(curve)
     limits, best = [0.0, curve[1]], [0.0, curve[1]]

@@ -1,4 +1,4 @@
-"""From a loaded pair to a policy that knows its costs."""
+"""Gives a loaded pair a policy that knows its costs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .contention import Contention
 from .costs import GGML_TYPE_NARROW, Costs, Experts
 from .timing import Limit, is_idle, measure, measure_draft
 
-# A converted head must be expected to bring this much: it is believed to lose up to 1 % of the mean acceptance length
+# The speed-up that a converted head must be expected to bring: it may lose up to 1 % of the mean acceptance length
 # (docs/checkpoints.md, Types), and times are not exact.
 _GAIN_MIN = 1.02
 _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
-_N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes time
+_N_BYTES_MIN = 16 << 20  # smaller heads are not limited by reading their weights
 _NARROW_SHARE = 0.2
 _N_ROWS = 64
-"""Rows of a pass with drafts: what our kernels compute of up to 64 rows has the same bits whatever their number."""
-_N_NODES_MIN = 32  # drafted tokens of a step, however many sequences there are
+"""Most rows of a pass with drafts: up to 64 rows, our kernels compute the same bits whatever their number."""
+_N_NODES_MIN = 32  # drafted tokens of a step that are always allowed, however many sequences there are
 _TOPK = 4
-_CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
-_GROWN = 0.02  # of one row's time, for 1,000 tokens before it: the same
+_CORRECTED = 0.7  # times the stored cost: smaller corrections are not worth keeping
+_GROWN = 0.02  # times one row's time per 1,000 tokens: smaller growth is not worth keeping
 _N_TOLD = 4
-_CALMER = 0.5  # times the contention that there was when costs were measured: then it is worth measuring them again
+_CALMER = 0.5  # times the contention while costs were measured: with less it is worth measuring them again
 _LIMIT_SECONDS = 20.0
-"""Seconds for measuring that was not asked for, with what it waits for: weights that are read, shaders that a driver
-compiles. After the first pass, which a text needs as well, there are a few more in any case."""
+"""Seconds for measuring that no user requested, including reading weights and a driver's compiling of shaders. After
+the first pass, which any text needs too, a few more seconds are always allowed."""
 
 
 def have_policy(
@@ -46,14 +46,14 @@ def have_policy(
     must: bool = False,
     experts: Experts = (0, 0),
 ) -> bool:
-    """Give an engine a policy of costs that are known or can be measured now.
+    """Give an engine a policy with costs that are known or can be measured now.
 
-    key: what costs depend on. seconds: to spend on measuring; where that is not enough, what is missing is guessed, and
-    the next call goes on. experts: of the target. Where something runs nothing can be measured: then costs that are
-    known must do, and without them the engine keeps the policy that it has, or gets another one later.
+    key: everything that costs depend on. seconds: to spend on measuring; if that is not enough, missing costs are
+    guessed, and the next call goes on. experts: the target's. Nothing can be measured while something runs: then known
+    costs are used, and without any the engine keeps its policy.
 
     Returns:
-        Whether the policy is of measured costs alone.
+        Whether all costs of the policy are measured.
 
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
@@ -81,8 +81,8 @@ def costs_of(
 ) -> Costs:
     """The costs of a loaded pair: from the cache folder, else measured within `seconds` and kept there.
 
-    Where passes take so long that more time is needed, it ends at a limit, and goes on from there at the next call.
-    Leaves the head loaded in the type that they are of. key: what they depend on. log: called with the results.
+    If passes take so long that more time is needed, it ends at a limit, and goes on from there at the next call. Leaves
+    the head loaded in the type of these costs. key: everything that they depend on. log: called with the results.
 
     Raises:
         Eagle3Error: they must be measured, and the context is not empty.
@@ -128,17 +128,17 @@ def _percent(costs: Costs) -> str:
 
 
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
-    """Store what the policy learned: that passes were much faster than measured before, or what depth adds to them."""
+    """Store what the policy learned: that passes are much faster than stored, or what depth adds to them."""
     policy = engine.drafting.policy
-    if not policy.is_measured or sys.is_finalizing():  # at the very end files cannot be opened any more
+    if not policy.is_measured or sys.is_finalizing():  # while the interpreter finalizes, files cannot be opened
         return
     try:
         of = key()
-    except OSError:  # a model's file is gone, and with it what its costs would be kept for
+    except OSError:  # a model's file was removed, so its costs are of no use
         return
     kept = load_costs(of)
     stored = [curve.measured for curve in policy.costs]
-    if kept is None or kept.curves != stored:  # what is missing there is guessed here, or the policy has other costs
+    if kept is None or kept.curves != stored:  # some of the policy's costs are guessed, or others than the stored ones
         return
     curves = [curve.corrected for curve in policy.costs]
     is_faster = any(
@@ -158,7 +158,7 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
 
 
 def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str]) -> str:
-    """Why nothing is drafted. names: of the policy's drafters."""
+    """Why nothing is drafted. names: the policy's drafters."""
     if settings.mode != "auto" or settings.n_max <= 0:
         return (
             f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
@@ -176,9 +176,9 @@ def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str]) -> st
 
 
 def why_not_more(policy: Policy, names: Sequence[str]) -> dict[str, str]:
-    """Why drafters are not asked more often, of a policy that is measured; those that are asked each step are left out.
+    """Why drafters are not asked more often; without those that are asked in each step. policy: with measured costs.
 
-    names: of all of them.
+    names: the policy's drafters.
     """
     stats = policy.stats()
     if names and not policy.can_pay():
@@ -204,9 +204,9 @@ def why_not_more(policy: Policy, names: Sequence[str]) -> dict[str, str]:
 
 
 def brought(policy: Policy, names: Sequence[str], has_ngram: bool) -> dict[str, dict[str, Any]]:
-    """What each source has brought, and why it is not asked more often, of a policy that is measured.
+    """What each source has saved, and why it is not asked more often. policy: with measured costs.
 
-    names: of the policy's drafters.
+    names: the policy's drafters.
     """
     stats, reasons = policy.stats(), why_not_more(policy, names)
     found = {
@@ -228,9 +228,9 @@ def measure_types(
     limit_seconds: float = math.inf,
     known: Costs | None = None,
 ) -> Costs:
-    """Measure a loaded pair, also with its head in Q4_0 if no type was asked for; the better one stays loaded.
+    """Measure a loaded pair, also with its head in Q4_0 if the user chose no type; the faster one stays loaded.
 
-    limit_seconds: to end after; what is then missing makes the costs not whole. known: a part.
+    limit_seconds: when to end; if costs are missing then, they are not whole. known: costs that are measured already.
 
     Raises:
         Eagle3Error: the context is not empty.
@@ -239,7 +239,7 @@ def measure_types(
     if head is None:
         return measure(engine, None, seconds, limit, known)
     has_choice = head.type_asked is None and head.n_bytes_own >= _N_BYTES_MIN
-    if known is not None and known.draft_type != (None if has_choice else head.type):  # of the head in another type
+    if known is not None and known.draft_type != (None if has_choice else head.type):  # of another type
         known = replace(known, drafts=())
     if not has_choice:
         return measure(engine, head.type, seconds, limit, known)
@@ -277,7 +277,7 @@ def experts_of(metadata: Mapping[str, str]) -> Experts:
 
 
 def make_policy(engine: Engine, costs: Costs, experts: Experts = (0, 0), **options: Any) -> Policy:
-    """A policy for a loaded pair. experts: of the target; `options` are those of `Policy`."""
+    """A policy for a loaded pair. experts: the target's; `options` are those of `Policy`."""
     options.setdefault("n_snapshots", engine.target.n_snapshots)
     options.setdefault("ngram", engine.drafting.ngram)
     growths = costs.growths or ((0.0, 0.0),) * len(costs.curves)

@@ -17,31 +17,31 @@ from .costs import Costs, DraftCosts, implausible
 
 N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 64, 24, 48)
 """Rows of a target pass, in the order in which they are measured."""
-_N_NEEDED = 2  # of these, whatever they take: without a second value nothing could ever seem to pay
+_N_NEEDED = 2  # so many of these are always measured: with one value alone nothing could ever seem to pay
 _N_WAITING = (1, 2, 4, 8, 16)
 _N_NODES = (1, 2, 4, 8)
-_N_AHEAD = (3, 1, 7, 15, 5, 2, 11)  # rows after the one of the target: a kernel's steps are of both
+_N_AHEAD = (3, 1, 7, 15, 5, 2, 11)  # rows after the target's row: kernels' steps are at numbers that include it
 _N_TIMES = 5
 _N_CHAINS, _N_CHAINS_MIN = 5, 2
 _DRAFT_SHARE = 0.25
 _N_AGAIN = 5
-_COMPILED = 3.0  # times what a first run was expected to take: meanwhile the driver compiled shaders
-_CALM = 0.87  # of what one row took: if it takes less afterwards, something else ran at first
+_COMPILED = 3.0  # a first run that takes so many times as long as expected included compiling shaders
+_CALM = 0.87  # if one row takes less than this share of its first time, other programs ran at first
 
 
 class Limit:
-    """When measuring must be over, with all that it waits for: weights to be read, shaders to be compiled."""
+    """When measuring must end, including reading weights and compiling shaders."""
 
     def __init__(self, seconds: float = math.inf):
         self._end = perf_counter() + seconds
         self._n_done = 0
 
     def leave(self, seconds: float) -> None:
-        """Leave at least so much time from now on: the first pass, which any text needs, may have taken all of it."""
+        """Allow at least so many seconds from now on: the first pass, which any text needs, may have taken all."""
         self._end = max(self._end, perf_counter() + seconds)
 
     def allows(self, seconds: float) -> bool:
-        """Whether a run that takes so long may start: if it ends in time, or nothing was measured yet."""
+        """Whether a run of so many seconds may start: if it ends in time, or nothing was measured yet."""
         return self._n_done == 0 or perf_counter() + seconds <= self._end
 
     def done(self) -> None:
@@ -50,7 +50,7 @@ class Limit:
 
 
 def is_idle(engine: Engine) -> bool:
-    """Whether nothing runs and no context is held, so that passes can be timed."""
+    """Whether no sequence runs and the context is empty, so that passes can be timed."""
     return not engine.has_work and all(slot.user is None or not slot.tokens for slot in engine.slots)
 
 
@@ -63,12 +63,12 @@ def measure(
 ) -> Costs:
     """Measure a loaded pair within `seconds`, apart from the first pass, which reads the weights from disk.
 
-    Where a driver compiles shaders when they are first used, that takes more time, up to the limit: such runs do not
-    count, and what is missing makes the costs not whole.
+    A driver that compiles shaders when they are first used takes more time, up to the limit: such runs do not count,
+    and if sizes are missing then, the costs are not whole.
 
-    Of every number of rows the fastest of a few passes counts: whatever else the machine does only adds to it. The
-    context is empty before and after. draft_type: what the head is loaded as. limit: for what must be measured, too,
-    whatever it takes. known: what was measured before.
+    For every number of rows the fastest of a few passes counts, since other programs can only make passes slower. The
+    context is empty before and after. draft_type: the type of the loaded head. limit: also for sizes that must be
+    measured. known: what was measured before.
 
     Raises:
         Eagle3Error: the context is not empty.
@@ -110,8 +110,8 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
 
     Empty if the limit leaves no time for it.
 
-    In a step the target's pass has driven the head out of the processor's caches. All sizes are measured without one,
-    and what it adds to a chain is added to all: the head is read once, however many rows there are.
+    In a step the target's pass has evicted the head from the processor's caches. Sizes are measured without such a
+    pass, and the time that one adds to a chain is added to all, as the head is read once for any number of rows.
     """
     drafter, tap = engine.drafters[i_drafter], engine.memory.tap
     if tap is None and drafter.n_embd_feat:
@@ -124,8 +124,8 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
 
     def wait(n: int) -> int:
         drafter.reset(0)
-        n -= drafter.n_waiting(0)  # a small model has the row of the last token besides
-        drafter.process(tap, [token] * n, 0, rows=[0] * n)  # what the row holds does not matter
+        n -= drafter.n_waiting(0)  # a small model also evaluates the last token
+        drafter.process(tap, [token] * n, 0, rows=[0] * n)  # the row's values do not matter
         return drafter.n_waiting(0)
 
     def catch_up(n: int) -> float:
@@ -163,13 +163,13 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
         n_nodes = len(drafter.nodes) - n_nodes
         start = perf_counter()
         step = _fastest(level, [n for n in _N_NODES if n <= n_nodes], 1, start + 0.3 * seconds)
-        n_most = wait(min(n_max, max(_N_WAITING)))  # an assistant evaluates one, however many came
+        n_most = wait(min(n_max, max(_N_WAITING)))  # an assistant evaluates one row, however many wait
         begin = _fastest(catch_up, [n for n in _N_WAITING if n <= n_most], 1, start + 0.5 * seconds)
         alone = min(chain(False) for _ in range(_N_CHAINS))
         in_step = _in_steps(lambda: chain(True), start + seconds, t_row, limit)
     finally:
         engine.clear()
-    t_cold = max(0.0, 1e6 * (min(in_step) - alone) / 2)  # of each of two graphs
+    t_cold = max(0.0, 1e6 * (min(in_step) - alone) / 2)  # for each of two graphs
     return DraftCosts({n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in step.items()})
 
 
@@ -213,12 +213,12 @@ def _measure_parallel(engine: Engine, drafter: Drafter, seconds: float, limit: L
     finally:
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(steps) - alone))
-    ahead = ahead or {1: begin[1]}  # of a block of one token nothing can be after it
+    ahead = ahead or {1: begin[1]}  # a block of one token has no more rows
     return DraftCosts({n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in ahead.items()})
 
 
 def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
-    """Time a pass of the target over n rows; and how many there can be."""
+    """A function that times a pass of the target over n rows, and the greatest n."""
     # not all the same: a mixture of experts reads more for tokens that differ
     tokens = np.random.default_rng(0).integers(0, engine.vocab.n_tokens, max(N_ROWS)).tolist()
 
@@ -231,7 +231,7 @@ def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
 
 
 def _again_if_calmer(run: Callable[[int], float], times: dict[int, float], limit: Limit) -> dict[int, float]:
-    """Time all sizes once more if the machine became faster meanwhile, since slow passes are timed only once."""
+    """Time all sizes again if the machine became faster meanwhile, since long passes are timed only once."""
     if not limit.allows(1e-6 * times.get(1, math.inf)) or 1e6 * run(1) >= _CALM * times[1]:
         return times
     if not limit.allows(1e-6 * sum(times.values())):
@@ -248,32 +248,32 @@ def _fastest(
     limit: Limit | None = None,
     known: Mapping[int, float] = MappingProxyType({}),
 ) -> dict[int, float]:
-    """Microseconds of every size, size after size, again and again, for as long as the next run is likely done in time.
+    """Microseconds of every size, measured in turns for as long as the next run is expected to end in time.
 
-    What is needed is measured whatever it takes, as far as the limit allows. known: microseconds of sizes.
+    The first n_needed sizes are measured however long that takes, within the limit. known: microseconds of sizes.
     """
     limit = limit or Limit()
     times = {n: 1e-6 * t for n, t in known.items()}
-    short = (end - perf_counter()) / 20.0  # of others the graph is no part that matters: first see all sizes
+    short = (end - perf_counter()) / 20.0  # in longer runs building the graph does not matter: all sizes come first
     for i in range(_N_TIMES):
         for k, n in enumerate(sizes):
             needed = i == 0 and k < n_needed and n not in times
             below = max((m for m in times if m <= n), default=0)
             expected, is_first = times[below] * n / below if below else 0.0, False
-            for again in (False, True):  # the second time in a row llama.cpp has its graph already
+            for again in (False, True):  # the second time in a row llama.cpp reuses its graph
                 if again and i == 0 and expected > short and not is_first:
                     break
                 if not ((needed or perf_counter() + expected < end) and limit.allows(expected)):
                     break
                 t = run(n)
-                is_first = not again and 0.0 < _COMPILED * expected < t  # a driver compiled shaders: run it again
+                is_first = not again and 0.0 < _COMPILED * expected < t  # the driver compiled shaders: run it again
                 if is_first:
                     continue
                 times[n] = min(t, times.get(n, math.inf))
                 if needed:
                     limit.done()
                 expected, needed = times[n], False
-    for _ in range(_N_AGAIN):  # something else ran meanwhile: wait until it lets us through
+    for _ in range(_N_AGAIN):  # something else ran meanwhile: try again
         for n in implausible(times):
             for m in (n, 1):
                 if limit.allows(times[m]):

@@ -36,12 +36,12 @@ DraftSource = Literal["eagle3", "mtp", "assistant", "simple", "dflash", "ngram"]
 
 
 def kind_of_source(source: str) -> type[DrafterFile]:
-    """The kind that `draft_sources` calls so."""
+    """The kind with this name in `draft_sources`."""
     return next(kind for kind in KINDS if kind.source == source)
 
 
 def kind_of_arch(arch: str) -> type[DrafterFile] | None:
-    """The kind whose files alone have an architecture; None: targets have it."""
+    """The kind whose files have this architecture; None: it is one of targets."""
     return next((kind for kind in KINDS if arch in kind.archs), None)
 
 
@@ -50,13 +50,13 @@ def check_kind(path: str) -> None:
     try:
         what = find_other_kind(path)
     except ModelFileError:
-        return  # it cannot be read, which loading it explains
+        return  # it cannot be read: loading it will say why
     if what:
         raise ModelFileError(f"'{path}' is {what}")
 
 
 def kind_of(path: str) -> type[DrafterFile]:
-    """What a draft's file is, by its header: a head also if it cannot be read, which loading it explains.
+    """The kind of a drafter's file, by its header; a head if it cannot be read, as loading it will say why.
 
     Raises:
         ModelFileError: it is a file of another kind, which holds no model.

@@ -47,7 +47,7 @@ class GemmaAssistant(DrafterFile):
     def make(self, target: LoadedTarget, draft_type: int | None) -> AssistantDrafter:
         """Load it, with a context that has the target's cells; see there.
 
-        Making that context empties the target's cells, so that nothing may be in them yet.
+        Making that context empties the target's cells, so they must be empty.
         """
         memory = lib.llama_get_memory(target.ctx)
         if any(lib.llama_memory_seq_pos_max(memory, i) >= 0 for i in range(target.n_seq)):

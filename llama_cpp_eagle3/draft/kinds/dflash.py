@@ -13,8 +13,8 @@ from .kind import DrafterFile, LoadedTarget
 from .llama_context import load_model, make_context, set_cache_types
 
 _N_BATCH = 128, 256
-"""Rows of a pass: as many blocks as fit into the second number, and not fewer than the first. llama.cpp makes logits
-of all of them, for which it keeps memory."""
+"""Least and greatest number of rows of a pass, which has as many blocks as fit. llama.cpp makes logits of all rows, for
+which it keeps memory."""
 
 
 class BlockDrafter(DrafterFile):
@@ -25,7 +25,7 @@ class BlockDrafter(DrafterFile):
     title = "block drafter"
     archs = ("dflash",)
     why_no_target = "a block drafter"
-    n_max_auto = 16  # a block is one pass, however long
+    n_max_auto = 16  # a block of any length is one pass
     is_model = True
     has_own_rotation = True
 

@@ -32,10 +32,10 @@ _USE_ITS_OWN = "Use the head that was trained for this target."
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a draft's vocabulary has beside its target's, where it is nearly the same."""
+    """The differences between a drafter's vocabulary and its target's, if they are small."""
 
     left_out: tuple[int, ...] = ()
-    """Tokens that both have, with other texts: they are not drafted."""
+    """Tokens with another text in each: they are not drafted."""
     warning: str = ""
 
 
@@ -49,22 +49,22 @@ def check_vocabulary(
     is_exact: bool = False,
     advice: str = _USE_ITS_OWN,
 ) -> Vocabulary:
-    """Compare a draft's tokens with its target's, which verifies each: trifles are a warning, another tokenizer is not.
+    """Compare a drafter's tokens with its target's: log small differences, refuse other tokenizers.
 
-    Trifles are other texts of a hundredth of the tokens (fine-tunes rename reserved ones), as many tokens more at the
-    end of one of both, or 128 (`has_nearly`), and other rules for BOS and EOS.
+    Small differences are other texts of up to a hundredth of the tokens (fine-tunes rename reserved ones), as many more
+    tokens at the end of one of them, or 128 (`has_nearly`), and other rules for BOS and EOS.
 
     Args:
         model_path: the target's file.
         target: its header.
         path: the draft's file.
-        n_vocab: tokens of a draft's file without texts; 0 if it does not have the number.
+        n_vocab: number of tokens if the draft's file has no texts; 0 if it does not tell.
         needs_texts: the draft must have a tokenizer: it is a model.
         is_exact: both must have the same number of tokens.
         advice: what to do with a draft that is refused.
 
     Raises:
-        IncompatibleDraftError: the tokens are another tokenizer's.
+        IncompatibleDraftError: the tokens are those of another tokenizer.
     """
     found = compare_vocabularies(model_path, path, target.n_vocab, n_vocab)
     kinds = [kind for kind in (found.model_tgt, found.model_dft) if needs_texts or kind not in ("", "none")]
@@ -118,7 +118,7 @@ def check_boundaries(model_path: str, target: TargetInfo, reader: str, boundarie
 
 
 def offer(target: TargetInfo) -> str:
-    """What can be read of a target, as a sentence."""
+    """The boundaries that can be read of a target, as a sentence."""
     layers = [b for b in target.boundaries if b <= target.n_layer]
     after = f", and {target.n_layer + 1} is the state after the final norm" if layers != target.boundaries else ""
     return f"It has {target.n_layer} layers: {layers[0]} to {layers[-1]} can be read{after}."

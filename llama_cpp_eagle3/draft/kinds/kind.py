@@ -19,7 +19,7 @@ class LoadedTarget:
     model: Any
     """The llama_model, which outlives the drafter."""
     ctx: Any
-    """The llama_context, which does too."""
+    """The llama_context, which outlives the drafter too."""
     model_params: Any
     context_params: Any
     n_vocab: int
@@ -45,16 +45,16 @@ class LoadedTarget:
 
 
 class DrafterFile(ABC):
-    """A file with weights that draft, by its header. The class has what all files of its kind have in common."""
+    """A drafter's file, as its header describes it. Class attributes are those of all files of its kind."""
 
     source: ClassVar[str]
     """Its name in `draft_sources`, figures and metrics."""
     spec_types: ClassVar[tuple[str, ...]]
     """llama.cpp's names for it in --spec-type; the first one is the usual one."""
     title: ClassVar[str]
-    """What it is called: "head"."""
+    """Its name in texts: "head"."""
     why_no_target: ClassVar[str] = ""
-    """What the file is, if it cannot be a target; empty: it can."""
+    """What the file is and why it cannot be a target; empty: it can."""
     n_max_auto: ClassVar[int] = 8
     """Tokens that "auto" drafts at most, by default."""
     takes_head_options: ClassVar[bool] = False
@@ -66,9 +66,9 @@ class DrafterFile(ABC):
     is_model: ClassVar[bool] = False
     """Whether llama.cpp can load the file by itself, to try it."""
     has_own_rotation: ClassVar[bool] = False
-    """Whether it rotates as its file says, whatever the target's context is told of RoPE."""
+    """Whether it rotates as its file says, whatever RoPE arguments the target's context has."""
     of_media: ClassVar[str] = ""
-    """What a user should know of images and sounds."""
+    """What users should know of it about images and sounds."""
 
     path: str
     n_embd_tgt: int = 0
@@ -76,20 +76,20 @@ class DrafterFile(ABC):
     n_vocab: int = 0
     """Tokens of the target that it was made for; 0: the header does not have the number."""
     boundaries: tuple[int, ...] = ()
-    """What it reads of the target, by its header."""
+    """The target's boundaries that it reads, by its header."""
     n_draft_max: int | None = None
     """Tokens of a draft, if the file limits them."""
     note: str = ""
-    """What should be known of it."""
+    """What users should know of it."""
     vocabulary: Vocabulary = Vocabulary()
-    """What its tokens have beside those of the target that it was held against."""
+    """How its tokens differ from those of the target that `fit` has compared it with."""
 
     archs: ClassVar[tuple[str, ...]] = ()
     """Architectures of its files; empty: those of targets."""
 
     @classmethod
     def matches(cls, info: TargetInfo) -> bool:
-        """Whether a file is of this kind, if it is of none before it in the table."""
+        """Whether a file is of this kind, if no earlier kind in the table matches."""
         return False
 
     @abstractmethod
@@ -97,7 +97,7 @@ class DrafterFile(ABC):
         """Read the header.
 
         Raises:
-            ModelFileError: the file cannot be read or is not what it should be.
+            ModelFileError: the file cannot be read, or is damaged or of another kind.
         """
 
     @abstractmethod
@@ -115,7 +115,7 @@ class DrafterFile(ABC):
         """
 
     def check(self, target: TargetInfo | None, checked: bool, is_all: bool) -> None:
-        """Check what the header alone does not tell, as far as that is possible without the target.
+        """Check what the header does not tell, as far as that is possible without the target.
 
         target: None if there is none yet. checked, is_all: see `check_file`.
 
@@ -131,7 +131,7 @@ class DrafterFile(ABC):
 
     @abstractmethod
     def make(self, target: LoadedTarget, draft_type: int | None) -> Drafter:
-        """Load it for a target that it fits, wider matrices converted to a ggml type if that is not None.
+        """Load it for a target that it fits. draft_type: ggml type to convert wider matrices to; None: none are.
 
         Raises:
             ModelFileError, IncompatibleDraftError: it cannot be run.

@@ -18,13 +18,13 @@ from .kind import LoadedTarget
 N_SCRATCH = 32
 """Cells for drafted tokens of each sequence, as in csrc/drafters/llama_context/context_drafter.h."""
 _N_MEASURED = 7
-"""Branches where there are no trees: passes of several rows are measured with them."""
+"""Branches if there are no trees, with which passes of several rows are measured."""
 _N_BATCH = 512
 _ALL_LAYERS = 999
 
 
 def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> int:
-    """Load a model that is to draft; returns its address. It runs on the target's device, unless another is given.
+    """Load a model that will draft; returns its address. It runs on the target's device, unless another is given.
 
     load_mtp: with its block for multi-token prediction.
 
@@ -119,5 +119,5 @@ def set_cache_types(params: Any, type_k: int | None, type_v: int | None) -> None
     """Set the ggml types of a context's cache; None: F16."""
     params.type_k = lib.GGML_TYPE_F16 if type_k is None else type_k
     params.type_v = lib.GGML_TYPE_F16 if type_v is None else type_v
-    if params.type_v not in FLOAT_TYPES:  # only flash attention reads others
+    if params.type_v not in FLOAT_TYPES:  # only flash attention reads other types
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED

@@ -14,7 +14,7 @@ from .llama_context import context_params, load_model, make_contexts, n_branches
 
 
 class MtpBlock(DrafterFile):
-    """One more layer after a target's others. `path` is the target's, or that of the block's own file."""
+    """A layer after a target's last one. `path` is the target's file, or the block's own."""
 
     source = "mtp"
     spec_types = ("draft-mtp",)
@@ -36,7 +36,7 @@ class MtpBlock(DrafterFile):
             self.note = f"{self.info.n_layer_nextn} chained blocks"
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
-        """Check that it can be run, and of a file of its own that it is this target's; see there."""
+        """Check that it can be run, and that a file of its own belongs to this target; see there."""
         self._is_apart = self.path != model_path
         if self._is_apart:
             self._check_apart(model_path, target)
@@ -69,7 +69,7 @@ class MtpBlock(DrafterFile):
             raise IncompatibleDraftError(f"the {self.title} '{path}' cannot draft: {why}")
 
     def describe(self) -> str:
-        """Whose it is."""
+        """Whether it is the target's own block, or the file that it is in."""
         return f"{self.title} '{self.path}': {self.info.arch}" if self._is_apart else f"target's own {self.title}"
 
     def make(self, target: LoadedTarget, draft_type: int | None) -> MtpDrafter:
