@@ -52,17 +52,17 @@ def load() -> None:
     except LibraryMismatchError:
         raise
     except ImportError as e:
-        # all symbols are bound at load time, so a libllama without them ends here
+        # all symbols are bound at load time, so loading fails here if libllama lacks one
         raise LibraryMismatchError(
             f"the compiled module does not fit the loaded libllama ({libllama_path()}): {e}. {_ADVICE}"
         ) from e
 
 
 def open_globally(path: str) -> None:
-    """Let the compiled module find libllama's symbols, where the library's name does not suffice.
+    """Let the compiled module find libllama's symbols if the library's name is not enough.
 
-    Linux and Windows find a library that is loaded by its name, which the compiled module has of each. macOS resolves
-    our undefined symbols in libraries that are open globally, with those that these need.
+    Linux and Windows find a loaded library by its name, which is in the compiled module. macOS resolves our undefined
+    symbols in libraries that are open globally, and in those that these need.
     """
     if sys.platform == "darwin":
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
@@ -102,7 +102,7 @@ def _borrow_core(package: Path) -> None:
         del sys.modules[_CORE]
         raise
     sys.modules[__package__]._core = core  # type: ignore[attr-defined]
-    # what was compiled beside it is imported later, by those who need it
+    # modules that were compiled with it are imported later, where they are needed
     sys.modules[__package__].__path__.append(str(Path(spec.origin).parent))
 
 

@@ -18,19 +18,19 @@ NATIVE = (
     "pip install --force-reinstall --no-cache-dir --no-deps --no-binary llama-cpp-python "
     f"llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"
 )
-"""What to type to have llama.cpp compiled anew, for this machine."""
+"""The command that compiles llama.cpp again for this machine."""
 
 AMX_CURE = (
     f"CC=clang CXX=clang++ {NATIVE} (or another compiler without the bug, such as GCC 14), or without AMX: "
     f"CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ {NATIVE}"
 )
-"""What to type, where `broken_amx` finds something."""
+"""The command that helps if `broken_amx` finds something."""
 
 _log = logging.getLogger(__name__)
 
 
 def extra_buffer_types() -> set[str]:
-    """What llama.cpp may make of weights on this machine's CPU; "AMX" only if it was compiled in and the CPU has it.
+    """The layouts that llama.cpp may give weights on this CPU; "AMX" only if it was compiled in and the CPU has it.
 
     ggml's feature AMX_INT8 comes from a macro of a file without that code, whatever the machine is.
     """
@@ -70,13 +70,13 @@ def _drops_stores(compiler: str) -> bool:
 
 @cache
 def broken_amx_here() -> str | None:
-    """`broken_amx` of what is installed."""
+    """`broken_amx` for the installed llama.cpp."""
     types = extra_buffer_types()
     return broken_amx(types, compilers()) if "AMX" in types else None
 
 
 def avoid_broken_amx(params: Any) -> None:
-    """Have a llama_model_params leave weights as they are where AMX's layout would crash, and log it."""
+    """Let a llama_model_params keep the layout of weights if AMX's would crash, and log it."""
     compiler = broken_amx_here()
     if compiler is not None and params.use_extra_bufts:
         params.use_extra_bufts = False

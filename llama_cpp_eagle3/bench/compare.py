@@ -26,7 +26,7 @@ S = TypeVar("S")
 
 @dataclass
 class Config:
-    """What is run, how often."""
+    """What is run, and how often."""
 
     model: str
     draft: str
@@ -34,7 +34,7 @@ class Config:
     """The sides: ("plain", 0), ("auto", 0) or ("chain", its length)."""
     texts: list[str]
     options: dict[str, Any]
-    """Options of `load`, for all sides. n_ctx 0: as much as the longest prompt and its answer need."""
+    """Options of `load` for all sides. n_ctx 0: as much as the longest prompt and its answer need."""
     sources: tuple[str, ...]
     """As `draft_sources`."""
     n_predict: int = 128
@@ -47,11 +47,11 @@ class Config:
 
 @dataclass
 class Side:
-    """What one way of drafting took."""
+    """The results of one way of drafting."""
 
     name: str
     tokens_per_second: list[float] = field(default_factory=list)
-    """Of each run, with all its prompts together; the prompts and the token that each yields do not count."""
+    """Of each run, over all its prompts; evaluating a prompt and the first token do not count."""
     stats: Stats = field(default_factory=Stats)
     """The figures of all runs."""
     t_first: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Result:
 
     sides: list[Side]
     n_different: int
-    """Prompts to which a side wrote another text than the first one."""
+    """Prompts for which a side wrote another text than the first side."""
     draft_type: int | None
     """The ggml type to which the head's matrices were converted; None = as in the file."""
     cpu_kernels: str
@@ -148,14 +148,14 @@ def context_size(model: str, texts: Sequence[str], n_predict: int, n_ctx: int) -
 def load(
     model: str, head: str | None, n_threads: int, n_gpu_layers: int = 0, n_ctx: int = N_CTX, **options: Any
 ) -> Eagle3Llama:
-    """An engine. n_ctx: of context and batch, so that a prompt is one batch. options: more of `Eagle3Llama`'s."""
+    """Load an engine. n_ctx: of context and batch, so that a prompt is one batch. options: more of `Eagle3Llama`'s."""
     size = {"n_ctx": n_ctx, "n_batch": n_ctx, "n_ubatch": 512, "n_threads": n_threads, "n_threads_batch": n_threads}
     settings: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "verbose": False, **size, **options}
     return Eagle3Llama(model, head, **settings)
 
 
 def _engines(config: Config, stack: ExitStack) -> list[Eagle3Llama]:
-    """The engine of each side, one for all that draft; they are closed with `stack`."""
+    """The engine of each side; all sides that draft share one. They are closed with `stack`."""
     n_ctx = context_size(config.model, config.texts, config.n_predict, config.options["n_ctx"])
 
     def load_one(head: str | None, **options: Any) -> Eagle3Llama:
@@ -167,7 +167,7 @@ def _engines(config: Config, stack: ExitStack) -> list[Eagle3Llama]:
         engines["plain"] = load_one(None)
     drafting = [s for s in config.settings if s[0] != "plain"]
     if drafting:
-        mode, n_max = max(drafting, key=lambda s: (s[0] == "auto", s[1]))  # which needs the most room
+        mode, n_max = max(drafting, key=lambda s: (s[0] == "auto", s[1]))  # the setting that needs the most room
         llm = load_one(config.draft, draft=mode, draft_n_max=n_max or None, draft_sources=config.sources)
         if mode == "auto":
             llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides

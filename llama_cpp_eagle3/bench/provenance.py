@@ -27,5 +27,5 @@ def describe(n_threads: int) -> dict[str, str]:
 
 
 def line(about: dict[str, str]) -> str:
-    """What `describe` gave, for below a table."""
+    """The result of `describe` as a line below a table."""
     return f"{about['machine']}, {about['threads']} threads; {about['versions']}; {about['date']}"

@@ -1,7 +1,7 @@
 """The command line: `llama-cpp-eagle3 COMMAND ...`, also `python -m llama_cpp_eagle3 COMMAND ...`.
 
 Each command is a module with `add_arguments(parser)` and `run(args) -> int`. It is imported only when it is called.
-What llama.cpp has flags for is in `flags`.
+Flags that llama.cpp has too are in `flags`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complete(os.environ.get("COMP_LINE", "").split()[1:2])
     if argv and argv[0] in COMMANDS:
         return _run(argv[0], argv[1:])
-    _parser().parse_args(argv)  # shows help, the version, or what is wrong
+    _parser().parse_args(argv)  # shows help, the version, or an error
     return 2
 
 
@@ -58,7 +58,7 @@ class _Unfinished(Parser):
 
 
 def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The program's parser; commands have their flags only if they are named."""
+    """The program's parser. with_flags_of: the only command that has its flags."""
     parser = _Unfinished(_PROG, description="EAGLE-3 speculative decoding for GGUF models.")
     version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
     parser.add_argument("--version", action="version", version=version)

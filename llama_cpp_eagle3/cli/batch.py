@@ -1,7 +1,7 @@
 """Complete the requests of a file with a target and its head, as fast as this machine can.
 
 The input is OpenAI's batch format (/v1/chat/completions and /v1/completions), a JSON line per prompt, mt-bench's
-question.jsonl, or plain text with a prompt per line. What is in the output already is not done again.
+question.jsonl, or plain text with a prompt per line. Requests whose results are in the output already are skipped.
 """
 
 from __future__ import annotations

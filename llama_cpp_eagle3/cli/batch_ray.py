@@ -17,7 +17,7 @@ from ..serve.batch_answers import answer_all
 from ..serve.batch_file import BatchRequest
 from .load_server import batch_server
 
-_BATCHES_PER_SLOT = 8  # requests that a worker gets at once, by its slots
+_BATCHES_PER_SLOT = 8  # a worker gets so many requests per slot at once
 
 
 class Worker:
@@ -42,7 +42,7 @@ class Worker:
 
 
 def answer_with_ray(args: argparse.Namespace, requests: Sequence[BatchRequest]) -> Iterator[dict[str, Any]]:
-    """Lines of results, as they come. Requests of a worker that dies are done again by others.
+    """Lines of results, as they come. Other workers repeat the requests of a worker that dies.
 
     Raises:
         Eagle3Error: Ray is missing, cannot be reached, or no worker can load the pair.
@@ -58,8 +58,7 @@ def answer_with_ray(args: argparse.Namespace, requests: Sequence[BatchRequest]) 
         n_slots = args.n_parallel if args.n_parallel > 0 else 4
         flags = {name: value for name, value in vars(args).items() if name not in ("input", "output")}
         n_batch = min(_BATCHES_PER_SLOT * n_slots, max(n_slots, -(-len(requests) // args.ray_workers)))
-        # as many blocks as batches, made here: workers may take all CPUs of the cluster, which leaves none to split the
-        # data
+        # one block per batch, made here: workers may take all CPUs, so that none is left to split the data
         data = ray.data.from_items(
             [{"request": json.dumps(asdict(request))} for request in requests],
             override_num_blocks=-(-len(requests) // n_batch),

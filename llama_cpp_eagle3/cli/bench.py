@@ -74,7 +74,7 @@ def read(args: argparse.Namespace) -> tuple[str, str, list[str], tuple[str, ...]
     """Target, head, prompts and sources that the flags name.
 
     Raises:
-        ValueError: a flag has a value that cannot be.
+        ValueError: a flag has an invalid value.
     """
     if min(args.predict, args.runs, args.n_threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
         raise ValueError("expected -n, -r, -t and --n-prompts of at least 1")
@@ -92,7 +92,7 @@ def read(args: argparse.Namespace) -> tuple[str, str, list[str], tuple[str, ...]
 
 def show_progress(text: str) -> None:
     """Show the progress on a terminal."""
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":  # which has no escape sequences
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":  # such a terminal has no escape sequences
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 

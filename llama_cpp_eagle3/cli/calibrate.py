@@ -90,7 +90,7 @@ def _chain(costs: Costs, draft: DraftCosts, n_rows: int, plain: float) -> tuple[
         return "", ""
     begin, step = CostCurve(draft.begin), CostCurve(draft.step)
     n_draft = n_rows - 1
-    # a draft that breaks even leaves a few rows for the next one to catch up with
+    # after a draft that breaks even, a few rows wait for the next one
     t_us = begin.at(min(n_rows, 4)) + (n_draft - 1) * step.at(1)
     needed = (costs.target[n_rows] + t_us) / plain - 1.0
     return _ms(t_us), f"{needed:.2f} of {n_draft}" if needed <= n_draft else "never pays"

@@ -34,7 +34,7 @@ _HELP = """\
 A line that ends with \\ goes on with the next one."""
 
 _TEXT = "{% for message in messages %}{{ message.content }}{% endfor %}"
-"""Template of a model that has none: the text so far."""
+"""Template for a model that has none: the text so far."""
 
 FLAGS = {
     "conversation": CONVERSATION,
@@ -75,7 +75,7 @@ def _first(args: argparse.Namespace) -> str | None:
 
 
 class _Chat:
-    """The terminal's side."""
+    """The chat's loop in a terminal."""
 
     def __init__(self, args: argparse.Namespace, llm: Eagle3Llama):
         self._llm, self._is_multiline = llm, args.multiline_input
@@ -139,7 +139,7 @@ class _Chat:
             self._do(text)
 
     def _do(self, text: str) -> None:
-        """A message, or a command."""
+        """Send a message, or do a command."""
         if text == "/regen":
             self._show(self._conversation.say_again())
         elif text == "/clear":

@@ -23,7 +23,7 @@ class Piece:
 
 
 class ChatSession:
-    """Messages, of which the user's and the model's take turns."""
+    """A conversation, in which the user's and the model's messages alternate."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ChatSession:
         reasoning_message: str = "",
         **template_options: Any,
     ):
-        """template_options: of `read_conversation`; the others are the flags'."""
+        """template_options: options of `read_conversation`; the other arguments are those of the flags."""
         self._llm, self._templates, self._sampling = llm, templates, sampling
         self._system, self._n_predict, self._stop = system, n_predict, list(stop)
         self._options, self._budget = template_options, (reasoning_budget, reasoning_message)
@@ -121,7 +121,7 @@ class ChatSession:
         return tokens
 
     def _seed(self) -> int | None:
-        """Another one for each answer that is asked for again, unless it is random anyway."""
+        """The seed, which differs each time the user asks for another answer; None: random."""
         seed = self._sampling.seed
         return seed if seed is None or seed == 0xFFFFFFFF else (seed + self._n_again) & 0xFFFFFFFF
 

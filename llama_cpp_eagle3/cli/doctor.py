@@ -1,4 +1,4 @@
-"""Check this machine: what is right, what is not, and what to do about it; with -m and -md also about that pair.
+"""Check this machine: what is right, what is wrong, and what to do about it; with -m and -md also that pair.
 
 Exit status: 0, 1 if something costs speed, 2 if something fails. Without -m, --measure takes the bundled pair.
 """
@@ -104,7 +104,7 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
 
 
 def table(costs: Costs, are_parallel: Sequence[bool] = (False,)) -> str:
-    """What drafting would bring, by what passes cost."""
+    """The speed that drafting would bring, by measured costs."""
     lines = ["           if this part is accepted   draft   times as fast"]
     for prospect in prospects(costs, are_parallel):
         n = str(prospect.n_draft) if prospect.n_draft else "nothing"

@@ -1,4 +1,4 @@
-"""Fetch the files that the flags name: of the Hugging Face hub, and models of ours by their names."""
+"""Fetch the files that the flags name: files of the Hugging Face hub, and models that `models` knows by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .sources import uses_head
 
 
 def fetch_files(args: argparse.Namespace) -> None:
-    """Put files that are fetched into `args.model` and `args.draft_model_path`, if flags ask for that.
+    """Fetch the files that flags of the hub name, and set `args.model` and `args.draft_model_path` to them.
 
     Raises:
-        ValueError: a model is named twice, or a flag that belongs to another one lacks that.
+        ValueError: a model is named twice, or a flag is given without the one that it belongs to.
         HubError: see `fetch_pair`.
         Eagle3Error: something of the extra `hub` is missing.
     """
@@ -50,7 +50,7 @@ def fetch_files(args: argparse.Namespace) -> None:
 
 
 def fetch_named(args: argparse.Namespace, *flags: str) -> None:
-    """Put the file in place of a name that `models` knows, in each of these flags; a file of that name comes first.
+    """Replace a name that `models` knows by its file in each of these flags, unless a file has that name.
 
     Raises:
         HubError: see `models.fetched`.

@@ -15,7 +15,7 @@ from ..llama import Eagle3Llama
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one generation took. `stats` is of that generation alone."""
+    """The figures of one generation. `stats` is of that generation alone."""
 
     stats: Stats
     text: str
@@ -34,7 +34,7 @@ class Figures:
 
     @property
     def bandwidth(self) -> float:
-        """Weights read per second of decoding, in GB/s: how near the machine's memory bandwidth this comes."""
+        """Weights read per second of decoding, in GB/s, to compare with the machine's memory bandwidth."""
         return self.n_bytes_read / self.decode_seconds / 1e9 if self.decode_seconds > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def bytes_read(llm: Eagle3Llama, stats: Stats, n_draft_steps: int) -> int:
 
 
 def show(figures: Figures, baseline: Figures | None = None) -> None:
-    """Print the block that llama.cpp's speculative-simple prints, and what it does not."""
+    """Print the block that llama.cpp's speculative-simple prints, and more figures."""
     stats = figures.stats
 
     def line(text: str = "") -> None:

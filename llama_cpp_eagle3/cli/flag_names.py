@@ -1,4 +1,4 @@
-"""Errors of `Eagle3Llama` name its options; those of a command name its flags."""
+"""Changes errors of `Eagle3Llama`, which name options, into a command's, which name flags."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _flag(found: re.Match[str]) -> str:
 
 @contextmanager
 def errors_in_flags() -> Iterator[None]:
-    """Have errors about options name flags."""
+    """Let errors about options name flags."""
     try:
         yield
     except (RuntimeError, ValueError) as e:

@@ -32,11 +32,11 @@ BAR: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "delay": 0.5}
 
 
 def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
-    """Set `model` and `draft_model_path`: files as named, from the hub, or a pair of ours; returns whether it is that.
+    """Set `model` and `draft_model_path`: named files, files of the hub, or our pair; returns whether it is ours.
 
     Args:
         args: the flags.
-        chats: ours is SmolLM2, which is fetched once, and the bundled pair only where that cannot be.
+        chats: our pair is SmolLM2, which is fetched once; the bundled pair only if it cannot be fetched.
 
     Raises:
         ValueError: flags contradict each other.
@@ -75,7 +75,7 @@ def list_devices() -> int:
 
 
 def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagle3Llama:
-    """Load target and head (None: the target alone); more: options that no flag of the command sets."""
+    """Load target and head (None: only the target). more: options that no flag of the command sets."""
     if args.log_file is not None:
         log_to(args.log_file)
     if draft is None and (missing := lacks_head(args)):
@@ -86,7 +86,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     flash_attn: bool | None = args.flash_attn == "on"
     if args.flash_attn == "auto":
         is_remote = bool((local_accelerators() and args.devices != ["none"]) or args.rpc_servers)
-        # without flash attention each row reads the cells of all slots that share them
+        # without flash attention each row reads the cells of all slots
         is_shared = bool(more.get("kv_unified")) and more.get("n_parallel", 1) > 1
         flash_attn = True if is_remote or is_shared else None
     options = {
@@ -143,7 +143,7 @@ def _rope_freq_scale(args: argparse.Namespace) -> float:
 
 
 def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """(pattern, buffer type) of tensors that do not go where their layer goes."""
+    """(pattern, buffer type) of tensors that are not placed with their layer."""
     for name in ("n_cpu_moe", "n_cpu_ffn"):
         if getattr(args, name) < 0:
             raise ValueError(f"expected --{name.replace('_', '-')} >= 0, found {getattr(args, name)}")

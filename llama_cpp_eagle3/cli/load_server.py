@@ -18,7 +18,7 @@ _log = logging.getLogger("llama_cpp_eagle3.serve")
 
 
 def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
-    """Load the pair, and measure what drafts cost if that decides about them."""
+    """Load the pair, and measure the costs of drafts if "auto" needs them."""
     n_parallel = args.n_parallel if args.n_parallel > 0 else _N_SLOTS
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.n_parallel <= 0 else None)
     llm = load_model(args, head_of(args), n_parallel=n_parallel, kv_unified=pooled)

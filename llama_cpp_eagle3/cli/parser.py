@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-\d|-\.\d")
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes whole flags only, each with the value after it whatever that looks like.
+    """Takes whole flags only, each with the value after it, whatever that looks like.
 
     argparse alone takes `-cnv` for `-c nv`, and refuses a value that begins with a dash. So flags are looked up before
     argparse sees them, and get their value with `=`. LLAMA_ARG_* variables are put in front of them, as flags.
@@ -42,11 +42,11 @@ class Parser(argparse.ArgumentParser):
                     self._by_action[action] = flag
 
     def hide(self, *dests: str) -> None:
-        """Leave arguments that are no llama.cpp flags to `--help-all` too; call it once they are there."""
+        """Show arguments that are no flags of llama.cpp only in `--help-all`; call this once they are added."""
         self._rare += [action for action in self._actions if action.dest in dests]
 
     def format_help(self) -> str:
-        """What everybody needs, a line each; `--help-all` has the rest."""
+        """The most important flags, a line each; `--help-all` has the others."""
         if not self._flags:
             return super().format_help()
         formatter = _Formatter(self.prog, is_short=True)
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see `{self.prog} --help`)\n")
 
     def shorten_usage(self) -> None:
-        """Have the usage name what must be given, in one line; call it once all arguments are there."""
+        """Reduce the usage to required arguments, in one line; call this once all arguments are added."""
         needed = [action for action in self._actions if action.required]
         options = [f"{action.option_strings[0]} {action.metavar}" for action in needed if action.option_strings]
         positionals = [str(action.metavar or action.dest) for action in needed if not action.option_strings]
@@ -137,7 +137,7 @@ def _variable(flag: Flag) -> tuple[str, str]:
 
 
 def _as_argument(flag: Flag, value: str) -> list[str]:
-    """Checks a variable's value, and makes a flag of it."""
+    """Check a variable's value, and make a flag of it."""
     if flag.metavar:
         if not flag.why_not:
             flag.read(value)
@@ -171,7 +171,7 @@ def _add(group: Any, flag: Flag) -> argparse.Action | None:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """A flag's names with its value once, after the last of them."""
+    """Shows a flag's value once, after the last of its names."""
 
     def __init__(self, prog: str, is_short: bool = False, **kwargs: Any):
         super().__init__(prog, **{"max_help_position": 30 if is_short else 34, **kwargs})

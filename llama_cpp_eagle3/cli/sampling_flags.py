@@ -1,4 +1,4 @@
-"""From the flags of sampling to the engine's options: llama.cpp's samplers, in its order."""
+"""Turns the flags of sampling into the engine's options: llama.cpp's samplers, in its order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     """How tokens are drawn.
 
     Raises:
-        ValueError: an option cannot be.
+        ValueError: an option is invalid.
     """
     options = names_of(given(args))
     options["seed"] = options.get("seed", -1) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Flags of `serve` and `batch`: llama-server's, as far as they mean something here."""
+"""Flags of `serve` and `batch`: those of llama-server's that have a meaning here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AS_GIVEN = (
     "cors_origins", "slots", "metrics", "ui", "slot_save_path", "jinja", "reasoning_format", "reasoning_budget",
     "reasoning_budget_message", "embeddings", "context_shift", "spm_infill", "prefill_assistant",
 )  # fmt: skip
-"""Options that are what the flag of the same name says."""
+"""Options whose value is that of the flag of the same name."""
 
 
 def add_server_flags(parser: Parser) -> None:
@@ -50,10 +50,10 @@ def defaults_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
-    """What the endpoints must know.
+    """The endpoints' options.
 
     Raises:
-        ValueError, OSError: a flag cannot work.
+        ValueError, OSError: a flag is invalid, or a file that it names cannot be used.
     """
     names = [name.strip() for name in (args.alias or args.hf_repo or Path(args.model).name).split(",") if name.strip()]
     if not names:

@@ -11,22 +11,22 @@ from ..draft.kinds.eagle3 import Eagle3Head
 from ..draft.kinds.mtp import MtpBlock, has_block
 
 _MODELS = {name: kind.source for kind in reversed(KINDS) for name in kind.spec_types}
-"""llama.cpp's names for drafters, and ours; of two that it calls the same the first one in the table."""
+"""llama.cpp's names for drafters -> ours; if llama.cpp has one name for two, the first one in the table."""
 
 
 def uses_head(args: argparse.Namespace) -> bool:
-    """Whether what -md names is to draft, if it names something."""
+    """Whether the file that -md names, if it names one, drafts."""
     types = getattr(args, "spec_type", None)  # not every command has it
     return types is None or not _MODELS.keys().isdisjoint(types)
 
 
 def head_of(args: argparse.Namespace) -> str | None:
-    """The file of a head, a block drafter or a small model, if it is to draft."""
+    """The file of a head, a block drafter or a small model that drafts."""
     return args.draft_model_path if uses_head(args) else None
 
 
 def drafts_by_block(args: argparse.Namespace) -> bool:
-    """Whether the target's own block for multi-token prediction is to draft."""
+    """Whether the target's own block for multi-token prediction drafts."""
     types = getattr(args, "spec_type", None)
     if types is None:
         return args.draft_model_path is None and has_block(args.model)
@@ -34,7 +34,7 @@ def drafts_by_block(args: argparse.Namespace) -> bool:
 
 
 def draft_paths(args: argparse.Namespace) -> list[str | None]:
-    """The drafters' files: what -md names, and None for the target's own block beside it; none without -md."""
+    """The drafters' files: the one that -md names, and None for the target's own block; empty without -md."""
     head = head_of(args)
     if head is None:
         return []
@@ -42,7 +42,7 @@ def draft_paths(args: argparse.Namespace) -> list[str | None]:
 
 
 def lacks_head(args: argparse.Namespace) -> str:
-    """The message for a head that --spec-type names where -md is missing; empty if there is none to say."""
+    """The message if --spec-type names a head but -md is missing; else empty."""
     types = getattr(args, "spec_type", None) or ()
     head = next((name for name in types if name in Eagle3Head.spec_types), None)
     if head is None or args.draft_model_path is not None:
@@ -53,7 +53,7 @@ def lacks_head(args: argparse.Namespace) -> str:
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What --spec-type asks for, as arguments of `Eagle3Llama`; none if it names no drafter."""
+    """The arguments of `Eagle3Llama` that --spec-type sets; none if it names no drafter."""
     types = args.spec_type
     corpus = {} if getattr(args, "draft_corpus", None) is None else {"draft_corpus": args.draft_corpus}
     if types is None:

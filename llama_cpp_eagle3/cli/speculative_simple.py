@@ -110,7 +110,7 @@ def unescape(text: str) -> str:
 
 
 def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any, **more: Any) -> Figures:
-    """Load, generate once, free. The text goes to `out` as it comes. more: as of `load_model`."""
+    """Load, generate once, free. The text is written to `out` as it comes. more: see `load_model`."""
     start = time.perf_counter()
     llm = load_model(args, draft, **more)
     try:
@@ -168,7 +168,7 @@ def _describe_draft(llm: Eagle3Llama) -> str:
 
 
 def _evaluate_with_bar(llm: Eagle3Llama, tokens: list[int]) -> None:
-    """Evaluate a long prompt batch by batch, showing how it gets on; `generate` then finds it in the context."""
+    """Evaluate a long prompt batch by batch with a progress bar; `generate` then finds it in the context."""
     n_batch = llm.context_params.n_ubatch
     with closing(progress_bar(len(tokens), "tok", desc="prompt", **BAR)) as bar:
         for i in range(0, 0 if bar.disable or len(tokens) <= n_batch else len(tokens), n_batch):

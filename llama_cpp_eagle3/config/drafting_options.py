@@ -17,7 +17,7 @@ from .option import Option, in_range, one_of
 DRAFTS = "speculative decoding"
 """Title of the help."""
 TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
-"""llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
+"""llama.cpp's names for drafts from text. Its kinds differ in how they search; here all mean the n-gram drafter."""
 MODES = ("auto", "chain", "tree")
 N_VOCAB_MAX = 1 << 24
 
@@ -39,7 +39,7 @@ def _spec_types(text: str) -> tuple[str, ...]:
 
 
 class DraftingOptions(LlamaOptions, total=False):
-    """What `Eagle3Llama` takes of how to draft."""
+    """The options of `Eagle3Llama` for drafting."""
 
     draft: Annotated[
         Literal["auto", "chain", "tree"] | None,

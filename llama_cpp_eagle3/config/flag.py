@@ -1,4 +1,4 @@
-"""What a flag is, and how its value is read: llama.cpp's spelling of everything."""
+"""Flags and how their values are read, in llama.cpp's spelling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRUTHY = ("on", "enabled", "true", "1")
 FALSY = ("off", "disabled", "false", "0")
 _AUTO = ("auto", "-1")
 _VARIABLES = ("LLAMA_", "MTMD_")
-"""What names of llama.cpp's environment variables begin with."""
+"""The beginning of the names of llama.cpp's environment variables."""
 
 NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads, a block in the model's own file, small models and n-grams here"
 NO_FIT = "options are not reduced to fit the memory: use -ngl and -c"
@@ -38,15 +38,15 @@ class Flag:
     """Names that switch it off."""
     env: str = ""
     bare: str | None = None
-    """What it means without a value, which then need not be there."""
+    """The value that it has without one, if the value may be left out."""
     repeats: bool = False
     """Whether each use adds to a list."""
     lacks: str = ""
-    """Values of llama.cpp's that it does not take, and why."""
+    """Values that llama.cpp takes and this flag does not, and why."""
     differs: str = ""
     """How its default differs from llama.cpp's, and why."""
     why_not: str = ""
-    """Why it is refused; `no` then names what is accepted, since it is so anyway."""
+    """Why it is refused; `no` then has the names that are accepted, as they name the present behaviour."""
     is_ours: bool = False
     """Whether llama.cpp has no such flag."""
     title: str = ""
@@ -54,7 +54,7 @@ class Flag:
 
     @property
     def on(self) -> tuple[str, ...]:
-        """Names that switch it on; of a refused pair these may be the accepted ones."""
+        """Names that switch it on; for a refused pair these may be the accepted ones."""
         return self.no if self.why_not and self.names[0].startswith("--no-") else self.names
 
     @property
@@ -64,7 +64,7 @@ class Flag:
 
     @property
     def attribute(self) -> str:
-        """Where its value goes."""
+        """The attribute that gets its value."""
         return self.dest or next(n for n in self.names if n.startswith("--")).lstrip("-").replace("-", "_")
 
 
@@ -110,7 +110,7 @@ def one_of(names: Iterable[str]) -> Reader:
 
 
 def only(value: str, why: str) -> Reader:
-    """A flag that has one value here, and why."""
+    """Reads a flag that can have only one value here; why: the reason, for the error."""
 
     def read(text: str) -> str:
         if text != value and not (value in FALSY and text in FALSY):

@@ -56,7 +56,7 @@ _context, _devices, _log, _models = map(_in, (CONTEXT, DEVICES, LOG, MODELS))
 
 
 class LlamaOptions(TypedDict, total=False):
-    """What `llama_cpp.Llama` takes beside `model_path`; where a type is wider than its own, `Eagle3Llama` is."""
+    """The arguments of `llama_cpp.Llama` besides `model_path`; `Eagle3Llama` takes wider types for some."""
 
     n_gpu_layers: Annotated[
         int,

@@ -1,4 +1,4 @@
-"""What an option is, and what its value may be."""
+"""Options, and checks of their values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Check = Callable[[str, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A note on a key of a TypedDict: all that is to be known of an option beside its name and type."""
+    """A note on a key of a TypedDict: everything about an option besides its name and type."""
 
     doc: str = ""
-    """What it does, in Markdown as in docs/; empty: llama_cpp documents it."""
+    """What it does, in Markdown for docs/; empty: llama_cpp documents it."""
     flag: Flag | None = None
     default: Any = None
     check: Check | None = None
-    """What a value must be, whatever the other options are."""
+    """Checks a value by itself, without regard to other options."""
 
 
 def options_of(keys: type) -> dict[str, Option]:
@@ -39,7 +39,7 @@ def _note(hint: Any) -> Option | None:
 
 
 def flags_of(options: dict[str, Option], title: str) -> tuple[Flag, ...]:
-    """The flags of options under a title of the help: their values go where the option's name is."""
+    """The flags of options under a title of the help; an option's value goes to the attribute of its name."""
     found = []
     for name, option in options.items():
         flag = option.flag

@@ -14,13 +14,13 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class SamplingOption:
-    """What is to be known of an option beside what `Sampling` says."""
+    """Everything about an option that is not in `Sampling`."""
 
     flag: Flag | None = None
     clamp: tuple[float, float] | None = None
-    """A request's number that is outside becomes the nearer one."""
+    """(least, greatest): a request's number outside of this range becomes the nearer one."""
     limits: Mapping[str, Any] | None = None
-    """A request's number must be so (ge, gt, le); else the request is refused."""
+    """Limits (ge, gt, le) of a request's number; beyond them the request is refused."""
     name: str = ""
     """The name in `Sampling`; empty: it is that in requests."""
 
@@ -108,7 +108,7 @@ _NAMES = {
 
 
 def names_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their names in `Sampling`, of those by the names in requests."""
+    """Options by their names in `Sampling`. given: options by their names in requests."""
     options = SAMPLING_OPTIONS
     return {(options[name].name or name) if name in options else name: value for name, value in given.items()}
 

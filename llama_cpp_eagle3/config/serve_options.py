@@ -24,8 +24,8 @@ class ServeOptions:
     cors_origins: str = ""
     """Empty: none; "localhost", "*", or origins separated by commas."""
     local_only: bool = False
-    """Whether requests must name this machine as their host: only its own programs reach a loopback address, and pages
-    of other sites whose names were made to lead here are not among those."""
+    """Whether requests must name this machine as their host. Only its own programs reach a loopback address, but so do
+    pages of other sites whose names were made to resolve to it."""
     slots: bool = True
     metrics: bool = False
     ui: bool = True
@@ -37,7 +37,7 @@ class ServeOptions:
     """How long a client may take to send a body, or to read a part of an answer."""
     ping_seconds: float = 30.0
     prepare_seconds: float = 60.0
-    """Limit of what comes before a request can wait for its turn: templates, tokens, grammars, images."""
+    """Time limit for preparing a request: templates, tokens, grammars, images."""
     why_no_draft: str = ""
     chat_template: str = ""
     """The template in place of the model's own: Jinja, or the name of one of llama.cpp's."""
@@ -55,7 +55,7 @@ class ServeOptions:
     spm_infill: bool = False
     prefill_assistant: bool = True
     record: Path | None = None
-    """Where prompts and answers are written to; None: nowhere."""
+    """File to which prompts and answers are written; None: none."""
     n_record_max: int = 256 << 20
     """Bytes of that file."""
     media_http: AllowHttp = False

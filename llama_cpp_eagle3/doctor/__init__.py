@@ -1,4 +1,4 @@
-"""Check the machine, the installation, a pair and its costs: what is right, what is not, what to do."""
+"""Check the machine, the installation, a pair and its costs: what is right, what is wrong, what to do."""
 
 from .conversation_costs import check_conversation
 from .finding import Finding

@@ -1,4 +1,4 @@
-"""What a conversation costs on a model: bytes that are kept of it, and seconds to evaluate it again."""
+"""What a conversation costs with a model: bytes of the prefix cache, and seconds to evaluate it again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _TOKEN = 1
 
 
 def check_conversation(engine: Engine, *, measure: bool) -> list[Finding]:
-    """Say what the prefix cache keeps of a token and of a state, and how much its host memory holds.
+    """The bytes that the prefix cache keeps for a token and for a state, and how much its host memory holds.
 
     Args:
         engine: without sequences; its prefix cache is cleared.
-        measure: evaluate a prompt, and say how long that takes.
+        measure: evaluate a prompt, and report how long that takes.
     """
     n_long = min(_N_LONG, engine.n_ctx // 2)
     n_short = n_long * _N_SHORT // _N_LONG

@@ -1,4 +1,4 @@
-"""GPUs that the system shows, what llama.cpp could use them with, and why a build finds none."""
+"""GPUs that the system shows, the backends of llama.cpp that can use them, and why a build finds none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .vulkan import VulkanDevices, vulkan_devices
 _MAKERS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
 _DISPLAY, _ACCELERATOR = 0x03, 0x12  # classes of PCI
 _USABLE = {"NVIDIA": ("CUDA", "Vulkan"), "AMD": ("Vulkan", "HIP"), "Intel": ("Vulkan", "SYCL"), "Apple": ("Metal",)}
-"""Maker -> backends of llama.cpp that can use its GPUs; the first one runs on the most of them."""
+"""Maker -> backends of llama.cpp that can use its GPUs, first the one that runs on most of them."""
 _FLAGS = {
     "CUDA": "-DGGML_CUDA=on",
     "HIP": "-DGGML_HIP=on",
@@ -42,7 +42,7 @@ _CHECKS = {
     "SYCL": "`sycl-ls` must list it as level_zero:gpu, with oneAPI's setvars.sh read in the same shell",
     "Metal": "Metal needs macOS on the machine itself: virtual machines often have none",
 }
-"""Backend -> what to look at where it finds no device."""
+"""Backend -> what to check if it finds no device."""
 _CONTAINER = (
     "in a container: docker run --gpus all for NVIDIA, --device /dev/dri for AMD and Intel, --device /dev/kfd for HIP"
 )
@@ -50,7 +50,7 @@ _CONTAINER = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU by the system, whatever llama.cpp was compiled for."""
+    """A GPU that the system shows, whatever llama.cpp was compiled for."""
 
     maker: str
     id: str = ""
@@ -121,8 +121,8 @@ def judge_gpus(
 ) -> list[Finding]:
     """Compare the accelerators that llama.cpp sees with the GPUs that the system shows.
 
-    backends: those for GPUs that llama.cpp was compiled with. environment: it may hide devices. vulkan: Vulkan's own
-    list; None: it is read if there is a use for it.
+    backends: those for GPUs that llama.cpp was compiled with. environment: may hide devices. vulkan: Vulkan's own list;
+    None: it is read if it is needed.
     """
     shown = [str(gpu) for gpu in gpus]
     if accelerators:
@@ -156,14 +156,14 @@ def judge_gpus(
 
 
 def _rebuild(maker: str) -> str:
-    """What to type to have llama.cpp compiled for a maker's GPUs."""
+    """The command that compiles llama.cpp for a maker's GPUs."""
     first, *others = _USABLE[maker]
     more = "".join(f"; {name} ({_FLAGS[name].split()[0]}) can use it too" for name in others)
     return f'CMAKE_ARGS="{_FLAGS[first]}" {NATIVE}{more}; docs/install.md names the packages that this needs'
 
 
 def _without_driver(gpus: Sequence[Gpu]) -> list[Finding]:
-    """What the kernel or its files' rights keep from programs."""
+    """GPUs that programs cannot use, because of the kernel or the rights of device files."""
     found = []
     for gpu in gpus:
         if gpu.driver == "":
@@ -178,7 +178,7 @@ def _without_driver(gpus: Sequence[Gpu]) -> list[Finding]:
 
 
 def _describe(backends: Collection[str], environment: Mapping[str, str], vulkan: VulkanDevices | None) -> list[Finding]:
-    """What the backends say themselves: variables that hide devices, and Vulkan's list."""
+    """Reports of the backends: variables that hide devices, and Vulkan's list."""
     names = [name for backend in sorted(backends) for name in _HIDING.get(backend, ()) if name in environment]
     found = [Finding("note", f"{name}={environment[name]!r} may hide devices", f"unset {name}") for name in names]
     if "Vulkan" in backends:

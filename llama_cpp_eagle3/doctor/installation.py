@@ -29,7 +29,7 @@ _EXTRAS = {
     "serve": ("starlette", "uvicorn", "httptools", "pydantic"),
     "cli": ("tqdm", "argcomplete"),
 }
-"""Extra -> what it brings."""
+"""Extra -> what it adds."""
 
 _CPU_FEATURES = {
     "avx": "AVX",
@@ -63,7 +63,7 @@ def software() -> list[Finding]:
 
 
 def kernels() -> list[Finding]:
-    """Which of our CPU kernels can run here; what they bring is measured where a model is loaded."""
+    """Which of our CPU kernels can run here. Their speed is measured when a model is loaded."""
     names = cpu_kernel_names()
     if not names:
         return [Finding("note", "there are no CPU kernels of ours for this processor: ggml's own multiply all weights")]
@@ -87,7 +87,7 @@ def judge_build(
     """Compare a build's features and compilers with a processor's flags.
 
     features: as ggml names them. flags: as Linux does, empty if they are not known. compilers: "GCC 12.2.0", ...
-    buffer_types: the CPU's extra ones; they show whether there is AMX, where the feature may be wrong.
+    buffer_types: the CPU's extra ones, which show whether there is AMX; ggml's feature may be wrong.
     """
     by = f", compiled by {', '.join(sorted(compilers))}" if compilers else ""
     features = features - {"AMX_INT8"} | ({"AMX_INT8"} if "AMX" in buffer_types else set())
@@ -143,7 +143,7 @@ def devices() -> list[Finding]:
 
 
 def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
-    """Whether a container may use as many processors as there will be threads."""
+    """Whether a container may use as many processors as there are threads."""
     if quota is None or quota >= n_threads:
         return []
     n = max(1, int(quota))

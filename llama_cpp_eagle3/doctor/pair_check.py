@@ -1,4 +1,4 @@
-"""Whether a pair fits and can be loaded, and what drafting would bring with it here."""
+"""Checks that a pair fits and can be loaded, and how fast drafting with it would be here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORTH = 1.05  # times as fast
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What drafting brings if that part of all drafted tokens is accepted."""
+    """The speed of drafting if this share of drafted tokens is accepted."""
 
     acceptance: float
     n_draft: int
@@ -37,7 +37,7 @@ class Prospect:
 
 
 def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
-    """The checks that loading begins with: headers by themselves, in a process that tries, and against each other.
+    """The checks with which loading begins: each header, a child process that loads it, and whether they fit.
 
     drafts: the drafters' files; None for the target's own block.
     """
@@ -66,7 +66,7 @@ def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
 
 
 def _describe(pair: Pair) -> str:
-    """Names the drafters."""
+    """The drafters' names."""
     reads = f", reads {list(pair.boundaries)}" if pair.boundaries else ""
     return " and ".join(f"{d.describe()}{f' ({d.note})' if d.note else ''}" for d in pair.drafts) + reads
 
@@ -83,7 +83,7 @@ def size_of(path: str) -> int:
 def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -> list[Finding]:
     """Whether the weights fit into memory.
 
-    n_free: of the host's memory, None if that is not known. n_free_on_gpus: of all of them, None if there are none.
+    n_free: free bytes of host memory, None if not known. n_free_on_gpus: of all GPUs, None if there are none.
     """
     if n_free_on_gpus is not None:
         if n_bytes <= n_free_on_gpus:
@@ -101,7 +101,7 @@ def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -
 def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     """Describe a loaded pair, and whether its head pays.
 
-    costs: as measured here; None if they were not.
+    costs: measured here; None if they were not measured.
     """
     converted = "" if llm.draft_type is None else f"; head converted to {type_name(llm.draft_type)}"
     kind = llm.target.rollback_kind
@@ -130,7 +130,7 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
 
 
 def judge_losses(found: Sequence[Loss]) -> list[Finding]:
-    """What ggml computes, so that text may depend on drafts and on other sequences."""
+    """Operations that ggml computes, so that text may depend on drafts and on other sequences."""
     lost = "rows then depend on others, so that texts part where two tokens are nearly as likely"
     return [
         Finding(
@@ -143,7 +143,7 @@ def judge_losses(found: Sequence[Loss]) -> list[Finding]:
 
 
 def prospects(costs: Costs, are_parallel: Sequence[bool] = (False,)) -> list[Prospect]:
-    """What drafting would bring at several acceptances, by measured costs. are_parallel: of each drafter."""
+    """The speed of drafting at several acceptances, by measured costs. are_parallel: whether each drafter is."""
     drafts = list(zip(costs.drafts, are_parallel, strict=True))
     found = [(a, max((best_chain(costs, d, a, p) for d, p in drafts), key=lambda o: o.speed)) for a in _ACCEPTANCES]
     return [Prospect(a, o.n_draft, o.speedup) for a, o in found]
@@ -163,7 +163,7 @@ class Trial:
 
 
 def try_text(llm: Eagle3Llama, prompt: str, n_tokens: int, n_times: int = 2) -> Trial:
-    """Complete a prompt, as a chat where the model has a template, with drafts as they are set and without, in turn.
+    """Complete a prompt, as a chat if the model has a template, in turn with its usual drafts and without drafts.
 
     The fastest of `n_times` runs each counts.
     """
@@ -174,7 +174,7 @@ def try_text(llm: Eagle3Llama, prompt: str, n_tokens: int, n_times: int = 2) -> 
         drafted.append(_generate(llm, prompt, n_tokens))
         llm.draft, llm.draft_n_max = "chain", 0
         try:
-            with _quiet():  # it would log that nothing is drafted
+            with _quiet():  # which would log that nothing is drafted
                 plain.append(_generate(llm, prompt, n_tokens))
         finally:
             llm.draft, llm.draft_n_max = settings
@@ -211,7 +211,7 @@ def _generate(llm: Eagle3Llama, prompt: str, n_tokens: int) -> Stats:
 
 
 def judge_trial(trial: Trial) -> list[Finding]:
-    """Whether what was generated was faster with drafts."""
+    """Whether generation was faster with drafts."""
     if not trial.plain or not trial.drafted:
         return [Finding("note", "the text ended at once: nothing was measured", "give another one with -p")]
     speedup = trial.drafted / trial.plain

@@ -45,7 +45,7 @@ class _InstanceCreateInfo(ctypes.Structure):
 def vulkan_devices() -> VulkanDevices:
     """Ask Vulkan's loader.
 
-    It loads the drivers into this process: ask only where llama.cpp is compiled with Vulkan, and so has done it.
+    It loads the drivers into this process. So call this only if llama.cpp is compiled with Vulkan, and has done so.
     """
     name = {"darwin": "libvulkan.1.dylib", "win32": "vulkan-1.dll"}.get(sys.platform, "libvulkan.so.1")
     try:

@@ -1,4 +1,4 @@
-"""All flags of llama.cpp that the commands know: done, or refused with the reason. docs/flags.md is made of them."""
+"""All flags of llama.cpp that the commands know, supported or refused. docs/flags.md is made of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOAD = {
     DRAFTS: flags_of(OPTIONS, DRAFTS),
     "refused": REFUSED,
 }
-"""Title -> flags of everything that loads a pair."""
+"""Title -> flags of all commands that load a pair."""
 
 COMMON = frozenset(
     (
@@ -39,15 +39,15 @@ COMMON = frozenset(
         *("host", "port", "n_parallel", "parallel", "alias", "api_key", "metrics", "embeddings", "verbose"),
     )
 )
-"""Attributes of the flags that `--help` names; `--help-all` has them all."""
+"""Attributes of the flags that `--help` shows; `--help-all` shows all."""
 
 
 def changed(flags: Iterable[Flag], dest: str, **fields: Any) -> tuple[Flag, ...]:
-    """Flags, of which that one has other fields."""
+    """The flags, with other fields for the one of this attribute."""
     return tuple(replace(flag, **fields) if flag.attribute == dest else flag for flag in flags)
 
 
 def pick(*attributes: str) -> tuple[Flag, ...]:
-    """The flags that set these attributes, of all that load a pair, in this order."""
+    """Those of the flags for loading a pair that set these attributes, in this order."""
     known = {flag.attribute: flag for flags in LOAD.values() for flag in flags if not flag.why_not}
     return tuple(known[name] for name in attributes)

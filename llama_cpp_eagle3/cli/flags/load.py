@@ -1,4 +1,4 @@
-"""Flags of everything that loads a model: llama.cpp's common flags, and those of the Hugging Face hub."""
+"""Flags of all commands that load a model: llama.cpp's common flags, and those of the Hugging Face hub."""
 
 from __future__ import annotations
 

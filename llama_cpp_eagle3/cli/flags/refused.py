@@ -1,4 +1,4 @@
-"""Flags that llama.cpp has and the commands here do not have, by the reason that their users get."""
+"""Flags of llama.cpp that the commands here do not have, by the reason that errors give."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ...serve.absent import ADAPTERS, FILES, PROPERTIES, PROXY, RERANKING, ROUTE
 
 
 def _refuse(by_reason: Mapping[str, str]) -> tuple[Flag, ...]:
-    """Flags by their reasons, as `flag` reads them, with commas between. After a bar are the names that are accepted,
-    as they ask for what is so anyway."""
+    """Refused flags by their reasons, as `flag` reads them, separated by commas. After a bar are names that are
+    accepted, as they name the behaviour that the commands have."""
     return tuple(flag(text, why_not=why) for why, flags in by_reason.items() for text in flags.split(","))
 
 

@@ -1,4 +1,4 @@
-"""Flags of sampling. Attributes are named as a request's fields; None: what llama.cpp does by default."""
+"""Flags of sampling. Attributes have the names of a request's fields; None: llama.cpp's default."""
 
 from __future__ import annotations
 
