@@ -1,1 +1,1 @@
-"""Files: whether llama.cpp survives a model's, what outlives the process, and how they are written whole."""
+"""Files: checks that llama.cpp survives a model's file, files that outlive the process, and writing whole files."""

@@ -1,4 +1,4 @@
-"""The folder of what can be made again."""
+"""The folder for files that can be made again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
 
 
 def cache_dir() -> Path:
-    """Where we keep what can be made again: LLAMA_CPP_EAGLE3_CACHE, or a folder where this platform has such things."""
+    """The folder for files that can be made again: LLAMA_CPP_EAGLE3_CACHE, or one in the platform's cache folder."""
     named = os.environ.get(ENV_CACHE)
     if named:
         return Path(named)

@@ -1,4 +1,4 @@
-"""A file that one process at a time has, whatever the system calls that."""
+"""Locks on files, of which one process at a time has one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LOCKED_BYTE = (1 << 31) - 2
-"""Windows locks bytes, which need not be there: one, far after those that readers want."""
+"""Windows locks bytes, which need not exist: here one far after those that are read."""
 
 
 @contextmanager
 def locked(fd: int) -> Iterator[None]:
-    """Wait until no other process holds a file, which is open for writing, and hold it.
+    """Wait until no other process has locked a file, and lock it. fd: open for writing.
 
     Raises:
         OSError: the system's.
@@ -26,7 +26,7 @@ def locked(fd: int) -> Iterator[None]:
             try:
                 _lock_byte(fd, msvcrt.LK_LOCK)
                 break
-            except OSError as e:  # it gives up after ten attempts, one a second
+            except OSError as e:  # Windows gives up after ten attempts, one a second
                 if e.errno != errno.EDEADLK:
                     raise
         try:
@@ -44,7 +44,7 @@ def locked(fd: int) -> Iterator[None]:
 
 
 def _lock_byte(fd: int, mode: int) -> None:
-    """Windows locks from where the file is read next, which stays as it was."""
+    """Lock or unlock the byte. Windows does so at the file's position, which is restored."""
     import msvcrt
 
     position = os.lseek(fd, 0, os.SEEK_CUR)

@@ -1,4 +1,4 @@
-"""Which file is it?"""
+"""Identifies files."""
 
 from __future__ import annotations
 

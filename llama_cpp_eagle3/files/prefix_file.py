@@ -1,4 +1,4 @@
-"""Files of prefixes: what target and draft hold of some tokens, for saved slots and for the folder of the prefix cache.
+"""Files of prefixes: states of target and drafters, for saved slots and for the folder of the prefix cache.
 
 A file is a head, a body, and the SHA-256 of each:
 
@@ -6,8 +6,8 @@ A file is a head, a body, and the SHA-256 of each:
     target, draft, states                                the bytes that go back into contexts
     SHA-256 of the whole file before it
 
-The JSON names who made the file (`Maker`) and how long each part is. So a folder's index needs the heads alone, and
-nothing reaches llama.cpp, which takes any number as it is, before all of it was seen to be what was written.
+The JSON has the models and settings that made the file (`Maker`) and the length of each part. So an index of a folder
+needs only the heads, and llama.cpp, which checks no numbers, gets nothing before the whole file was verified.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PrefixFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Who can use a file: the target with all that changes what it holds, and the draft."""
+    """The models that can use a file: the target with all settings that change its states, and the drafters."""
 
     target: str
     """Fingerprint of the target's file."""
@@ -47,12 +47,12 @@ class Maker:
 
     @property
     def key(self) -> str:
-        """Digest of the target and its settings. What the draft holds is a part that can be left out."""
+        """Digest of the target and its settings. The drafters' part of a file can be left out."""
         text = json.dumps([MAGIC.decode("latin-1"), self.target, self.settings], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def differs(self, other: Maker) -> str:
-        """What cannot be used of a file that another one made, and why; empty: all can."""
+        """Which part of another maker's file cannot be used, and why; empty: all can."""
         for name, mine, found in (("target", self.target, other.target), ("draft", self.draft, other.draft)):
             if mine != found:
                 return f"another {name}: fingerprint {found[:12] or 'none'}, this one has {mine[:12] or 'none'}"
@@ -108,7 +108,7 @@ def size_of(maker: Maker, stored: StoredPrefix) -> int:
 
 
 def read_head(path: Path) -> Head:
-    """Read the beginning of a file, and compare the file's length with it.
+    """Read the beginning of a file, and check the file's length.
 
     Raises:
         PrefixFileError: it is no such file, or it is truncated or damaged there.
@@ -119,7 +119,7 @@ def read_head(path: Path) -> Head:
 
 
 def read_prefix(path: Path) -> tuple[Head, StoredPrefix]:
-    """Read a file, all of which was seen to be what was written.
+    """Read a file, and verify all of it.
 
     Raises:
         PrefixFileError: it is no such file, or it is truncated or damaged.

@@ -1,9 +1,9 @@
 """The folder of the prefix cache: files of prefixes and states that outlive the process.
 
-A file's name has a digest of who made it and one of the tokens that it is of, so processes with the same model and
-settings have one name for one content. They may share a folder, and so may models: whoever writes replaces a file as a
-whole, a file that is gone was removed by another one, and what others wrote goes first when there is no room. Files are
-for their owner alone, as they are the texts of conversations. Files of other owners are not read.
+A file's name has digests of its maker and of its tokens, so processes with the same model and settings give the same
+content the same name. Processes and models may share a folder: a file is replaced as a whole, a missing file was
+removed by another process, and when there is no room, other makers' files are removed first. Only their owner can read
+the files, as they are texts of conversations. Files of other owners are not read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .prefix_file import Maker, PrefixFileError, read_head, read_prefix, size_of
 
 _N_BYTES = 8 << 30
 _FLAGS = "(--cache-disk, prefix_cache_dir)"
-_PART_SECONDS = 600.0  # a file that is being written changes more often
+_PART_SECONDS = 600.0  # the file of a living process changes more often
 _NAME = re.compile(r"([0-9a-f]{16})-[0-9a-f]{24}\.(prefix|state)")
 _PART = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{24}\.(prefix|state)\.[0-9a-f]{16}\.part")
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -40,7 +40,7 @@ T = TypeVar("T")
 def open_folder(path: str | os.PathLike[str], n_bytes_max: int | None, maker: Maker) -> PrefixFolder | None:
     """Open a folder, or make it; None and a warning if it cannot be used.
 
-    n_bytes_max: of all files. None: 8 GiB, or a quarter of the room that is left if that is less.
+    n_bytes_max: limit of all files. None: 8 GiB, or a quarter of the disk's free space if that is less.
     """
     folder = Path(path).expanduser()
     try:
@@ -57,10 +57,10 @@ def open_folder(path: str | os.PathLike[str], n_bytes_max: int | None, maker: Ma
 
 
 class PrefixFolder:
-    """Reads and writes the files of one maker, as the engine's `PrefixFolder` says."""
+    """Reads and writes the files of one maker; the engine's `PrefixFolder` documents its methods."""
 
     def __init__(self, path: Path, n_bytes_max: int, maker: Maker):
-        """path: of a folder that is there. n_bytes_max: of all files. maker: whose files they are."""
+        """path: an existing folder. n_bytes_max: limit of all files. maker: whose files they are."""
         self.path, self.n_bytes_max = path, n_bytes_max
         self._maker = maker
         self._key = maker.key
@@ -70,7 +70,7 @@ class PrefixFolder:
         self._probe()
 
     def _probe(self) -> None:
-        """Say at once if nothing can be written."""
+        """Warn at once if nothing can be written."""
         part = self.path / f".{secrets.token_hex(8)}.part"
         try:
             os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -81,7 +81,7 @@ class PrefixFolder:
     # the engine's
 
     def entries(self) -> Iterator[FolderEntry]:
-        """The files that fit target and settings, those that were used last first. Damaged ones are removed."""
+        """The files that fit target and settings, the most recently used first. Damaged ones are removed."""
         found = [(status.st_mtime, name, status.st_size) for name, status in _files(self.path)]
         others = [n_bytes for _, name, n_bytes in found if not name.startswith(self._key[:16])]
         if others:
@@ -113,24 +113,24 @@ class PrefixFolder:
         return size_of(self._maker, stored)
 
     def write(self, stored: StoredPrefix, kept: Collection[str]) -> Future[StoredFile | None]:
-        """Write a file; None: it cannot be written, which is said once. kept: names of files that do not go for it."""
+        """Write a file; None: it cannot be written, which is logged once. kept: files that stay."""
         return _run(self._writer, lambda: self._write(stored, kept))
 
     def read(self, file: StoredFile) -> Future[StoredPrefix | None]:
-        """Read a file; None: it is gone, or damaged, which is said."""
+        """Read a file; None: it does not exist any more, or is damaged, which is logged."""
         return _run(self._reader, lambda: self._read(file))
 
     def remove(self, files: SequenceOf[StoredFile]) -> None:
-        """Remove files, after what is being written; it is no error if they are gone."""
+        """Remove files, once those that are being written are written; missing ones are no error."""
         names = [file.name for file in files]
         _run(self._writer, lambda: self._remove(names))
 
     def touch(self, file: StoredFile) -> None:
-        """A file was used now."""
+        """Note that a file was used now."""
         _run(self._writer, lambda: self._touch(file.name))
 
     def close(self) -> None:
-        """Wait for what is being read and written."""
+        """Wait until all reading and writing has ended."""
         self._writer.shutdown()
         self._reader.shutdown()
 
@@ -178,9 +178,9 @@ class PrefixFolder:
             os.utime(self.path / name)
 
     def _make_room(self, n_bytes: int, kept: Collection[str]) -> bool:
-        """Remove what others wrote, what was not used the longest first, until a file of this size has room.
+        """Remove other files, the least recently used first, until a file of this size has room.
 
-        False: it has none, as what is kept is larger than it was when we wrote it.
+        False: there is no room, as the kept files are larger than when they were written.
         """
         files = [(status.st_mtime, name, status.st_size) for name, status in _files(self.path)]
         n_all = sum(size for _, _, size in files)
@@ -207,7 +207,7 @@ class PrefixFolder:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Names of this user's files of prefixes, of whatever maker; what a killed process was writing is removed."""
+    """Names of this user's files of prefixes, of all makers. Removes unfinished files of killed processes."""
     with os.scandir(folder) as entries:
         for entry in entries:
             is_part = _PART.fullmatch(entry.name) is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def read_lines(path: str | Path) -> list[str]:
-    r"""Lines of a UTF-8 file, ended by \n or \r\n alone; a byte order mark is no part of the first.
+    r"""Lines of a UTF-8 file, ended only by \n or \r\n; a byte order mark is no part of the first.
 
     `str.splitlines` also cuts at U+2028, U+0085 and others, which stand inside the texts of JSON Lines as they are.
 

@@ -1,7 +1,7 @@
 """Load an unknown file in a child process first, without its weights, once; a file that ends it is refused.
 
-llama.cpp asserts, divides by, and looks for what the header of a damaged file may lack. What can be checked before is
-checked before (csrc/target/header_check.cpp), what asserts is caught (csrc/load_guard.h); what is left shows here.
+llama.cpp asserts, divides by and looks up values that a damaged file may lack. Some are checked before
+(csrc/target/header_check.cpp), and assertions are caught (csrc/load_guard.h); this finds the others.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .cache_dir import cache_dir
 from .whole_file import write_whole
 
 CPU_SECONDS = 60
-"""Seconds of the processor after which a trial counts as hung; one of a large vocabulary takes half a second."""
+"""Seconds of CPU time after which a trial counts as hung; a large vocabulary takes half a second."""
 TIMEOUT = 20.0 * CPU_SECONDS
-"""Seconds by the clock after which it does too: on a busy machine they say little of a file."""
+"""Seconds by the clock after which it does too: many more, as a machine may be busy."""
 
 _CHILD = Path(__file__).with_name("_trial_child.py")
 _N_KEPT = 4096
@@ -41,13 +41,13 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
     Args:
         path: the model.
         n_header: bytes that its header takes.
-        options: the constructor's arguments; `kv_overrides` and `flash_attn` matter.
+        options: the constructor's arguments, of which `kv_overrides`, `flash_attn` and `vocab_only` matter.
 
     Returns:
-        Why llama.cpp refused to load it there; empty if it did not. Loading it here says the same, and maybe more.
+        Why llama.cpp refused to load it there; empty if it did not. Loading it here gives the same reason, or more.
 
     Raises:
-        ModelFileError: the child process was ended by a signal, or does not come to an end.
+        ModelFileError: the child process was ended by a signal, or does not end.
     """
     overrides = options.get("kv_overrides") or {}
     request = {
@@ -74,7 +74,7 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
 
 
 def _has_interpreter() -> bool:
-    """Whether there is a Python to run the child, and not a program that Python is a part of."""
+    """Whether sys.executable is a Python that can run the child, and not a program that embeds Python."""
     name = Path(sys.executable or "").name.lower()
     return name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
@@ -125,7 +125,7 @@ def _run(request: dict[str, Any]) -> str | None:
 
 
 def _digest(n_header: int, request: dict[str, Any]) -> str:
-    """Digest of what a trial depends on."""
+    """Digest of everything that a trial depends on."""
     with open(request["path"], "rb") as file:
         digest = hashlib.sha256(file.read(n_header))
     settings = [{k: v for k, v in request.items() if k != "path"}, __version__, LLAMA_CPP_PYTHON_VERSION]

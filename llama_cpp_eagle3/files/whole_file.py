@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 def output_path(path: str | Path, *inputs: str | Path | None) -> Path:
-    """The file that a name for an output stands for: a regular one or a new one, links followed.
+    """The file that an output's name stands for, with links followed: a regular file or a new one.
 
     Args:
         path: the name.
         inputs: files that are read for it (None: not given); it must be none of them.
 
     Raises:
-        OSError: it is something else (a device, a FIFO, a folder), or one of the inputs.
+        OSError: it is a device, a FIFO, a folder or the like, or one of the inputs.
     """
     found = Path(os.path.realpath(path))
     try:
@@ -49,14 +49,14 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[P
     Args:
         path: the name of a regular file or a new one; links are followed.
         inputs: files that are read in the block; the output must be none of them.
-        mode: permissions of a new file, less those of the umask; a file that is there keeps those of its own in it.
+        mode: permissions of a new file, less the umask's; a file that is replaced passes on its own, within `mode`.
 
     Raises:
         OSError: as `output_path`, or the system's.
     """
     found = output_path(path, *inputs)
     part = found.with_name(f".{found.name[:50]}.{secrets.token_hex(8)}.part")
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))  # the umask is the system's work
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))  # so that the system applies the umask
     try:
         yield part
         with suppress(FileNotFoundError):

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from ..errors import HubError
 
 TARGET_QUANTS = ("Q4_K_M", "Q8_0")
-"""What is taken of a target if no type is named, as in llama.cpp; else the first file."""
+"""Types that are preferred for a target if none is named, as in llama.cpp; without these the first file."""
 
 HEAD_QUANTS = ("Q8_0", "Q4_K_M", "F16", "BF16")
-"""What is taken of a head if no type is named; else the first file."""
+"""Types that are preferred for a head if none is named; without these the first file."""
 
-# what lies beside targets in their repositories, and is none
+# files in targets' repositories that are no targets
 _SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _NO_DRAFTS = ("mmproj", "imatrix")
 
@@ -39,7 +39,7 @@ def choose_target(files: Sequence[str], quant: str) -> str | None:
 
 
 def choose_head(files: Sequence[str], quant: str) -> str | None:
-    """The head's file: what is called eagle3, else what is not called a sidecar, else another drafter.
+    """The head's file: one that is named eagle3, else one that is not named as a sidecar, else another drafter.
 
     None if there is none of that type.
     """
@@ -49,7 +49,7 @@ def choose_head(files: Sequence[str], quant: str) -> str | None:
 
 
 def choose_sidecar(files: Sequence[str]) -> str | None:
-    """The head that a target's repository has beside it, as llama.cpp names it; None if it has none."""
+    """The head in a target's repository, by llama.cpp's names; None if there is none."""
     return _choose([f for f in files if _is_gguf(f) and _base(f).startswith("eagle3-")], "", HEAD_QUANTS)
 
 

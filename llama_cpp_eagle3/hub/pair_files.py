@@ -114,7 +114,7 @@ def _fetch_head(
 ) -> str:
     if not repository.snapshots and target_path is not None and not quant and file is None:
         kept = sorted(_converted(repository, "*", target_path), key=lambda path: path.stat().st_mtime)
-        if kept:  # whose checkpoint was removed from the hub's cache
+        if kept:  # the checkpoint was removed from the hub's cache
             log(f"head: {repository.repo_id}, converted before: {kept[-1]}, the hub was not asked")
             return str(kept[-1])
     repository.check()

@@ -38,9 +38,9 @@ class Access:
     """Access to the hub: token, cache and folder."""
 
     cache_dir: str | os.PathLike[str] | None = None
-    """The hub's cache; None: where huggingface_hub has it."""
+    """The hub's cache; None: huggingface_hub's default."""
     local_dir: str | os.PathLike[str] | None = None
-    """A folder that GGUF files go to instead."""
+    """A folder for GGUF files, in place of the cache."""
     token: str | None = None
     """None: HF_TOKEN, or what `hf auth login` left."""
     offline: bool = False
@@ -59,7 +59,7 @@ class Repository:
     """A repository by its name, USER/REPO."""
 
     def __init__(self, repo_id: str, access: Access):
-        """List the files by the hub, or by the cache if the hub is not wanted or does not answer.
+        """List the files by asking the hub, or by the cache if the hub is not to be asked or does not answer.
 
         Raises:
             HubError: there is no such repository, or it may not be read with this token.
@@ -81,7 +81,7 @@ class Repository:
         )
 
     def find(self, choose: Callable[[Snapshot], T | None]) -> tuple[Snapshot, T] | None:
-        """What is chosen of the newest snapshot of which something is."""
+        """What `choose` finds in the newest snapshot in which it finds something, and that snapshot."""
         for snapshot in self.snapshots:
             chosen = choose(snapshot)
             if chosen is not None:
@@ -99,7 +99,7 @@ class Repository:
         return f"the cached part of '{self.repo_id}' (offline)" if self._is_local else f"'{self.repo_id}'"
 
     def fetch(self, snapshot: Snapshot, names: Sequence[str], local_dir: Any = None) -> list[Path]:
-        """Paths of files, downloaded if they are not here; a download that broke off goes on where it did.
+        """Paths of files, downloaded if they are not here; an interrupted download goes on where it ended.
 
         Raises:
             HubError: the hub does not give them.
@@ -159,7 +159,7 @@ class Repository:
         Path(f"{part}.lock").unlink(missing_ok=True)
 
     def _listed(self) -> list[Snapshot]:
-        """The repository's files by the hub; without an answer, those in the cache."""
+        """The repository's files as the hub lists them; without an answer, those in the cache."""
         api = huggingface_hub.HfApi(token=self.access.token)
         try:
             with self._errors():
@@ -225,7 +225,7 @@ def _line(error: BaseException) -> str:
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
-    """What a connection that fails raises: of requests, httpx or httpx2, as huggingface_hub's version has it."""
+    """Errors of failed connections: those of requests, httpx or httpx2, whichever huggingface_hub uses."""
     errors: list[type[Exception]] = [OSError]
     for name in ("httpx", "httpx2"):
         with suppress(ModuleNotFoundError):

@@ -1,4 +1,4 @@
-"""The attributes of `Eagle3Llama`: how it drafts, its parts, figures, and what llama_cpp's own methods read and set."""
+"""The attributes of `Eagle3Llama`: drafting, its parts, figures, and those that llama_cpp's methods read and set."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class LlamaAttributes:
 
     @property
     def loaded(self) -> LoadedModel:
-        """What is loaded: where it runs, with which kernels and head, and what passes cost."""
+        """The loaded models: their devices, kernels and drafters, and what passes cost."""
         if self._loaded_model is None:
             raise closed_error(type(self).__name__)
         return self._loaded_model
@@ -134,7 +134,7 @@ class LlamaAttributes:
 
     @property
     def policy(self) -> Policy:
-        """What to draft; its `stats()` have what it chose in `draft="auto"`, once it `is_measured` what passes cost."""
+        """Chooses what to draft; `stats()` shows its choices in `draft="auto"`, once `is_measured` is true."""
         return self.engine.drafting.policy
 
     @property
@@ -154,7 +154,7 @@ class LlamaAttributes:
             self._hook_handler()
 
     def _hook_handler(self) -> None:
-        """Have a multimodal handler use the engine."""
+        """Let a multimodal handler use the engine."""
         if self._chat_handler is not None:
             from ..media import hook_handler
 
@@ -162,7 +162,7 @@ class LlamaAttributes:
 
     @property
     def rng(self) -> Rng:
-        """What tokens are drawn with, see `Sampling.rng`; texts that begin later draw with what is set."""
+        """The random generator, see `Sampling.rng`; setting it changes texts that begin later."""
         return self._rng
 
     @rng.setter
@@ -211,7 +211,7 @@ class LlamaAttributes:
 
     @property
     def features(self) -> Features:
-        """Hidden states of what `eval` or `generate` decoded last, (n_tokens, n_boundaries, n_embd); see `Features`."""
+        """Hidden states of the last decode of `eval` or `generate`, see `Features`: (n_tokens, n_boundaries, n_embd)."""
         with self._guard:
             if self.tap is None:
                 raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
@@ -224,7 +224,7 @@ class LlamaAttributes:
 
     @property
     def prefix_stats(self) -> PrefixStats:
-        """What the prefix cache holds and did since the model was loaded."""
+        """The contents of the prefix cache, and what it did since the model was loaded."""
         return self.engine.slots.cache.stats
 
     @property

@@ -26,7 +26,7 @@ REQUEST_OPTIONS = (
     *("tools", "tool_choice", "parallel_tool_calls", "response_format", "json_schema", "chat_template_kwargs"),
     *("reasoning_effort", "reasoning_format", "add_generation_prompt", "continue_final_message"),
 )
-"""What `apply_request` looks at beside the messages."""
+"""Options that `apply_request` reads besides the messages."""
 _MORE_OPTIONS = {*REQUEST_OPTIONS, "enable_thinking", "reasoning_budget", "reasoning_budget_message"}
 
 
@@ -51,7 +51,7 @@ def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
 def read_chat(
     arguments: Json, templates: ChatTemplates, projector: Projector | None, allow_http: AllowHttp
 ) -> Conversation:
-    """Read the messages and the files that they name, and render them. arguments: as `chat_arguments` gives them.
+    """Read the messages and the files that they name, and render them. arguments: from `chat_arguments`.
 
     Raises:
         MediaError: a file cannot be read.
@@ -104,10 +104,10 @@ class ChatCompletion:
 
     params: ChatParams
     model: str
-    """What it calls itself."""
+    """The model's name in answers."""
     vocab: Vocab
     begin: Callable[[], tuple[Sequence, Iterator[str]]]
-    """Have it generated: the sequence, and its text as it comes."""
+    """Starts the generation; returns the sequence, and its text as it comes."""
 
     def whole(self) -> Json:
         """The chat.completion."""
@@ -120,7 +120,7 @@ class ChatCompletion:
         return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
     def stream(self) -> Iterator[Json]:
-        """The chat.completion.chunks: the role, what is new of the message, the reason of the end."""
+        """The chat.completion.chunks: the role, the message's deltas, the finish reason."""
         sequence, texts = self.begin()
         choice = OpenAIChoice(self.params, self._head())
         n_told = 0

@@ -1,4 +1,4 @@
-"""What `Eagle3Llama` makes of texts and conversations: completions, batches of them, answers."""
+"""`Eagle3Llama`'s methods for texts and conversations: completions, batches of them, answers."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
     def _create_completion(
         self, prompt: str | list[int], suffix: str | None = None, *args: Any, **options: Any
     ) -> Iterator[dict[str, Any]]:
-        """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`.
+        """The generator behind Llama's `create_completion`; a prompt that has no room raises `ContextFullError`.
 
-        Llama takes token 0 for the tokens of fill-in-the-middle, whatever it is, so that prompt is made here.
+        Llama uses token 0 as a token of fill-in-the-middle, whatever it is, so such prompts are made here.
         """
         for text in (prompt, suffix):
             if isinstance(text, str):
@@ -110,7 +110,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
 
         Args:
             prompts: texts, or tokens.
-            options: for each prompt what differs from `common`.
+            options: for each prompt, the options that differ from `common`.
             stream: return a generator of (number of the prompt, token, new text) instead. The token that ends a text is
                 included; None stands for an end without a token. The generator's return value is the results. Closing
                 it ends all prompts.
@@ -122,7 +122,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
 
         Raises:
             TypeError: prompts is one text instead of a list of them; there is an unknown option.
-            ValueError: an argument cannot work; the message names the prompt.
+            ValueError: an argument is invalid; the message names the prompt.
             ContextFullError: a prompt and its max_tokens do not fit into n_ctx.
         """
         check_options(prompts, options, common)
@@ -143,7 +143,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
         return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
 
     def _fim_prompt(self, prefix: str | list[int], suffix: str) -> list[int]:
-        """The prompt that asks for what stands between two texts.
+        """The prompt that asks for the text between two texts.
 
         Raises:
             ValueError: the model has no tokens for that.
@@ -166,12 +166,12 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
         response_format: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Complete a prompt, as `Llama.create_completion` does and with its arguments, and these.
+        """Complete a prompt, as `Llama.create_completion` does, with its arguments and these.
 
         Args:
             prompt: a text, or tokens.
-            suffix: what comes after the text that is asked for (fill-in-the-middle): the prompt is what comes before
-                it. With `spm_infill=True` of the constructor the model reads the suffix first.
+            suffix: the text after the one to generate (fill-in-the-middle); the prompt is the text before it. With
+                `spm_infill=True` of the constructor the model reads the suffix first.
             *args: Llama's.
             json_schema: of the text, which is JSON then.
             response_format: the same in OpenAI's form.
@@ -203,7 +203,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
         `reasoning_budget` (tokens) and `reasoning_budget_message`.
 
         Raises:
-            ValueError: the request cannot work.
+            ValueError: the request is invalid.
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
             from ..chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool

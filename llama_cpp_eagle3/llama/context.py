@@ -1,8 +1,8 @@
-"""Llama's own context: what `eval`, `generate`, `n_tokens`, `input_ids` and `scores` are about.
+"""Llama's own context: the text that `eval`, `generate`, `n_tokens`, `input_ids` and `scores` use.
 
 It is a client of the engine, with one sequence in slot 0 of which it takes token after token. A call between two tokens
-of a generator may change it; the generator then goes on only if its own tokens are still there. The caller holds the
-model's guard.
+of a generator may change the text; the generator then goes on only if its own tokens are still there. The caller must
+hold the model's guard.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Generation:
     chain: SamplerChain
     draft: DraftSettings
     stop: Callable[..., Any] | None
-    """Stopping criteria: (tokens, logits) -> whether the token that was drawn ends the text unseen."""
+    """Stopping criteria: (tokens, logits) -> whether the drawn token ends the text and is not returned."""
     tokens: list[int] = field(default_factory=list)
-    """Prompt and text, when another call began between two tokens."""
+    """Prompt and text at the time when another call began between two tokens."""
 
 
 class Context:
@@ -51,7 +51,7 @@ class Context:
         self.input_ids: npt.NDArray[np.intc] = np.zeros(0, dtype=np.intc)
         self.scores: npt.NDArray[np.single] = np.zeros((0, 0), dtype=np.single)
         self.n_tokens = 0
-        """Tokens of the context, as its consumer sees it: target and draft have evaluated them, or will do so first."""
+        """Number of tokens of the context for its user: target and drafters have evaluated them, or will do so next."""
         self.last_token_drafted = False
         self._logits_all = False
         self.sequence = self._new_sequence([])
@@ -59,7 +59,7 @@ class Context:
         self._driver: Generation | None = None
 
     def start(self, loaded: LoadedModel, *, logits_all: bool) -> None:
-        """The model is loaded: evaluate on its engine from now on."""
+        """Evaluate on this model's engine from now on."""
         self._loaded, self._logits_all = loaded, logits_all
         engine = self.engine = loaded.engine
         self.input_ids = np.zeros(engine.n_ctx, dtype=np.intc)
@@ -68,7 +68,7 @@ class Context:
         self.sequence = self._new_sequence([])
 
     def close(self) -> None:
-        """The model is about to be freed."""
+        """Must be called before the model is freed."""
         self.engine = self._loaded = None
 
     def _new_sequence(self, tokens: list[int], media: list[Media] | None = None) -> Sequence:
@@ -111,7 +111,7 @@ class Context:
         """Start the figures of a generation with these settings; measures what passes cost if they need it.
 
         Raises:
-            ValueError: the settings cannot work.
+            ValueError: the settings are invalid.
         """
         assert self._loaded is not None
         calibrate_ns = self._loaded.prepare_drafts(settings)
@@ -154,7 +154,7 @@ class Context:
 
         Raises:
             ContextFullError: it does not fit; nothing is evaluated then.
-            ValueError: its rows see each other, and are more than a pass takes; the same.
+            ValueError: its rows see each other, and are more than a pass takes; nothing is evaluated then.
         """
         engine, sequence = self._begin()
         media.check_fits(engine.n_batch, engine.target.n_ubatch)
@@ -186,8 +186,8 @@ class Context:
     ) -> Generator[int, Any, None]:
         """Yield the tokens that follow a prompt. The consumer may send tokens to be put after the last one.
 
-        guard: held while the engine works, not between two tokens. begin: makes the generation, when the first token is
-        asked for; the time it takes is not counted. reset: the prompt is all; else it stands after what is there.
+        guard: held while the engine works, not between two tokens. begin: makes the generation when the first token is
+        requested; the time that takes is not counted. reset: the prompt is the whole text; else it is appended.
         """
         generation: Generation | None = None
         sent: Any = None
@@ -209,7 +209,7 @@ class Context:
                     return
                 sent = yield token
         finally:
-            # else another thread uses the engine, and has ended the step
+            # otherwise another thread uses the engine, and has ended the step
             with guard.if_free() as is_in:
                 if is_in and generation is not None:
                     if self._driver is generation:
@@ -294,7 +294,7 @@ class Context:
         self.n_tokens = 0
 
     def flush(self) -> Engine:
-        """Have the target's memory hold exactly the tokens of the context: it is about to be copied."""
+        """Make the target's memory hold exactly the tokens of the context, before it is copied."""
         self.eval([])
         engine, _ = self._begin()
         engine.flush()
@@ -304,7 +304,7 @@ class Context:
         """Fill the llama_context with a saved state; an error leaves it empty.
 
         Raises:
-            ValueError: llama.cpp does not take the state.
+            ValueError: llama.cpp refuses the state.
         """
         self.clear()
         engine, n_tokens = self.engine, int(state.n_tokens)
@@ -337,22 +337,22 @@ class Context:
             raise
 
     def set_n_tokens(self, n: int) -> None:
-        """Go back to fewer tokens; more tokens were decoded by the user, outside of the engine."""
+        """Go back to fewer tokens; or note more tokens, which the user has decoded outside of the engine."""
         if self.engine is None or n == self.n_tokens:
             return
         engine, sequence = self._begin()
         if n < self.n_tokens:
             engine.rewind(sequence, n)
-        else:  # nobody knows what they are: no other text has them
+        else:  # the tokens are not known, so they get ids that no other text has
             sequence.tokens += media_tokens(os.urandom(32), n - self.n_tokens)
             engine.decoded_elsewhere(sequence, _SEQ_ID, has_row=True)
             sequence.n_prompt = n
         self.n_tokens = n
 
     def _begin(self) -> tuple[Engine, Sequence]:
-        """Another call begins: what the consumer of a generation has not taken is rewound.
+        """Begin another call: rewind tokens that the consumer of a generation has not taken.
 
-        So is what was evaluated before an interrupt that `n_tokens` does not tell of.
+        Tokens that were evaluated before an interrupt and that `n_tokens` does not count are rewound too.
         """
         engine, sequence = self.engine, self.sequence
         assert engine is not None
@@ -370,7 +370,7 @@ class Context:
         try:
             output = engine.next(sequence)
         except BaseException:
-            if sequence.is_done and sequence.lacks_media:  # what was decoded elsewhere is lost
+            if sequence.is_done and sequence.lacks_media:  # tokens that were decoded outside of the engine are lost
                 self.n_tokens = min(self.n_tokens, next(i for i, t in enumerate(sequence.tokens) if t < 0))
             else:
                 self._mirror()
@@ -379,7 +379,7 @@ class Context:
         return output
 
     def _mirror(self) -> None:
-        """Copy what was evaluated into the arrays."""
+        """Copy evaluated tokens and their logits into the arrays."""
         sequence, engine, m = self.sequence, self.engine, self.n_tokens
         n = sequence.n_past
         if n <= m:

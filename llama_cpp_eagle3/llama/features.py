@@ -25,7 +25,7 @@ class Features(np.ndarray[Any, np.dtype[np.float32]]):
     positions: Int32Array | None
     """Positions in the context, in batch order."""
     boundaries: tuple[int, ...] | None
-    """What `features[:, i]` is: the residual stream after `boundaries[i]` layers."""
+    """`features[:, i]` is the residual stream after `boundaries[i]` layers."""
 
     def __new__(
         cls,

@@ -31,7 +31,7 @@ from .sampling_arguments import SamplingArguments, SamplingDefaults
 
 
 class PromptOptions(SamplingArguments, total=False):
-    """What may differ for each prompt of `generate_batch`: sampling, and the following.
+    """Options of each prompt of `generate_batch`: those of sampling, and the following.
 
     Attributes:
         max_tokens: tokens to generate at most (default 16); None = as many as the prompt's share of n_ctx holds.
@@ -64,16 +64,16 @@ class BatchResult:
     error: BaseException | None = None
     """The error that ended this prompt, such as one that a logits processor raised."""
     logprobs: list[TokenLogprob] | None = None
-    """Log-probabilities of each token, if they were asked for."""
+    """Log-probabilities of each token, if they were requested."""
 
 
 BatchStream = Generator[tuple[int, int | None, str], None, list[BatchResult]]
-"""(number of the prompt, token, text that is new) as they come; the results in the end."""
+"""Yields (number of the prompt, token, new text); returns the results."""
 
 
 @contextmanager
 def _errors_of(i: int) -> Iterator[None]:
-    """Errors name the prompt by its number."""
+    """Let errors name the prompt by its number."""
     try:
         yield
     except ContextFullError as e:
@@ -113,7 +113,7 @@ def make_request(
 
 
 def check_options(prompts: Any, options: SequenceOf[PromptOptions] | None, common: PromptOptions) -> None:
-    """Check what does not need the model.
+    """Check arguments that do not depend on the model.
 
     Raises:
         TypeError: prompts is one text instead of a list of them; there is an unknown option.
@@ -183,12 +183,12 @@ class BatchRun:
             self.drop()
             raise
         self._waiting = deque(self.sequences)
-        """Not seen running yet: slots are given in this order."""
+        """Sequences that did not run yet, in the order in which they get slots."""
         self._running: list[Sequence] = []
         self._index = {sequence: i for i, sequence in enumerate(self.sequences)}
 
     def step(self) -> Iterator[tuple[int, int | None, str]]:
-        """One pass: (number of the prompt, token, text that is new) as they came."""
+        """One pass: yields (number of the prompt, token, new text)."""
         for output in self.engine.step(self._index):
             yield self._index[output.sequence], output.token, output.text
 
@@ -218,7 +218,7 @@ class BatchRun:
         return self.results()
 
     def _count_left(self) -> int:
-        """Prompts that are not done. Looks at those that run, however many wait."""
+        """Number of prompts that are not done; takes time only for those that run."""
         while self._waiting and self._waiting[0].state is not State.WAITING:
             self._running.append(self._waiting.popleft())
         self._running = [sequence for sequence in self._running if not sequence.is_done]
@@ -231,7 +231,7 @@ class BatchRun:
             self.engine.drop(left)
 
     def results(self) -> list[BatchResult]:
-        """What came out."""
+        """One result per prompt."""
         return [
             BatchResult(
                 prompt_tokens=s.tokens[: s.n_prompt],
@@ -249,7 +249,7 @@ class BatchRun:
 def run_batch(
     guard: Guard, context: Context, make: Callable[[], SequenceOf[Request]], draft: DraftSettings, progress: bool | None
 ) -> BatchStream:
-    """Make requests when the first token is asked for, and run them. progress: a tqdm bar; None = on a terminal."""
+    """Make requests when the first token is requested, and run them. progress: a tqdm bar; None = on a terminal."""
     with guard:
         start = perf_counter_ns()
         requests = make()

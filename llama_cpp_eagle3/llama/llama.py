@@ -1,7 +1,7 @@
 """`Eagle3Llama`: a `llama_cpp.Llama` that drafts with an EAGLE-3 head.
 
-`attributes` has its attributes, `completion` what it makes of texts and conversations, `context` the tokens of `eval`
-and `generate`. What it loads is a `LoadedModel`.
+`attributes` has its attributes, `completion` its methods for texts and conversations, `context` the text of `eval` and
+`generate`. What it loads is a `LoadedModel`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Eagle3Llama(LlamaCompletion):
                 a TypeError.
 
         Raises:
-            ModelFileError: a file is missing or is not what it should be.
+            ModelFileError: a file is missing, damaged or of another kind.
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
@@ -114,7 +114,7 @@ class Eagle3Llama(LlamaCompletion):
             raise
 
     def _start(self, llama: LoadedLlama) -> None:
-        """The target is loaded: make the engine, with the head and the projector if they are given."""
+        """Make the engine of the loaded target, with drafters and a projector if they are given."""
         given = self._given
         loaded = self._loaded_model = LoadedModel(llama, self._loading, given, self._log)
         engine = loaded.engine
@@ -164,7 +164,7 @@ class Eagle3Llama(LlamaCompletion):
                 `draft_filename` is given). A Hugging Face checkpoint without a GGUF file is converted for the target,
                 once per revision.
             draft_filename: the head's file, or a pattern.
-            token: for what is gated or private; default: HF_TOKEN, or what `hf auth login` left.
+            token: for gated and private repositories; default: HF_TOKEN, or the token of `hf auth login`.
             offline: use the files that are on this machine already. HF_HUB_OFFLINE=1 does the same.
             **kwargs: what the constructor takes.
 
@@ -192,7 +192,7 @@ class Eagle3Llama(LlamaCompletion):
         return cls(pair.target, **kwargs)
 
     def close(self) -> None:
-        """Free everything. Happens by itself when the object goes."""
+        """Free everything. This also happens when the object is deleted."""
         guard = self.__dict__.get("_guard")
         if guard is None or guard.closed:
             return
@@ -248,7 +248,7 @@ class Eagle3Llama(LlamaCompletion):
 
         Args:
             seconds: to spend.
-            log: called with a line before it begins, and with what was found; None: by `verbose`.
+            log: called with a line before it begins, and with the results; None: by `verbose`.
 
         Raises:
             Eagle3Error: they must be measured, and the context is not empty.

@@ -83,7 +83,7 @@ def grammar_text(grammar: LlamaGrammar) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """How a model samples where a call leaves it open."""
+    """A model's defaults for sampling arguments that a call does not set."""
 
     seed: int | None
     rng: Rng
@@ -93,7 +93,7 @@ class SamplingDefaults:
         """The engine's sampling of `SamplingArguments`; other arguments of a method are ignored.
 
         Raises:
-            ValueError: a value cannot work.
+            ValueError: a value is invalid.
         """
         options = {name: arguments[name] for name in _AS_THEY_ARE if name in arguments}
         grammar = asked_grammar(arguments) or arguments.get("grammar")

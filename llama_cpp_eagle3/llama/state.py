@@ -1,4 +1,4 @@
-"""Saved states that carry the draft's side too."""
+"""Saved states that include the drafters' state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Eagle3State(LlamaState):  # type: ignore[misc]
         self.draft_state = draft_state
         self.pair = pair
         self.spans = spans
-        # what Llama's caches count against their capacity
+        # the size that Llama's caches count
         self.llama_state_size = state.llama_state_size
 
     @property
