@@ -1,6 +1,6 @@
-"""What can go wrong, as one tree rooted at `Eagle3Error`.
+"""The errors of this package, which all derive from `Eagle3Error`.
 
-The compiled module raises the same classes (csrc/error.h has their C++ twins).
+The compiled module raises the same classes (csrc/error.h has their C++ counterparts).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class IncompatibleDraftError(Eagle3Error, ValueError):
 
 
 class HubError(Eagle3Error, ValueError):
-    """The Hugging Face hub does not have what was named, does not give it, or does not answer."""
+    """The Hugging Face hub does not have the named file or repository, refuses it, or does not answer."""
 
 
 class ContextFullError(Eagle3Error, ValueError):
-    """The context has no room for the tokens that were to be evaluated."""
+    """The context has no room for the tokens to evaluate."""
 
 
 class LogitsError(Eagle3Error):
-    """The target computed logits that are no numbers: what it read is damaged, or it overflows."""
+    """The target computed logits that are NaN: its weights or states are damaged, or it overflows."""
 
 
 class RpcError(Eagle3Error, ConnectionError):
-    """A ggml-rpc server cannot be reached, does not understand us, or is gone."""
+    """A ggml-rpc server cannot be reached, has another protocol, or was lost."""
 
 
 class LibraryMismatchError(Eagle3Error, ImportError):

@@ -1,4 +1,4 @@
-"""Parts of the package that need more than it installs by itself, and the package that makes heads."""
+"""Optional dependencies: the package's extras, and the package that makes heads."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .errors import Eagle3Error
 _NAME = "llama-cpp-eagle3"
 HEADS = "llama-cpp-eagle3-heads"
 _HEADS_FOLDER = "heads"
-"""The folder of the repository that it is in."""
+"""The folder of the repository with the package that makes heads."""
 
 
 @contextmanager
 def heads(what: str) -> Iterator[None]:
-    """Around imports of the package that makes heads, which nothing else of this one does (tests/test_layers.py).
+    """Must be around imports of the package that makes heads, which only this allows (tests/test_layers.py).
 
-    what: what needs it.
+    what: the feature that needs it.
 
     Raises:
-        Eagle3Error: it is not installed, and how to install it.
+        Eagle3Error: it is not installed; the message has the command that installs it.
     """
     try:
         yield
@@ -39,10 +39,10 @@ def heads(what: str) -> Iterator[None]:
 
 @contextmanager
 def extra(name: str, of_heads: bool = False) -> Iterator[None]:
-    """Around imports: a module that is missing belongs to this extra (of the package that makes heads).
+    """Must be around imports of an extra's modules. of_heads: an extra of the package that makes heads.
 
     Raises:
-        Eagle3Error: what is missing, and how to install it.
+        Eagle3Error: a module is missing; the message has the command that installs it.
     """
     try:
         yield
@@ -51,11 +51,11 @@ def extra(name: str, of_heads: bool = False) -> Iterator[None]:
 
 
 def install_command(*extras: str, of_heads: bool = False) -> str:
-    """The command that installs extras of this copy, from where it came itself: a clone, an archive, an index.
+    """The command that installs extras from where this copy came: a clone, an archive, an index.
 
     Args:
         extras: their names.
-        of_heads: of the package that makes heads, which comes from the same place; an archive is of one package alone.
+        of_heads: extras of the package that makes heads, which comes from the same place, except if that is an archive.
     """
     names = f"[{','.join(extras)}]" if extras else ""
     origin = _origin()
@@ -67,14 +67,14 @@ def install_command(*extras: str, of_heads: bool = False) -> str:
         if (folder / "pyproject.toml").is_file():
             editable = "--editable " if origin["dir_info"].get("editable") else ""
             return f"pip install {editable}{shlex.quote(f'{folder}{names}')}"
-        url = ""  # the folder is gone
+        url = ""  # the folder was removed
     if "vcs_info" in origin:
         url = f"{origin['vcs_info']['vcs']}+{url}" + (f"#subdirectory={_HEADS_FOLDER}" if of_heads else "")
     return f"pip install '{HEADS if of_heads else _NAME}{names}{f' @ {url}' if url else ''}'"
 
 
 def _origin() -> dict[str, Any]:
-    """What pip has written down of where the package came from; empty = from an index."""
+    """Where the package came from, as pip has recorded it; empty = from an index."""
     try:
         text = distribution(_NAME).read_text("direct_url.json")
     except PackageNotFoundError:  # a folder that Python imports from

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 # llama_cpp has no name for the bf16 one
 CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
-"""What a K/V cache can be kept in: llama.cpp's attention reads no others."""
+"""Types of a K/V cache: llama.cpp's attention reads no others."""
 
 FLOAT_TYPES = (CACHE_TYPES["f32"], CACHE_TYPES["f16"], CACHE_TYPES["bf16"])
 """Types that V can have without flash attention."""
@@ -24,11 +24,11 @@ WEIGHT_TYPES = {
     "q4_0": 2,
     "iq4_nl": 20,
 }
-"""What a head's matrices can be converted to."""
+"""Types that a head's matrices can be converted to."""
 
 
 def type_id(option: str, value: int | str | None, types: Mapping[str, int]) -> int | None:
-    """The id of a type that is given as such or by name, in any case; None stays None.
+    """The id of a type that is given as an id, or as a name in any case; None for None.
 
     Raises:
         ValueError: it is none of `types`.

@@ -22,7 +22,7 @@ class Closed:
 
 
 def bury(thing: Any, name: str) -> None:
-    """Turn a freed object into `Closed`, so that others who hold it get an error and not freed memory."""
+    """Turn a freed object into `Closed`, so that code that still holds it gets an error and no freed memory."""
     thing.__dict__.clear()
     thing.__dict__["_name"] = name
     thing.__class__ = Closed

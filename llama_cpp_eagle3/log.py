@@ -14,15 +14,15 @@ _log = logging.getLogger("llama_cpp_eagle3")
 
 
 def show_llama_cpp(verbose: bool) -> None:
-    """Show llama.cpp's messages, or its errors alone; llama_cpp shows all of them until then.
+    """Show llama.cpp's messages, or only its errors; until then llama_cpp shows all of them.
 
-    To be called before anything asks for devices, since drivers print theirs.
+    Must be called before anything asks for devices, as drivers print messages then.
     """
     set_verbose(verbose)
 
 
 def log_info(verbose: bool, text: str) -> None:
-    """Log it; with `verbose` it is seen. It is no method of the model, since a callback would keep the model alive."""
+    """Log a text, which is shown with `verbose`. No method of the model, as a callback would keep the model alive."""
     if verbose and not _log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("Eagle3Llama: %(message)s"))
@@ -32,7 +32,7 @@ def log_info(verbose: bool, text: str) -> None:
 
 
 def log_to(path: Path) -> None:
-    """Write the log to a file too, after what the file has.
+    """Append the log to a file too.
 
     Raises:
         OSError: it cannot be written.
@@ -50,9 +50,9 @@ def log_to(path: Path) -> None:
 
 @contextmanager
 def without_details() -> Iterator[None]:
-    """Have llama_cpp show none of llama.cpp's debugging messages, hundreds of lines for each graph that is made.
+    """Keep llama_cpp from showing llama.cpp's debugging messages, hundreds of lines for each graph that is built.
 
-    With verbose=True it does, and Llama makes no graphs where this stands. To it a debugging message is INFO.
+    With verbose=True it shows them, since it counts them as INFO.
     """
     theirs = logging.getLogger("llama-cpp-python")
     level = theirs.level
@@ -74,10 +74,10 @@ class _NoBar:
 
 
 def progress_bar(total: float, unit: str, progress: bool | None = None, **options: Any) -> Any:
-    """A tqdm bar, or what takes its place. progress: None: it is shown on a terminal, if tqdm (extra `cli`) is there.
+    """A tqdm bar, or an object without effect. progress: None shows it on a terminal if tqdm (extra `cli`) is there.
 
     Raises:
-        ImportError: it was asked for, and tqdm is missing.
+        ImportError: progress is True, and tqdm is missing.
     """
     if progress is not False:
         try:

@@ -211,7 +211,7 @@ class LlamaAttributes:
 
     @property
     def features(self) -> Features:
-        """Hidden states of the last decode of `eval` or `generate`, see `Features`: (n_tokens, n_boundaries, n_embd)."""
+        """Hidden states of the last decode, see `Features`: float32 (n_tokens, n_boundaries, n_embd)."""
         with self._guard:
             if self.tap is None:
                 raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")

@@ -24,12 +24,12 @@ def fetch(url: str, n_bytes_max: int, *, allow_private: bool, deadline: float) -
 
     Args:
         url: of http or https.
-        n_bytes_max: what is larger is refused.
-        allow_private: connect to addresses too that are not public.
-        deadline: in time.monotonic's seconds; no server can make it take longer.
+        n_bytes_max: larger files are refused.
+        allow_private: also connect to addresses that are not public.
+        deadline: in seconds of time.monotonic, whatever the server does.
 
     Raises:
-        MediaError: it may not be fetched, does not come whole or in time, or is too large.
+        MediaError: the file may not be fetched, does not come whole or in time, or is too large.
     """
     try:
         address = urlsplit(url)
@@ -56,7 +56,7 @@ def fetch(url: str, n_bytes_max: int, *, allow_private: bool, deadline: float) -
             connection.sock = limit.sock
             connection.request("GET", (address.path or "/") + (f"?{address.query}" if address.query else ""))
             data = _body(connection, url, n_bytes_max)
-            limit.check(url)  # what has no length just ends
+            limit.check(url)  # without a length the body also ends when the deadline closes the socket
             return data
         except (OSError, HTTPException, ValueError) as e:
             limit.check(url)
@@ -66,7 +66,7 @@ def fetch(url: str, n_bytes_max: int, *, allow_private: bool, deadline: float) -
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address is on the internet, and neither of this machine nor of a network around it."""
+    """Whether an address is on the internet, and not of this machine or a private network."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address in _NAT64:
@@ -79,7 +79,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _connect(host: str, port: int, url: str, allow_private: bool, deadline: float) -> socket.socket:
-    """A connection to a checked address: a name is resolved once, so that it cannot change meanwhile."""
+    """Connect to a checked address: a name is resolved only once, so that it cannot change meanwhile."""
     error: Exception | None = None
     for family, kind, protocol, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         left = deadline - time.monotonic()
@@ -118,7 +118,7 @@ class _Deadline:
     def _end(self) -> None:
         self.is_over = True
         with contextlib.suppress(OSError):  # closed already
-            # not SSLSocket's own: it drops the encryption under a thread that still reads
+            # not SSLSocket's shutdown, which drops the encryption while another thread still reads
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def __enter__(self) -> _Deadline:

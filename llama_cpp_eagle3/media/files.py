@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def read_media(
     source: str | os.PathLike[str] | bytes, *, allow_http: AllowHttp = False, deadline: float | None = None
 ) -> bytes:
-    """Bytes of an image or a sound, from a path, a URL (`data:`, `file:`, `http:`) or bytes, looked at by `check`.
+    """Bytes of an image or a sound, from a path, a URL (`data:`, `file:`, `http:`) or bytes, checked by `check`.
 
     deadline: when fetching ends, by time.monotonic; None = TIMEOUT_S from now.
 
     Raises:
-        MediaError: it is not there, may not be fetched, or is not what it should be.
+        MediaError: the file does not exist, may not be fetched, or is refused by `check`.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         data, name = bytes(source), "the file"
@@ -40,7 +40,7 @@ def read_media(
 
 
 def load_base64_or_url(source: str | bytes, *, allow_http: AllowHttp = False, deadline: float | None = None) -> bytes:
-    """What a request may name: a URL without files, or plain base64; deadline: as `read_media` has it.
+    """Bytes of a file that a request names: by a URL, except of local files, or as base64; deadline: see `read_media`.
 
     Raises:
         MediaError: it is neither, may not be fetched, or is too large.
@@ -55,7 +55,7 @@ def load_base64_or_url(source: str | bytes, *, allow_http: AllowHttp = False, de
 def load_url(
     url: str, *, allow_http: AllowHttp = False, allow_files: bool = False, deadline: float | None = None
 ) -> bytes:
-    """What a URL stands for, of at most N_BYTES_MAX bytes; deadline: as `read_media` has it.
+    """Bytes of the file at a URL, at most N_BYTES_MAX; deadline: see `read_media`.
 
     Raises:
         MediaError: not allowed, not there, or too large.
@@ -100,7 +100,7 @@ def decode_base64(text: str) -> bytes:
         raise too_large("what the base64 stands for")
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError as e:  # binascii.Error, or of what is not ASCII
+    except ValueError as e:  # binascii.Error, or a text that is not ASCII
         raise MediaError(f"the data is no base64: {e}") from None
 
 

@@ -1,8 +1,8 @@
-"""llama_cpp's multimodal chat handlers: what they decode themselves goes through the engine instead.
+"""Makes llama_cpp's multimodal chat handlers decode through the engine.
 
-A handler calls libmtmd through a module that it holds (`_mtmd_cpp`). It gets another one, whose function for decoding a
-chunk hands the rows to the engine where the context is that of an `Eagle3Llama`, so that the head sees them. Encoders
-that the handler makes from then on begin with the same parameters as ours, and sounds go through our decoder.
+A handler calls libmtmd through a module that it holds (`_mtmd_cpp`). That is replaced by one whose function for
+decoding a chunk gives the rows to the engine if the context is that of an `Eagle3Llama`, so that drafters see them.
+Encoders that the handler makes from then on have the same parameters as ours, and sounds are decoded by our decoder.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class _Module(ModuleType):
 
 
 def hook_handler(handler: Any, owner: Owner, context: int) -> None:
-    """Have a chat handler decode through the owner of a context; what is no multimodal handler stays as it is.
+    """Let a chat handler decode through the owner of a context; other than multimodal handlers are not changed.
 
     Raises:
-        ModelFileError: its projector is none, or one of another model.
+        ModelFileError: its projector's file is none, or belongs to another model.
     """
     # there is no public name for the module through which it calls
     if getattr(handler, "_mtmd_cpp", None) is None or not hasattr(handler, "clip_model_path"):

@@ -18,8 +18,8 @@ def take_media(
 
     Args:
         messages: in OpenAI's form: parts of type "image_url" and "input_audio". Others stay as they are.
-        marker: what stands for a file in the prompt.
-        load: the file after a URL, or whatever stands in its place.
+        marker: the text that stands for a file in the prompt.
+        load: returns the file for a URL, or for the value in its place.
 
     Returns:
         The messages, and the files in their order.

@@ -1,4 +1,4 @@
-"""Which token a head sees in place of an image's row: the one that the model's own processor repeats there."""
+"""Which token a head gets in place of an image's row: the one that the model's own processor repeats there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SOUNDS = ("<|audio_pad|>", "<audio_soft_token>", "<|audio|>", "<|AUDIO|>", "[AU
 
 
 def find_placeholder(projector: str, is_audio: bool, tokenize: Callable[[str], list[int]]) -> tuple[int, str]:
-    """The token, and the reason for it. projector: its type, as the mmproj file calls it."""
+    """The token, and the reason for it. projector: its type in the mmproj file."""
     kind = "sounds" if is_audio else "images"
     for text in _BY_PROJECTOR.get(projector, ()):
         tokens = tokenize(text)

