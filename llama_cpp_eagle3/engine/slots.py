@@ -151,11 +151,7 @@ class Slots:
         if any(slot.is_dirty for slot in self.all):
             self.clear_dirty()
             return True
-        cached = [slot for slot in self.all if slot.is_free and slot.tokens]
-        if not cached:
-            return False
-        self._evict(self._cheapest(cached))
-        return True
+        return self._evict_other(None)
 
     def store_prefix(self, seq_id: int) -> StoredPrefix:
         """The cached prefix of a free slot, with all states that it can go back to."""
@@ -334,7 +330,8 @@ class Slots:
         self.cache.store(slot, keep)
         self._clear(slot)
 
-    def _evict_other(self, slot: Slot) -> bool:
+    def _evict_other(self, slot: Slot | None) -> bool:
+        """Evict the cached prefix of the least value, in another slot than this; False if there is none."""
         cached = [other for other in self.all if other is not slot and other.is_free and other.tokens]
         if not cached:
             return False

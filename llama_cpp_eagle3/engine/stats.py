@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
 from typing import Any
 
 from .draft import FIRST_DRAFTER, Draft
@@ -155,8 +156,10 @@ class Stats:
                 setattr(total, f.name, b or a)
             elif isinstance(a, dict):
                 setattr(total, f.name, {name: self.of(name) + other.of(name) for name in a | b})
+            elif isinstance(a, list):  # by position; the shorter list counts as zero where it ends
+                setattr(total, f.name, [x + y for x, y in zip_longest(a, b, fillvalue=0)])
             else:
-                setattr(total, f.name, _add_lists(a, b) if isinstance(a, list) else a + b)
+                setattr(total, f.name, a + b)
         return total
 
     def as_dict(self) -> dict[str, Any]:
@@ -212,9 +215,3 @@ class Stats:
             f"verify {self.verify_seconds:.3f} s, sample {self.sample_seconds:.3f} s, other {self.other_seconds:.3f} s"
         )
         return f"<Stats: {', '.join(parts)}>"
-
-
-def _add_lists(a: list[int], b: list[int]) -> list[int]:
-    """Add position by position; the shorter list counts as zero where it ends."""
-    n = max(len(a), len(b))
-    return [x + y for x, y in zip(a + [0] * (n - len(a)), b + [0] * (n - len(b)), strict=True)]

@@ -1,6 +1,6 @@
-"""What `trial` runs in a process of its own: load a model without its weights, and make a context.
+"""The program that `trial` runs in a child process: it loads a model without its weights, and makes a context.
 
-It imports nothing of this package and no NumPy, so that it begins quickly.
+It imports nothing of this package and no NumPy, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
 REFUSED = 3
@@ -23,7 +24,7 @@ def main() -> None:
     """Load what the request on stdin names. The status is REFUSED, with the reason on stderr, if llama.cpp does not."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
-    # accelerators need not wake up for this, and its exit status is all that is needed
+    # without accelerators, which take time to start, and without a backtrace: the exit status is enough
     os.environ.update({"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1"})
     _limit(request["cpu_seconds"])
     package = types.ModuleType("llama_cpp")  # without what its __init__ imports
@@ -46,7 +47,7 @@ def main() -> None:
     params.n_gpu_layers = 0
     no_devices = (ctypes.c_void_p * 1)()
     params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
-    overrides = _overrides(lib, request["kv_overrides"])
+    overrides = override_array(lib, request["kv_overrides"])
     params.kv_overrides = overrides
     model = lib.llama_model_load_from_file(os.fsencode(request["path"]), params)
     if not model:
@@ -57,7 +58,7 @@ def main() -> None:
         options.n_ctx, options.n_batch, options.n_ubatch = 512, 64, 64
         options.flash_attn_type = int(request["flash_attn"])
         lib.llama_init_from_model(model, options)
-    os._exit(0)  # nothing here is worth freeing
+    os._exit(0)  # without freeing anything, which takes time
 
 
 def _limit(cpu_seconds: int) -> None:
@@ -70,8 +71,8 @@ def _limit(cpu_seconds: int) -> None:
         resource.setrlimit(limit, (n, resource.getrlimit(limit)[1]))
 
 
-def _overrides(lib: Any, values: dict[str, Any]) -> Any:
-    """`kv_overrides` as llama.cpp takes them, as `Llama` makes them."""
+def override_array(lib: Any, values: Mapping[str, bool | int | float | str]) -> Any:
+    """An array of llama_model_kv_override, which ends with an empty key. lib: the module llama_cpp.llama_cpp."""
     array = (lib.llama_model_kv_override * (len(values) + 1))()
     for item, (key, value) in zip(array, values.items(), strict=False):
         item.key = key.encode()

@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 
 from .._core import LoadGuard, check_header, read_target, tokenize
 from ..errors import Eagle3Error, ModelFileError
+from ._trial_child import override_array
 from .trial import try_file
 
 _ADVICE = (
@@ -19,15 +20,15 @@ _ADVICE = (
 
 
 BLOCKS = "layers for multi-token prediction (nextn_predict_layers)"
-"""What a file may announce and lack."""
+"""Layers that a file's header may announce and that may be missing."""
 _OVERRIDE_SIZE = lib.llama_model_kv_override_value.val_str.size
 
 
 def check_file(path: str, options: Mapping[str, Any], checked: bool, *, is_all: bool = False) -> None:
-    """Check a model's header before llama.cpp sees it, with what `options` and `mended_keys` put in place of keys.
+    """Check a model's header before llama.cpp reads it, with the keys that `options` and `mended_keys` replace.
 
-    checked: load what this machine has not seen yet in a process of its own first. is_all: nothing loads it
-    afterwards, so that what llama.cpp refuses there is an error too.
+    checked: load a file that this machine has not seen yet in a child process first. is_all: nothing loads it
+    afterwards, so if llama.cpp refuses it there, that is an error too.
 
     Raises:
         ModelFileError: the file is missing, truncated, no GGUF, its numbers contradict each other, or llama.cpp does
@@ -41,9 +42,9 @@ def check_file(path: str, options: Mapping[str, Any], checked: bool, *, is_all: 
 
 
 def mended_keys(path: str) -> dict[str, bool | int | float | str]:
-    """Keys of a model's file that llama.cpp must be given other values for: its header announces layers that it lacks.
+    """Keys of a model's file with the values that llama.cpp needs, if its header announces layers that are missing.
 
-    Empty for a file that cannot be read, which loading it explains.
+    Empty for a file that cannot be read: loading it will say why.
     """
     try:
         return dict(read_target(path).keys_without_block)
@@ -57,26 +58,17 @@ def kv_overrides(values: Mapping[str, bool | int | float | str]) -> Any:
     Raises:
         ValueError: a text is too long for it, or a value has another type.
     """
-    array = (lib.llama_model_kv_override * (len(values) + 1))()
-    for item, (key, value) in zip(array, values.items(), strict=False):
-        item.key = key.encode()
-        if isinstance(value, bool):
-            item.tag, item.value.val_bool = lib.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
-        elif isinstance(value, int):
-            item.tag, item.value.val_i64 = lib.LLAMA_KV_OVERRIDE_TYPE_INT, value
-        elif isinstance(value, float):
-            item.tag, item.value.val_f64 = lib.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
-        elif isinstance(value, str) and len(value.encode()) < _OVERRIDE_SIZE:
-            item.tag, item.value.val_str = lib.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
-        else:
+    for key, value in values.items():
+        is_text = isinstance(value, str) and len(value.encode()) < _OVERRIDE_SIZE
+        if not is_text and not isinstance(value, (bool, int, float)):
             raise ValueError(
                 f"kv_overrides: expected a bool, int, float or text of less than {_OVERRIDE_SIZE} bytes for {key!r}, "
                 f"found {value!r}"
             )
-    return array
+    return override_array(lib, values)
 
 
-# what some of llama.cpp's assertions are about, for those who have not read it
+# what some of llama.cpp's assertions mean, for users who do not know its code
 _MEANINGS = {
     "is_swa_any()": "there are layers with a sliding window or there are none: keys *.attention.sliding_window and "
     "*.attention.sliding_window_pattern contradict what the architecture has",
@@ -93,7 +85,7 @@ _MEANINGS = {
 
 
 def _explain(reason: str) -> str:
-    """A reason, and in other words if it is one that we know."""
+    """A reason, with an explanation if it is one that we know."""
     return next((f"{reason} ({meaning})" for code, meaning in _MEANINGS.items() if code in reason), reason)
 
 
@@ -112,11 +104,11 @@ def _advice(path: str) -> str:
 
 @contextmanager
 def file_errors(path: str) -> Iterator[None]:
-    """Have what goes wrong while llama.cpp loads a file raised with its reason; assertions do not end the process.
+    """Raise errors of llama.cpp's loading with their reasons; assertions do not end the process.
 
     Raises:
-        ModelFileError: the file is not what llama.cpp wants.
-        ValueError: it has no memory for the model, or cannot make such a context.
+        ModelFileError: llama.cpp refuses the file.
+        ValueError: there is no memory for the model, or llama.cpp cannot make such a context.
     """
     with LoadGuard() as guard:
         try:
@@ -144,7 +136,7 @@ def file_errors(path: str) -> Iterator[None]:
 
 
 def guard_tokenizer(model: Any) -> None:
-    """Have a `LlamaModel` tokenize with an error where its vocabulary lacks something, not with the process's end."""
+    """Let a `LlamaModel` raise an error if its vocabulary lacks what tokenizing needs, not end the process."""
     vocab = int(model.vocab)
 
     def checked(text: bytes, add_bos: bool, special: bool) -> list[int]:

@@ -37,7 +37,7 @@ def quantize(
         source: a head in F32, F16, BF16 or any type that it should leave.
         output: the file to write.
         outtype: f32, f16, bf16, q8_0, q6_k, q4_k or q4_0. Q8_0 and Q4_0 stay as they are if they are asked for again.
-        draft_vocab: how many tokens the head should still draft, fewer than it does.
+        draft_vocab: how many tokens the head will draft, fewer than it does.
         counts: how often tokens of the target occur, see `count_tokens`: the most frequent ones are kept. Without it
             those with low ids are, which byte-level BPE gives to frequent ones.
         progress: show a bar.
@@ -64,13 +64,10 @@ def quantize(
                 writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
         tensors = [_tensor(t, outtype, rows if t.name == "output.weight" else None) for t in reader.tensors]
         if d2t is not None:
-            tensors = [t for t in tensors if t.name != "d2t"] + [_map(d2t)]
+            tensors = [t for t in tensors if t.name != "d2t"]
+            tensors.append(OutTensor("d2t", d2t.shape, GgmlType.I64, lambda: d2t))
         write(writer, tensors, progress)
     return Path(output)
-
-
-def _map(d2t: Array) -> OutTensor:
-    return OutTensor("d2t", d2t.shape, GgmlType.I64, lambda: d2t)
 
 
 def _tensor(tensor: gguf.ReaderTensor, outtype: str, rows: Array | None) -> OutTensor:

@@ -20,7 +20,7 @@ from .target import TargetModel, read_target_model
 
 @dataclass(frozen=True)
 class Report:
-    """Facts about a head or a small model as (name, value), and whether it fits the target that it was held against."""
+    """Facts about a head or a small model as (name, value), and whether it fits the given target."""
 
     path: Path
     facts: tuple[tuple[str, str], ...]
@@ -66,7 +66,7 @@ def _inspect_folder(path: Path, target_path: Path | None) -> Report:
         *_flag_facts(spec),
         *_size_facts(spec),
         ("shared with target", shared(spec.sizes.own_embd, spec.sizes.own_output or spec.tie_output)),
-        ("llama.cpp", _upstream(spec.not_upstream)),
+        ("llama.cpp", f"cannot run it: {', '.join(lacking)}" if (lacking := spec.not_upstream) else "can run it"),
     ]
     facts += [("doubt", f"{doubt}: convert with --probe") for doubt in spec.doubts]
     facts += [("warning", warning) for warning in spec.warnings]
@@ -128,10 +128,6 @@ def _size_facts(spec: HeadSpec) -> list[tuple[str, str]]:
     ]
 
 
-def _upstream(lacking: tuple[str, ...]) -> str:
-    return f"cannot run it: {', '.join(lacking)}" if lacking else "can run it"
-
-
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
     draft = kind_of(str(path))(str(path))
     if target_path is None or target_path.is_dir():
@@ -154,7 +150,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
 
 
 def _held_against(draft: DrafterFile, target_path: Path) -> DrafterFile:
-    """A draft that fits a target, as loading has it; of a folder only sizes are compared."""
+    """A drafter's file, checked against a target as loading does; for a folder only sizes are compared."""
     if not target_path.is_dir():
         return check_loadable(str(target_path), [draft.path]).drafts[0]
     target = read_target_model(target_path)

@@ -45,12 +45,9 @@ _LAYER_NAMES = {
 }
 """Modules of `HeadLayer` -> those of a checkpoint's layer."""
 
-FORMS = ("eagle", "speculators")
-"""SpecForge's, which SGLang and vLLM load; and speculators', which vLLM serves with the target that it names."""
-
 
 def checkpoint_name(name: str) -> str:
-    """Name in a checkpoint, as `convert` has it, of a parameter of `Head`."""
+    """A `Head` parameter's name in a checkpoint, as `convert` reads it."""
     module, _, kind = name.rpartition(".")
     if module.startswith("layers."):
         _, number, part = module.split(".", 2)
@@ -65,11 +62,7 @@ def biased_modules(cfg: HeadConfig, has: Callable[[str], bool]) -> frozenset[str
 
 
 def check_form(cfg: HeadConfig, form: str) -> None:
-    """Refuse a form of checkpoint that has no such heads.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """Raise ValueError if a form of checkpoint cannot hold such heads."""
     lacking = ["multi-head latent attention"] if cfg.mla else []
     lacking += [] if cfg.has_fc else ["no fc"]
     if form == "speculators" and lacking:
@@ -208,8 +201,8 @@ def export(head: Head, folder: Path, form: str = "eagle", verifier: str = "") ->
     Args:
         head: the head.
         folder: where.
-        form: one of FORMS.
-        verifier: name of the target, which speculators' form has.
+        form: "eagle": SpecForge's, which SGLang and vLLM load; or "speculators": vLLM's, which names the target.
+        verifier: name of the target for that form.
     """
     check_form(head.cfg, form)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Texts that a head is trained on: prompts from files or from the model itself, and the target's own answers."""
+"""Texts to train a head on: prompts from files or from the model itself, and the target's own answers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 """Answers are drawn at these in turn."""
-
-N_BLOCK = 512
-"""Prompts that are answered in one run of `generate_batch`."""
 
 N_PROMPT_MAX = 160
 """Tokens of a user's turn that the model makes up; longer ones seldom end."""
@@ -58,7 +55,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens that the target is to go on from."""
+    """Tokens for the target to continue."""
 
     id: int
     tokens: list[int]
@@ -72,14 +69,14 @@ def _find_tokens(llm: Eagle3Llama, text: str) -> list[int]:
 
 
 class Templates:
-    """What the model's chat template makes of a conversation."""
+    """Renders conversations by the model's chat template."""
 
     def __init__(self, llm: Eagle3Llama) -> None:
         self.llm = llm
         self.has_template = "tokenizer.chat_template" in llm.metadata
 
     def tokens(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> list[int]:
-        """Of a conversation that the assistant is to go on with; more: fields of a request that templates know."""
+        """Tokens of a conversation for the assistant to continue; more: fields of a request for the template."""
         body = {**more, "messages": list(messages)}
         params = apply_request(self.llm.chat_templates, body, enable_thinking=None, has_markers=False)
         return _find_tokens(self.llm, params.prompt)
@@ -110,7 +107,7 @@ def file_prompts(
         log: called with lines on what is left out.
 
     Raises:
-        ValueError: a file is not understood, has no prompts, or they are all the same.
+        ValueError: a file cannot be read, has no prompts, or they are all the same.
     """
     templates = Templates(llm)
     found: list[list[int]] = []
@@ -224,7 +221,7 @@ class Store:
         self.prompts = [Prompt(**value) for value in _read_whole_lines(self.prompts_path)]
         self.texts = [Text(**value) for value in _read_whole_lines(self.texts_path)]
         self.n_tokens = sum(len(text.tokens) - text.n_prompt for text in self.texts)
-        """Of all answers."""
+        """Number of tokens of all answers."""
 
     def add_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Keep prompts."""
@@ -249,7 +246,7 @@ def _append(path: Path, values: Sequence[Any]) -> None:
 
 
 def _read_whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Objects of a file; a last line that was cut off is taken away."""
+    """The objects of a file, from which a last line that was cut off is removed."""
     if not path.exists():
         return []
     data = path.read_bytes()
