@@ -18,7 +18,7 @@ from .target import TargetModel
 
 @dataclass(frozen=True)
 class Conversion:
-    """What was written and what it is. `probe` has one row per candidate, the chosen one first."""
+    """The written file and its description. `probe` has one row per candidate, the chosen one first."""
 
     path: Path
     spec: HeadSpec | BlockSpec
@@ -49,7 +49,7 @@ def convert(
         target: the target's GGUF or its Hugging Face folder.
         output: the file to write; without it, `<folder's name>-<outtype>.gguf` in the current folder.
         outtype: f32, f16, bf16, q8_0, q6_k, q4_k or q4_0 for the matrices; auto keeps 16-bit types and makes f32 f16.
-        boundaries: hidden states that the head reads, instead of what the rules make of its layer ids.
+        boundaries: hidden states that the head reads, in place of those that the rules derive from its layer ids.
         norm_output: whether the normed state is fed back, in place of the config's value.
         norm_before_residual: whether the residual starts at the normed hidden state, in place of the config's value.
         rope_theta: base of the rotation, in place of the config's value.
@@ -58,7 +58,7 @@ def convert(
         probe_prompts: measure what the checkpoint leaves open on the target's answers to these, and keep the best.
         probe_target: the target's GGUF for that, if `target` is a folder.
         progress: show a bar.
-        name: what the head is called in the file; without it, as the folder is.
+        name: the head's name in the file; by default the folder's name.
 
     Returns:
         The path and the description of the head, whose `warnings` and `doubts` should be looked at.

@@ -55,9 +55,9 @@ class BlockSpec:
 
     path: Path
     kind: str
-    """Of dflash, dspark and dflash2."""
+    """dflash, dspark or dflash2."""
     keys: dict[str, Any]
-    """Of the file, without the architecture's name in front."""
+    """Keys of the file, without the architecture's prefix."""
     rope: Rope
     mask_token: int
     own_embedding: bool
@@ -69,7 +69,7 @@ class BlockSpec:
     """Whether rows of q and k are halves, as in the file; else neighbours, which are permuted."""
     is_gemma: bool = False
     checkpoint: Checkpoint | None = field(default=None, repr=False)
-    """With Qwen3's names."""
+    """The checkpoint, with Qwen3's names."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ def is_block(config: dict[str, Any]) -> bool:
 def describe_block(checkpoint: Checkpoint, target: TargetModel, overrides: Overrides | None = None) -> BlockSpec:
     """Describe a checkpoint's block drafter.
 
-    overrides: of them boundaries, rope_theta and mask_token are a block drafter's.
+    overrides: only boundaries, rope_theta and mask_token hold for a block drafter.
 
     Raises:
         ModelFileError: something in it is missing, broken or not supported.
@@ -151,7 +151,7 @@ def describe_block(checkpoint: Checkpoint, target: TargetModel, overrides: Overr
 
 
 def _check_names(reader: BlockConfig) -> None:
-    """Raise ModelFileError for what llama.cpp's graph does not have."""
+    """Raise ModelFileError for tensors that llama.cpp's graph does not have."""
     if reader.kind == "dflash" and (reader.sample_from_anchor or reader.config.values.get("markov_rank")):
         raise reader.refuse(
             "a first row that drafts, or a markov_rank, but no Markov head (tensor 'markov_head.markov_w1.weight')",
@@ -197,7 +197,7 @@ def _own_tables(reader: BlockConfig, mask_token: int, has_d2t: bool) -> tuple[bo
             f"{' and '.join(shared)} {'is a copy' if len(shared) < 2 else 'are copies'} of the target's: shared"
         )
     if own_embedding and not own_output:
-        # of a file with an embedding alone llama.cpp takes that for the output too
+        # if a file has only an embedding, llama.cpp uses it for the output too
         if row is None and output is None and reader.config.get_bool("tie_word_embeddings"):
             return True, False
         return True, True
@@ -261,7 +261,7 @@ def _tensors(spec: BlockSpec, outtype: str) -> Iterable[OutTensor]:
 def _with_rows(
     shape: tuple[int, ...], read: Callable[[], Array], n_rows: int
 ) -> tuple[tuple[int, ...], Callable[[], Array]]:
-    """A matrix with a row for each token of the target: zeros for those that it has none for."""
+    """A matrix with a row for each token of the target: zeros for tokens that the checkpoint does not have."""
     if shape[0] == n_rows:
         return shape, read
     n = shape[0]
@@ -292,7 +292,7 @@ def _in_halves(read: Callable[[], Array], head_dim: int, n_rot: int) -> Callable
 
 
 def _tables(spec: BlockSpec, target: TargetModel, outtype: str) -> Iterable[OutTensor]:
-    """Embedding and output as far as the file has them: the checkpoint's, else the target's, with the mask's row."""
+    """Embedding and output, if the file has them: the checkpoint's, else the target's with the mask's row."""
     assert spec.checkpoint is not None
     row = spec.checkpoint.mask_row
     for name, own in ((_EMBEDDING, spec.own_embedding), (_OUTPUT, spec.own_output)):

@@ -1,4 +1,4 @@
-"""What a block drafter's config.json says, held against its target."""
+"""A block drafter's config.json, compared with its target."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class BlockConfig:
         config, target, override = self.config, self.target, self.overrides.boundaries
         eagle_ids = "eagle_" + _BOUNDARIES
         keys = [_BOUNDARIES, _IDS] if config.is_speculators or config.values.get(_BOUNDARIES) else [_IDS, eagle_ids]
-        # an empty list is none
+        # an empty list counts as none
         key = next((key for key in keys if config.values.get(key) not in (None, [])), keys[0])
         ids = config.values.get(key)
         n_embd, n_layer = config.get_int("hidden_size"), self._n_layer_tgt(ids)
@@ -121,7 +121,7 @@ class BlockConfig:
         return found
 
     def _default_ids(self, n_layer: int) -> list[int]:
-        """z-lab's: one for each layer of the drafter, evenly from layer 1 to the third from the end."""
+        """z-lab's default: one for each layer of the drafter, evenly from layer 1 to the third from the end."""
         n = self.n_layer()
         return [round(1 + i * (n_layer - 4) / (n - 1)) for i in range(n)] if n > 1 else [n_layer // 2]
 
@@ -141,7 +141,7 @@ class BlockConfig:
         return n
 
     def mask_token(self, n_vocab: int) -> int:
-        """The token in the place of those that are to be drafted."""
+        """The token in place of those to draft."""
         config = self.config
         token = self.overrides.mask_token
         if token is None:
@@ -256,7 +256,7 @@ class BlockConfig:
         return found
 
     def sizes(self) -> dict[str, Any]:
-        """Keys of sizes: of Gemma's layers those of the ones without a window."""
+        """Keys of sizes; with Gemma's layers, the sizes of those without a window."""
         config = self.config
         n_head, head_dim = config.get_int("num_attention_heads"), config.get_int("head_dim")
         n_head_kv = config.get_int("num_key_value_heads", n_head)
@@ -277,7 +277,7 @@ class BlockConfig:
         }
 
     def activation(self) -> str:
-        """The feed-forward part's."""
+        """The activation of the feed-forward part."""
         act = str(self.config.values.get("hidden_activation") or self.config.get("hidden_act"))
         if act not in ACTIVATIONS:
             raise ModelFileError(
@@ -287,7 +287,7 @@ class BlockConfig:
 
 
 def _speculative_tokens(top: dict[str, Any]) -> int | None:
-    """Tokens that speculators' config has a server draft."""
+    """Number of tokens that speculators' config tells servers to draft."""
     table = top.get("speculators_config")
     methods = table.get("proposal_methods") if isinstance(table, dict) else None
     first = methods[0] if isinstance(methods, list) and methods else None

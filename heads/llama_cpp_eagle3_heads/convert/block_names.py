@@ -29,7 +29,7 @@ _LAYER_NAMES = {
     "mlp_conv.base_kernel": "ffn_conv_base",
     "mlp_conv.kernel_projection.weight": "ffn_conv_proj.weight",
 }
-# Gemma's layers norm what leaves each part too, so that the name of Qwen3's second norm means another one
+# Gemma's layers also norm the output of each part, so the name of Qwen3's second norm means another norm
 _GEMMA_NAMES = _LAYER_NAMES | {
     "post_attention_layernorm.weight": "post_attention_norm.weight",
     "pre_feedforward_layernorm.weight": "ffn_norm.weight",
@@ -50,7 +50,7 @@ _TOP_NAMES = {
     "candidate_selector.successor_codebook": "selector_successor.weight",
     "candidate_selector.hidden_projection.weight": "selector_hidden.weight",
 }
-# what some families call them, Qwen3's names after that
+# names of some families -> Qwen3's
 _ALIASES = tuple(
     (re.compile(pattern), name)
     for pattern, name in (

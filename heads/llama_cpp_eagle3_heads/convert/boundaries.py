@@ -30,7 +30,7 @@ class Ids:
 
     @property
     def first_is_one(self) -> bool:
-        """Layer outputs begin at 1, boundaries at 2: what SGLang goes by."""
+        """Whether ids are layer outputs by SGLang's rule: those begin at 1, boundaries at 2."""
         return self.values is not None and self.values[0] == 1
 
 
@@ -96,7 +96,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Boundaries:
-    """The choice and why. `other` is the other reading of explicit ids, which a probe also tries; empty if none."""
+    """The choice, and the reason. `other` is the other reading of explicit ids, which a probe tries too; or empty."""
 
     values: tuple[int, ...]
     provenance: str

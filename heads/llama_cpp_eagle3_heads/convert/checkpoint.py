@@ -16,7 +16,7 @@ from .safetensors_file import read_safetensors
 from .tensors import FLOAT_TYPES, Array, LazyTensor
 from .torch_file import read_torch_file, read_torch_table
 
-# What other trainers call things. The names here are those of the reference: `layers.0.*` without a prefix.
+# Names of other trainers -> those of the reference: `layers.0.*` without a prefix.
 _ALIASES = (
     (re.compile(r"^model\."), ""),
     (re.compile(r"^midlayer\."), "layers.0."),
@@ -26,7 +26,7 @@ _ALIASES = (
     (re.compile(r"^draft_id_to_target_id$"), "d2t"),
 )
 
-# Not weights of the head: copies of the target's, and what is computed anyway
+# Not weights of the head: copies of the target's, and tables that can be computed
 _IGNORED = re.compile(r"^verifier_|rotary_emb\.")
 
 
@@ -48,7 +48,7 @@ class Checkpoint:
     original: dict[str, str] = field(repr=False)
     mask_row: MaskRow | None = None
     notes: tuple[str, ...] = ()
-    """What a user should know of its files."""
+    """What users should know of its files."""
 
     def layer_indices(self) -> list[int]:
         """Which `layers.{i}` there are."""
@@ -89,12 +89,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def input_files(path: Path) -> list[Path]:
-    """What a conversion may read of a model: a GGUF itself, or all of a Hugging Face folder but GGUFs made of it."""
+    """Files that a conversion may read of a model: the GGUF, or all of a Hugging Face folder but GGUFs made of it."""
     return [file for file in path.iterdir() if file.suffix != ".gguf"] if path.is_dir() else [path]
 
 
 def canonical_name(name: str) -> str | None:
-    """The reference's name of a tensor, None for what is no part of the head."""
+    """The reference's name of a tensor; None if it is no part of the head."""
     for pattern, replacement in _ALIASES:
         name = pattern.sub(replacement, name)
     return None if _IGNORED.search(name) else name

@@ -1,4 +1,4 @@
-"""Which files of a folder, or of a repository's list, a checkpoint is made of."""
+"""Finds the files of a checkpoint in a folder, or in a repository's list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USUAL = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ".index.json"
 _FORMATS = (".safetensors", ".bin", ".pt", ".pth")
 _SHARD = re.compile(r"^(.*?)-?(\d{5})-of-(\d{5})(\.(?:safetensors|bin))$")
-# what training leaves beside its weights, and other forms of the same weights
+# other files that training writes, and other forms of the same weights
 _NO_WEIGHTS = (
     "training_args.*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "random_states*", "trainer_state*",
     "training_state*", "tokenizer*", "consolidated*", "pytorch_model*.bin",
@@ -34,7 +34,7 @@ class CheckpointFiles:
     mask_row: str | None
     """The embedding of the mask token, in a file of its own."""
     strange: tuple[str, ...]
-    """What looks like weights, and is not read."""
+    """Files that look like weights and are not read."""
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class CheckpointFiles:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of them."""
+        """What users should know of them."""
         if not self.strange:
             return ()
         return (f"beside the weights lie files that are not read, and may belong to them: {', '.join(self.strange)}",)

@@ -12,7 +12,7 @@ from typing import Any
 
 from llama_cpp_eagle3.errors import ModelFileError
 
-# What transformers' LlamaConfig and Qwen3Config mean by a missing key. None: follows from other keys.
+# Defaults of transformers' LlamaConfig and Qwen3Config. None: follows from other keys.
 _LLAMA: dict[str, Any] = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -114,9 +114,9 @@ def flatten(path: Path, top: dict[str, Any]) -> Config:
 
 
 def with_block_tables(config: Config) -> Config:
-    """The config of a block drafter: also with its tables of its own, and with the names of keys that have a prefix.
+    """The config of a block drafter, with its own tables, and with keys without their prefixes.
 
-    A table of its own wins over the top level. The drafters' classes are Qwen3's, whatever their model_type is called.
+    Its own tables win over the top level. The drafters' classes are Qwen3's, whatever their model_type is.
     """
     values = dict(config.values)
     for key, value in config.top.items():

@@ -1,6 +1,6 @@
 """Which tokens a head should be able to draft: its lm_head is read for every drafted token (FR-Spec).
 
-What comes out of the target does not depend on it: a token that the head cannot draft ends the draft, no more.
+The target's text does not depend on it: a token that the head cannot draft only ends the draft.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tensors import Array
 
 
 def count_tokens(target: str | Path, texts: Iterable[str]) -> Counter[int]:
-    """How often each token occurs in texts. Of the target, a GGUF, the vocabulary alone is loaded."""
+    """How often each token occurs in texts. Only the vocabulary of the target, a GGUF, is loaded."""
     counts: Counter[int] = Counter()
     llm = Llama(str(target), vocab_only=True, verbose=False)
     try:

@@ -36,7 +36,7 @@ FILE_TYPES = {
     "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
 }
 
-# rows of 256 values do not fit every head: what a type falls back to
+# type -> the type for heads whose rows are no multiple of 256 values
 _FALLBACK = {GgmlType.Q6_K: GgmlType.Q8_0, GgmlType.Q4_K: GgmlType.Q8_0}
 
 

@@ -98,7 +98,7 @@ def _gguf_extras(head: _core.Head) -> list[str]:
 
 
 def _gguf_upstream(head: _core.Head, names: set[str]) -> str:
-    """Whether llama.cpp's own graph can run a head, as its loader and its graph have it."""
+    """Whether llama.cpp's own loader and graph can run a head."""
     if head.dialect == "fork":
         return "cannot run it: written for another llama.cpp (SpecDrift's)"
     if head.dialect != "upstream":
@@ -138,23 +138,23 @@ def block_drafter_facts(drafter: _core.DflashFile) -> list[tuple[str, str]]:
 
 
 def mla(kv_lora_rank: int, q_lora_rank: int) -> str:
-    """Latent attention, and its ranks."""
+    """Latent attention with its ranks, as text."""
     return f"multi-head latent attention (kv_lora_rank {kv_lora_rank}, q_lora_rank {q_lora_rank or '-'})"
 
 
 def parallel(mask_token: int) -> str:
-    """A head that drafts all tokens in one pass."""
+    """Whether the head drafts all tokens in one pass, as text."""
     return f"P-EAGLE: all tokens in one pass (mask token {mask_token})"
 
 
 def vocabulary(n_dft: int, n_vocab: int, has_d2t: bool) -> str:
-    """The draft vocabulary, beside the target's."""
+    """The sizes of draft and target vocabulary, as text."""
     if not has_d2t:
         return f"the target's, {n_vocab} tokens" if n_vocab else "the target's"
     return f"{n_dft} of the target's {n_vocab or '?'} tokens, mapped by d2t"
 
 
 def shared(own_embd: bool, own_output: bool) -> str:
-    """The tables that a file leaves to its target."""
+    """The tables that a file shares with its target, as text."""
     names = [name for name, own in (("token embedding", own_embd), ("lm_head", own_output)) if not own]
     return ", ".join(names) or "nothing"

@@ -63,7 +63,7 @@ def _refuse_other_methods(checkpoint: Checkpoint) -> None:
 
 
 def family_of(checkpoint: Checkpoint, config: Config) -> str:
-    """A name for where the checkpoint comes from. For people and for the rules of doubt; the graph never asks."""
+    """The name of the checkpoint's trainer, for people and for the rules of doubt; the graph does not depend on it."""
     names = config.architectures
     if config.is_speculators:
         family = "speculators"

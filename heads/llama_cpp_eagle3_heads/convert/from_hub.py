@@ -1,4 +1,4 @@
-"""Convert a checkpoint of the Hugging Face hub: what `llama_cpp_eagle3.hub` asks for where a repository has no GGUF."""
+"""Convert a checkpoint of the Hugging Face hub, for `llama_cpp_eagle3.hub` if a repository has no GGUF."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def convert_snapshot(
 ) -> None:
     """Fetch the files of a checkpoint, and write them as a GGUF for a target.
 
-    log: called with a line for what is chosen.
+    log: called with a line about the chosen files.
 
     Raises:
         HubError: it has no weights that belong together, or the hub does not give them.

@@ -1,4 +1,4 @@
-"""From a checkpoint to a description of the head that leaves no question open: sizes, norms, boundaries, and why."""
+"""Reads a checkpoint into a complete description of the head: sizes, norms, boundaries, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the user sets in place of the checkpoint's values; None leaves it to the rules."""
+    """Values that the user sets in place of the checkpoint's; None: the rules decide."""
 
     boundaries: tuple[int, ...] | None = None
     norm_output: bool | None = None
@@ -52,7 +52,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """All of a head's GGUF but the tensors' values."""
+    """Everything of a head's GGUF except the tensors' values."""
 
     path: Path
     family: str
@@ -71,7 +71,7 @@ class HeadSpec:
     context_length: int
     tie_output: bool  # the lm_head is the head's own embedding
     d2t: Array | None = field(repr=False)  # absolute target ids
-    attn_scale: float | None  # what scores are multiplied by, None = 1 / sqrt(head_dim)
+    attn_scale: float | None  # factor of attention's scores, None = 1 / sqrt(head_dim)
     mask_token: int | None  # of P-EAGLE: for rows that the target has not computed
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class HeadSpec:
 
     @property
     def arch(self) -> str:
-        """`general.architecture`: llama.cpp's own where it can run the head, else one that it refuses by name."""
+        """`general.architecture`: llama.cpp's own if it can run the head, else one that it refuses by name."""
         return "eagle3-ext" if self.not_upstream else "eagle3"
 
     @property
@@ -114,7 +114,7 @@ class HeadSpec:
         return tuple(doubts)
 
     def settled(self, values: tuple[int, ...], norm_output: bool, norm_before_residual: bool, how: str) -> HeadSpec:
-        """The same head with what was measured in place of what was open."""
+        """The same head, with measured values for those that the checkpoint leaves open."""
         spec = self
         if self.boundaries.other:
             spec = replace(spec, boundaries=Boundaries(values, f"{how}; the rule alone: {self.boundaries.provenance}"))
@@ -126,7 +126,7 @@ class HeadSpec:
 
 
 def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Overrides | None = None) -> HeadSpec:
-    """Read a checkpoint's config and shapes. Without a target, what depends on it stays open."""
+    """Read a checkpoint's config and shapes. Without a target, values that depend on it stay open."""
     overrides = overrides or Overrides()
     config = flatten(checkpoint.path / "config.json", checkpoint.config)
     refuse_unsupported(checkpoint, config)

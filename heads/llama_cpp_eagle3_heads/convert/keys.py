@@ -1,7 +1,7 @@
 """Every key of a drafter's config.json that is known, and what becomes of it.
 
-A key is read, or it changes nothing here, or only some of its values can be run. What is in none of these tables is
-said, since the program that wrote it may compute something else with it. docs/checkpoints.md has the keys by their
+A key is read, or it changes nothing here, or only some of its values can be run. Keys that are in none of these tables
+are reported, since the program that wrote them may compute something else. docs/checkpoints.md has the keys by their
 effects.
 """
 
@@ -23,7 +23,7 @@ _LAYER_KEYS = frozenset({
     "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window", "tie_word_embeddings",
     "use_sliding_window", "vocab_size",
 })  # fmt: skip
-"""Read of the config of layers, whatever they belong to."""
+"""Keys that are read of any config of layers."""
 
 _HEAD_KEYS = frozenset({
     "aux_hidden_state_layer_ids", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "eagle_config", "fc_norm",
@@ -61,7 +61,7 @@ _NO_EFFECT = frozenset({
     "num_anchors", "ttt_length", "ttt_steps", "use_confidence_head", "has_confidence_head",
     "eagle_decoder_type", "eagle_freeze_base_model", "eagle_loss_decay_factor", "eagle_offline",
     "eagle_self_logit_distillation", "training_seq_len",
-    # what the tensors say
+    # known from the tensors
     "attention_sink_bias", "add_swa_attention_sink_bias", "add_full_attention_sink_bias", "bias", "has_embed_tokens",
     "has_lm_head", "num_layers", "qkv_bias", "use_qk_norm",
     # of a copied target's config: layers that a drafter does not have
@@ -77,12 +77,12 @@ _NO_EFFECT = frozenset({
     "n_shared_experts", "moe_layer_freq", "ep_size", "scoring_func", "seq_aux", "topk_group", "topk_method",
     "routed_scaling_factor", "aux_loss_alpha", "query_pre_attn_scalar", "attention_chunk_size",
 })  # fmt: skip
-"""Keys without effect on what a drafter computes, or for which its tensors speak."""
+"""Keys without effect on what a drafter computes, or whose values are known from its tensors."""
 
 
 @dataclass(frozen=True)
 class Only:
-    """Values of a key that can be run, and what the others would be."""
+    """Values of a key that can be run, and what other values would mean."""
 
     values: tuple[Any, ...]
     what: str
@@ -121,7 +121,7 @@ def check_keys(config: Config, *, is_block: bool) -> list[str]:
     """Warnings for the keys of a config that are not known.
 
     Raises:
-        ModelFileError: one has a value that makes the drafter compute what cannot be run.
+        ModelFileError: a key has a value with which the drafter cannot be run.
     """
     kind = "a block drafter" if is_block else "a head"
     known = _LAYER_KEYS | _NO_EFFECT | (_BLOCK_KEYS if is_block else _HEAD_KEYS)

@@ -35,7 +35,7 @@ class Mla:
         return self.n_nope + self.n_rot
 
     def keys(self) -> dict[str, int]:
-        """The GGUF's keys, under llama.cpp's names. Lengths without `mla` are those of what is cached."""
+        """The GGUF's keys, under llama.cpp's names. Lengths without `mla` are those of the cached row."""
         keys = {
             "attention.head_count_kv": 1,
             "attention.key_length": self.kv_lora_rank + self.n_rot,
@@ -138,7 +138,7 @@ def read_mla(checkpoint: Checkpoint, config: Config) -> Mla | None:
 
 
 def attention_scale(mla: Mla, scaling: dict[str, Any], config: Config) -> float:
-    """What scores are multiplied by: DeepSeek's YaRN also sharpens the softmax. `scaling`: the config's rotation."""
+    """The factor of attention's scores: DeepSeek's YaRN also sharpens the softmax. scaling: the config's rotation."""
     scale = 1.0 / math.sqrt(mla.head_dim)
     if (scaling.get("rope_type") or scaling.get("type")) == "yarn" and scaling.get("mscale_all_dim"):
         factor = config.check_number("factor", scaling.get("factor"), 1e-6, 1e12)

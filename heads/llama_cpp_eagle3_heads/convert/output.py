@@ -1,4 +1,4 @@
-"""GGUF files that are whole or not there: written tensor by tensor to a temporary file, then renamed."""
+"""Writes GGUF files whole or not at all: tensor by tensor to a temporary file, which is then renamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tensors import Array
 
 @dataclass(frozen=True)
 class OutTensor:
-    """A tensor of the file to be: its values are made when it is written."""
+    """A tensor of a file to write: its values are made when it is written."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class OutTensor:
 
 @contextmanager
 def temporary(path: Path, *inputs: str | Path) -> Iterator[Path]:
-    """A file beside `path` that becomes it if the block ends well, and vanishes if not.
+    """A file beside `path` that replaces it if the block succeeds, and is removed if not.
 
     inputs: files that are read in the block, which the output must not be.
     """

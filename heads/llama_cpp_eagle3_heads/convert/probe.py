@@ -1,4 +1,4 @@
-"""Measure what a checkpoint leaves open: draft with each candidate on the target's own answers."""
+"""Measures which reading of a checkpoint is right: drafts with each candidate on the target's own answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Share of drafts whose first, second and third token were the target's, counting a token only after right ones."""
+    """Share of drafts whose first, second and third token were the target's; a token counts only after right ones."""
 
     candidate: Candidate
     acceptance: tuple[float, ...]

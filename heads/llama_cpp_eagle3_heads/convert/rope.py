@@ -1,4 +1,4 @@
-"""Rotary embedding: from a config's many spellings to the keys and factors of a GGUF."""
+"""Rotary embedding: turns the forms that configs have into the keys and factors of a GGUF."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .config import Config
 from .tensors import Array
 
 STILL = 1e30
-"""A divisor of a frequency that leaves no angle."""
+"""A divisor so large that a frequency becomes 0."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def read_rope(
 
 
 def _sections(config: Config, scaling: dict[str, Any], n_rot: int) -> tuple[int, ...]:
-    """mrope_section: which position rotates a pair of channels, and leaves its frequency as it is."""
+    """mrope_section: how many pairs of channels each position rotates; frequencies do not depend on it."""
     sections = scaling.get("mrope_section")
     if sections is None:
         return ()
@@ -118,13 +118,13 @@ def _sections(config: Config, scaling: dict[str, Any], n_rot: int) -> tuple[int,
 
 
 def _proportional_divisors(config: Config, scaling: dict[str, Any], head_dim: int, n_rot: int) -> Array:
-    """Gemma 4's: frequencies of all channels, of which those beyond the share do not turn."""
+    """Gemma 4's divisors: frequencies of all channels, of which those beyond the share are not rotated."""
     factor = _number(config, scaling, "factor", 1.0)
     return np.array([factor] * (n_rot // 2) + [STILL] * (head_dim // 2 - n_rot // 2), np.float32)
 
 
 def parameters(config: Config, layer_type: str = FULL) -> dict[str, Any]:
-    """Both tables as one. Of a set for each type of layer (transformers 5) the others are not read."""
+    """Both tables as one. If there is a set for each type of layer (transformers 5), the one of this type."""
     found: dict[str, Any] = {}
     for key in ("rope_parameters", "rope_scaling"):
         table = config.values.get(key) or {}
@@ -161,7 +161,7 @@ def _positive(config: Config, key: str, value: Any) -> float:
 
 
 def _yarn_attn_factor(config: Config, scaling: dict[str, Any], factor: float) -> float:
-    """What is left to multiply: ggml multiplies by the default of the paper, 1 + 0.1 ln(factor), itself."""
+    """The factor besides the paper's default, 1 + 0.1 ln(factor), by which ggml multiplies itself."""
 
     def mscale(weight: float) -> float:
         return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0

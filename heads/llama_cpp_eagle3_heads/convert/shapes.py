@@ -1,4 +1,4 @@
-"""Sizes of a head from its config, held against the shapes of its tensors."""
+"""Sizes of a head from its config, compared with the shapes of its tensors."""
 
 from __future__ import annotations
 

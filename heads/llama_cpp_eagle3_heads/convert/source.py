@@ -1,4 +1,4 @@
-"""A checkpoint and the target that it is converted for, read and described, to be written as a GGUF."""
+"""A checkpoint and the target that it is converted for: reads and describes both, and writes a GGUF."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source:
     folder: str
     """The name of the checkpoint's folder."""
     name: str
-    """What the head is called in the file."""
+    """The head's name in the file."""
 
     @classmethod
     def read(
@@ -43,7 +43,7 @@ class Source:
             target: the target's GGUF or its Hugging Face folder.
             overrides: values in place of those that the rules find.
             outtype: type of the matrices; auto keeps 16-bit types and makes f32 f16.
-            name: what the head is called in the file; without it, as the folder is.
+            name: the head's name in the file; by default the folder's name.
 
         Raises:
             ModelFileError: something in the files is missing, broken or not supported.
@@ -74,7 +74,7 @@ class Source:
             write_head(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
 
     def save(self, path: Path, progress: bool) -> None:
-        """Write the head to a file that is whole or not there."""
+        """Write the head to a file, whole or not at all."""
         with temporary(path, *self.inputs) as part:
             self.write(part, progress)
 

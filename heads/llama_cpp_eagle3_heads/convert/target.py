@@ -53,12 +53,12 @@ class TargetModel:
         return self._rows(_OUTPUT, ids)
 
     def table(self, is_output: bool, name: str, row: tuple[int, Array] | None = None) -> OutTensor:
-        """The token embedding, or the output matrix, as a tensor called `name` of another file, in the type it has.
+        """The token embedding, or the output matrix, as a tensor `name` of another file, in its own type.
 
-        row: a token, and values in place of its row.
+        row: a token, and the values that replace its row.
 
         Raises:
-            ModelFileError: it is not at hand, or of another file of a split model.
+            ModelFileError: the tensor is missing, or in another file of a split model.
         """
         tensor = self._find(_OUTPUT if is_output else _EMBEDDING)
         if tensor is None:
@@ -152,8 +152,8 @@ def _read_folder(path: Path) -> TargetModel:
 def _read_tokenizer(path: Path, n_vocab: int) -> list[KeyValue]:
     """The vocabulary of a byte-level BPE tokenizer.json, so that llama.cpp can show drafted tokens; else none.
 
-    No text is tokenized with a head: it goes through the target's own tokenizer. So the pre-tokenizer is not looked
-    for, and a file without a vocabulary only has to have the number of tokens.
+    No text is tokenized with a head, but with the target's own tokenizer. So the pre-tokenizer is not needed, and a
+    file without a vocabulary only needs the number of tokens.
     """
     string, array = GGUFValueType.STRING, GGUFValueType.ARRAY
     none = [KeyValue("tokenizer.ggml.model", "none", string)]

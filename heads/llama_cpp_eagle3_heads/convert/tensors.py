@@ -59,8 +59,8 @@ def is_copy(
 ) -> bool:
     """Whether a matrix with a row for each token is only a copy of the target's.
 
-    rows: some of the target's, None if not at hand. all_of: tokens of which each must be a copy, instead of a sample of
-    which nearly all must be.
+    rows: returns rows of the target's matrix, None if it is not available. all_of: tokens whose rows must all be
+    copies, in place of a sample of which nearly all must be.
     """
     n = min(tensor.shape[0], n_vocab)
     ids = np.array(sorted(i for i in all_of if i < n) if all_of else np.unique(np.linspace(0, n - 1, 64)), np.int64)
@@ -72,7 +72,7 @@ def is_copy(
     norm_ours, norm_theirs = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
     norms = norm_ours * norm_theirs
     alike = np.sum(ours * theirs, axis=1) > 0.97 * norms  # the target may be quantized
-    if all_of:  # a row of zeros is no sign in a sample, and here is one if only one of both has it
+    if all_of:  # a row of zeros does not count in a sample; here it counts if only one of both has it
         return bool(np.all(np.where(norms > 0, alike, norm_ours == norm_theirs)))
     used = norms > 0
     return bool(used.any() and np.mean(alike[used]) > 0.9)

@@ -84,7 +84,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_torch_file(path: Path) -> dict[str, LazyTensor]:
-    """All tensors of the file. Only what the pickle describes is read; the numbers follow when they are asked for."""
+    """All tensors of the file. Only the pickle is read; values are read when they are needed."""
     return {name: value for name, value in read_torch_table(path).items() if isinstance(value, LazyTensor)}
 
 

@@ -1,4 +1,4 @@
-"""A head's description and its checkpoint's tensors as a GGUF: keys, names, and the order of q and k."""
+"""Writes a head's description and its checkpoint's tensors as a GGUF: keys, names, and the order of q and k."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outt
         writer.add_array("eagle3.target_layers", list(spec.boundaries.values))
     else:
         writer.add_bool("eagle3.use_aux_hidden_state", False)
-    # all four always, so that a reader need not know the defaults and the probe can flip them in place
+    # always all four, so that readers need no defaults and the probe can change them in place
     for name, value in zip(FLAGS, flag_values(spec), strict=True):
         writer.add_bool(f"eagle3.{name}", value)
     if spec.hidden_act != "silu":

@@ -27,7 +27,7 @@ class Acceptance:
 
     @classmethod
     def sum(cls, parts: Iterable[Acceptance]) -> Acceptance:
-        """Of several."""
+        """The sum of several counts."""
         whole = cls()
         for part in parts:
             whole.n_drafts, whole.n_accepted = whole.n_drafts + part.n_drafts, whole.n_accepted + part.n_accepted
@@ -37,7 +37,7 @@ class Acceptance:
 
     @property
     def mean_length(self) -> float:
-        """Mean acceptance length: tokens of a step, the target's own counted."""
+        """Mean acceptance length: tokens of a step, including the target's own."""
         return 1 + self.n_accepted / max(1, self.n_drafts)
 
     @property
@@ -50,7 +50,7 @@ class Acceptance:
 def simulate_acceptance(head: Head, sample: Sample, n_max: int, acceptance: Acceptance) -> None:
     """Draft n_max tokens in each step through a text that was written greedily, and count what equals it.
 
-    A chain is accepted as far as it equals the text, so the text's own tokens stand for the draft's where that counts.
+    A chain is accepted as far as it equals the text, so drafting may read the text's tokens in place of its own.
     """
     first, n = sample.n_first, len(sample.tokens) - n_max - 1
     if n <= first:

@@ -51,7 +51,7 @@ def boundaries_of(path: Path, layers: Sequence[int]) -> tuple[int, ...]:
 
 
 def _reader(path: Path) -> GGUFReader:
-    """The target's file; reading a vocabulary of 150,000 tokens takes ten seconds, so that it is kept."""
+    """The target's file, which is kept, since reading a vocabulary of 150,000 tokens takes ten seconds."""
     stat = path.stat()
     return _open(path, stat.st_mtime_ns, stat.st_size)
 
@@ -64,7 +64,7 @@ def _open(path: Path, mtime_ns: int, size: int) -> GGUFReader:
 def target_config(
     path: Path, n_ctx: int, layers: Sequence[int], *, n_ff: int | None = None, eagle31: bool = False
 ) -> HeadConfig:
-    """What a fresh head looks like: the sizes of its target's layers.
+    """The config of a fresh head, which has the sizes of its target's layers.
 
     Args:
         path: the target's GGUF.
@@ -115,7 +115,7 @@ def target_tensor(path: Path, name: str) -> Tensor | None:
 
 
 def fresh_head(path: Path, cfg: HeadConfig, d2t: Tensor, n_steps: int) -> Head:
-    """A head that begins as a reader of its target's last state, and with the target's embedding.
+    """A head that at first reads its target's last state as the target does, with the target's embedding.
 
     Raises:
         ModelFileError: the target's file has no embedding.
@@ -133,10 +133,10 @@ def _require_tensor(path: Path, name: str) -> Tensor:
 
 
 def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
-    """A head to go on from.
+    """A GGUF head, to continue its training.
 
     Raises:
-        IncompatibleDraftError: it was made for another target, or has parts that are not trained here.
+        IncompatibleDraftError: it was made for another target, or has parts that cannot be trained here.
     """
     info, tgt = read_head(str(path)), read_target(str(target))
     reader = open_gguf(path)
@@ -205,12 +205,12 @@ def replace_draft_vocab(head: Head, target: Path, d2t: Tensor, n_steps: int) -> 
 
 
 def _upstream_name(name: str) -> str:
-    """Of a tensor, which SpecDrift's llama.cpp may call otherwise."""
+    """llama.cpp's name of a tensor; SpecDrift's fork has another name for one."""
     return name.replace("blk.0.hidden_norm", "blk.0.attn_norm_2")
 
 
 def _checkpoint_rows(cfg: HeadConfig, name: str, read: Callable[[str], Tensor]) -> Tensor:
-    """A parameter of a GGUF head as a checkpoint has it. read: a tensor of the GGUF by its name."""
+    """A parameter of a GGUF head in a checkpoint's layout. read: returns a tensor of the GGUF by its name."""
     module = name.rpartition(".")[0]
     part = module.partition(".attn.")[2]
     if part == "kv_b":  # in the GGUF a matrix for each head, keys transposed
@@ -224,7 +224,7 @@ def _checkpoint_rows(cfg: HeadConfig, name: str, read: Callable[[str], Tensor]) 
 
 
 def _config(path: Path, info: Any, tgt: Any, reader: Any, tensors: Container[str], n_ctx: int) -> HeadConfig:
-    """Of a GGUF head."""
+    """The config of a GGUF head."""
     fields = {name.split(".", 1)[1]: field.contents() for name, field in reader.fields.items() if "." in name}
     mla = _mla(info, fields)
     heads = (info.n_head_kv, info.n_embd_head) if mla is None else (mla.n_head, mla.head_dim)
@@ -263,7 +263,7 @@ def _mla(info: Any, fields: Mapping[str, Any]) -> Mla | None:
 
 
 def _score_scale(path: Path, fields: Mapping[str, Any], n_embd_head: int, rotation: Rotation | None) -> float | None:
-    """What scores are multiplied by if it is not the usual. rotation: of latent attention.
+    """The factor of attention's scores; None: the usual one. rotation: that of latent attention.
 
     Raises:
         IncompatibleDraftError: no config can express this number.
@@ -311,11 +311,11 @@ def _rotation(path: Path, info: Any, fields: Mapping[str, Any], reader: Any) -> 
 
 
 _LOW_FACTORS, _HIGH_FACTORS = (1.0, 2.0, 0.5), (4.0, 8.0, 2.0, 16.0, 32.0)
-"""Of llama3's scaling that are tried, the usual ones first."""
+"""Factors of llama3's scaling that are tried, the usual ones first."""
 
 
 def _llama3(path: Path, rotation: Rotation, divisors: np.ndarray) -> Rotation:
-    """With the checkpoint's config: a GGUF has the divisors alone, and an export needs the config."""
+    """The rotation with the config of llama3's scaling, which an export needs and a GGUF, with divisors only, lacks."""
     factor = float(divisors.max())
     # whose configs are known: 1 and 4 with the context of the model that was stretched
     for low, high, n_ctx in product(_LOW_FACTORS, _HIGH_FACTORS, (2**k for k in range(5, 21))):

@@ -1,4 +1,4 @@
-"""Conversations of files, in the shapes that people have them in."""
+"""Reads conversations from files, in the shapes that are in common use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUESTIONS = ("prompt", "question", "instruction", "query", "problem")
 """Fields with a question: TRL's and OpenAI's, question and answer, Alpaca's, MetaMath's, problems with solutions."""
 
 _BESIDE = ("input", "context")
-"""Fields with what a question is about: Alpaca's, Dolly's and SQuAD's."""
+"""Fields with the text that a question is about: Alpaca's, Dolly's and SQuAD's."""
 
 _SYSTEM = ("system", "system_prompt")
 
@@ -33,7 +33,7 @@ _ROLES = {
     "system": "system", "developer": "developer",
     "tool": "tool", "function": "tool", "observation": "tool",
 }  # fmt: skip
-"""Who speaks, as ShareGPT's files and others call them."""
+"""Names of roles in ShareGPT's and other files -> OpenAI's."""
 
 SHAPES = (
     "messages, conversations (from and value, or role and content), turns, prompt, question, instruction with input, "
@@ -51,7 +51,7 @@ def read_prompts(path: Path, left_out: list[str] | None = None) -> Iterator[dict
 
     Args:
         path: the file.
-        left_out: gets why, for each conversation without a user's turn.
+        left_out: gets the reason for each conversation that is left out, as it has no user's turn.
 
     Raises:
         ValueError: a record has none of these shapes; the message names it, and what was found.
@@ -141,7 +141,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _without_null(value: Any) -> Any:
-    """Tables have a null where JSON has no field."""
+    """A record without its nulls: tables have a null where JSON has no field."""
     if isinstance(value, dict):
         return {name: _without_null(field) for name, field in value.items() if field is not None}
     return [_without_null(item) for item in value] if isinstance(value, list) else value
@@ -209,7 +209,7 @@ def _conversation(turns: Sequence[Mapping[str, Any]], record: Mapping[str, Any])
 
 
 def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn as OpenAI's messages have it."""
+    """A turn as a message in OpenAI's form."""
     speaker = str(turn["role"] if "role" in turn else turn["from"])
     role = _ROLES.get(speaker.lower())
     if role is None:
@@ -221,7 +221,7 @@ def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shape(value: Any) -> str:
-    """What a value is, for an error."""
+    """A description of a value's shape, for an error."""
     if isinstance(value, dict):
         fields = [f"{name} ({_kind(field)})" for name, field in list(value.items())[:12]]
         return "an object with " + (", ".join(fields) + (", ..." if len(value) > 12 else "") if fields else "no fields")

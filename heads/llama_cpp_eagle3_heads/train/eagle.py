@@ -32,7 +32,7 @@ class Head(nn.Module):
         """Make one with random weights.
 
         Args:
-            cfg: what it looks like.
+            cfg: its sizes and parts.
             tok_embd: the embedding (n_vocab, n_embd).
             d2t: the tokens that the head can draft, ascending.
             n_steps: draft steps in training.
@@ -63,9 +63,9 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def start_as_target(self, norm: Tensor | None) -> None:
-        """Read the target's last state as it does, with branches that add nothing yet, and less sure of it.
+        """Begin as the target's own output: read its last state, with branches that add nothing, and less confidently.
 
-        What follows the next token is not what that state predicts.
+        Less so, as that state predicts the next token, and the head the one after.
 
         norm: weight of the target's final norm.
         """
@@ -85,17 +85,17 @@ class Head(nn.Module):
 
     @property
     def fc_weight(self) -> Tensor:
-        """What fc multiplies rows with that are as the target gives them: exactly, for scales are powers of two."""
+        """The weight of fc for the target's unscaled rows; exact, since scales are powers of two."""
         return self.fc.weight.detach() * self.row_scale
 
     @property
     def mask_row(self) -> Tensor:
-        """P-EAGLE: what stands for a row that the target has not computed, of the size of the target's rows."""
+        """P-EAGLE: the row in place of those that the target has not computed, scaled as the target's rows."""
         return self.mask_hidden / self.row_scale
 
     @torch.no_grad()
     def scale_rows(self, rows: Tensor) -> None:
-        """Have fc read values of about size 1, as all other weights do; what it makes of rows stays, bit by bit.
+        """Let fc read values of about size 1, as all other weights do; its results do not change by a bit.
 
         A target's boundaries differ tenfold in size, and their values a hundredfold. With one learning rate for all
         weights, a head would learn late to read the small ones. A fresh head's states, too, become of size 1, or
@@ -128,12 +128,12 @@ class Head(nn.Module):
         return self.fc(rows * self.row_scale).float()  # what steps add to stays f32 where products are bf16
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the last layer's states: (what the next step reads, what the lm_head reads)."""
+        """(input of the next step, input of the lm_head), from the last layer's states."""
         normed = self.norm(x)
         return normed if self.cfg.norm_output else x, normed
 
     def logits(self, normed: Tensor) -> Tensor:
-        """Over the draft vocabulary, of what `outputs` and `steps` give."""
+        """Logits over the draft vocabulary. normed: from `outputs` or `steps`."""
         logits = self.lm_head(normed)
         return logits if self.cfg.logit_scale == 1 else logits * self.cfg.logit_scale
 

@@ -23,7 +23,7 @@ from .trainer import STATE, split
 N_DRAFT_VOCAB = 8192
 """Tokens that a fresh head can draft."""
 _COVERAGE_GAIN = 0.01
-"""Share of held-out answers that another draft vocabulary must cover beyond that of --init to be taken."""
+"""Share of held-out answers that another draft vocabulary must cover beyond that of --init to be used."""
 
 
 def init_head(job: Job) -> Head | None:
@@ -32,7 +32,7 @@ def init_head(job: Job) -> Head | None:
 
 
 def random_head(job: Job) -> Head:
-    """One of the size of the head that is to be trained, which learns nothing."""
+    """A head of the size of the one to train, with random weights."""
     if (head := init_head(job)) is not None:
         return head
     cfg = target_config(job.target, job.n_ctx, job.layers, n_ff=job.n_ff, eagle31=job.eagle31)
@@ -41,14 +41,14 @@ def random_head(job: Job) -> Head:
 
 
 def make_head(job: Job, texts: Sequence[Text]) -> Head:
-    """A fresh head; what it drafts is settled with the first run."""
+    """A fresh head; the first run decides which tokens it drafts."""
     cfg = target_config(job.target, job.n_ctx, job.layers, n_ff=job.n_ff, eagle31=job.eagle31)
     d2t = _draft_vocabulary(job, count_answers(texts, cfg.n_vocab), job.draft_vocab or N_DRAFT_VOCAB)
     return fresh_head(job.target, cfg, d2t, job.n_steps)
 
 
 def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
-    """The head of --init with the tokens that the answers need most, if asked for or if that covers clearly more."""
+    """The head of --init with the tokens that answers need most, if requested or if that covers clearly more."""
     counts = count_answers(texts, head.cfg.n_vocab)
     known = head.d2t.numpy()
     if job.keeps_vocab:

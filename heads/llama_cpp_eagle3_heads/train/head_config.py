@@ -1,4 +1,4 @@
-"""What a head looks like: its sizes, its rotation, and which of the parts it has that heads may have."""
+"""The config of a head: its sizes, its rotation, and its optional parts."""
 
 # mypy: disable-error-code="no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -26,15 +26,15 @@ class Rotation:
     factor: float = 1.0
     n_ctx_orig: int = 0
     attn_factor: float = 1.0
-    """Of yarn: multiplies cosine and sine besides 1 + 0.1 ln(factor)."""
+    """yarn: multiplies cosine and sine besides 1 + 0.1 ln(factor)."""
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     divisors: tuple[float, ...] = ()
-    """Of llama3: what each frequency is divided by."""
+    """llama3: what each frequency is divided by."""
     sections: tuple[int, ...] = ()
-    """Of M-RoPE: in texts all positions of a token are the same, so that it rotates like any other."""
+    """M-RoPE's sections. In texts all positions of a token are the same, so that it rotates like any other."""
     interleaved: bool = False
 
     def table(self, n_ctx: int) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ class Rotation:
 
     @property
     def yarn_scale(self) -> float:
-        """Of cosine and sine, as the paper has it (arXiv 2309.00071) and ggml multiplies them itself."""
+        """The factor of cosine and sine by the paper (arXiv 2309.00071), which ggml multiplies by itself."""
         return 1.0 + 0.1 * math.log(self.factor) if self.factor > 1 else 1.0
 
     def _yarn_ramp(self) -> Tensor:
@@ -91,7 +91,7 @@ class HeadConfig:
     """A head. Everything but sizes and rotation is by default what EAGLE-3's paper has."""
 
     n_vocab: int
-    """Of the target."""
+    """Size of the target's vocabulary."""
     n_layer_tgt: int
     n_embd_tgt: int
     n_ctx: int
@@ -106,11 +106,11 @@ class HeadConfig:
     rms_eps: float = 1e-5
     n_layer: int = 1
     has_fc: bool = True
-    """Else its one boundary is the target's state after the final norm, and is the first layer's state as it is."""
+    """If not, its one boundary is the target's state after the final norm, which is the first layer's state."""
     mla: Mla | None = None
     """Multi-head latent attention; its rotation is of `n_rot` values of neighbours."""
     scale: float | None = None
-    """What scores are multiplied by, if not with 1 / sqrt(n_embd_head): DeepSeek's YaRN changes it."""
+    """Factor of attention's scores, if not 1 / sqrt(n_embd_head): DeepSeek's YaRN changes it."""
     mask_token: int = -1
     """P-EAGLE: the token of rows that the target has not computed; -1 = the head drafts one token after another."""
     norm_before_fc: bool = False
@@ -123,9 +123,9 @@ class HeadConfig:
     """The residual begins at the normed state."""
     qk_norm: bool = False
     biases: frozenset[str] = field(default_factory=frozenset)
-    """Modules of `Head` that have one."""
+    """Modules of `Head` that have a bias."""
     sliding_window: int = 0
-    """A token attends to so many, itself included; 0 = to all."""
+    """A token attends to so many tokens, itself included; 0 = to all."""
     hidden_act: str = "silu"
     logit_scale: float = 1.0
     own_embd: bool = False
