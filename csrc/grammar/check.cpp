@@ -12,9 +12,9 @@ namespace eagle3 {
 
 namespace {
 
-constexpr size_t MAX_TEXT        = 4 << 20;
-constexpr size_t MAX_TOKEN       = 1024; // bytes of a token in <...>: llama.cpp tokenizes it on a stack of the usual size
-constexpr size_t MAX_NESTING     = 200;
+constexpr size_t MAX_TEXT    = 4 << 20;
+constexpr size_t MAX_TOKEN   = 1024; // bytes of a token in <...>: llama.cpp tokenizes it on a stack of the usual size
+constexpr size_t MAX_NESTING = 200;
 constexpr size_t MAX_REPETITIONS = 2000;        // llama.cpp takes more for any number, or refuses them
 constexpr size_t MAX_ELEMENTS    = 1000 * 1000; // of all rules, when repetitions are written out
 constexpr size_t MAX_BEGINNINGS  = 20 * 1000;   // ways in which a rule can begin
