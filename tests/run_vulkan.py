@@ -71,7 +71,7 @@ def prepare() -> None:
     if is_built():
         return
     include = newer_headers() if header_version(Path("/usr/include")) < _HEADER_MIN else None
-    print("Compiling ggml with Vulkan: about six minutes of one core", flush=True)
+    print("Compiling ggml with Vulkan: about ten minutes", flush=True)
     libraries = BUILD / "ggml" / "bin"
     options = {
         "CMAKE_BUILD_TYPE": "Release",
