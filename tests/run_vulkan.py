@@ -2,8 +2,8 @@
 
     python tests/run_vulkan.py [--part] [--if-built] [pytest arguments]
 
-Installs by apt what is missing, compiles llama-cpp-python with Vulkan into build/vulkan (once; about 12 minutes of one
-core), and runs `pytest -m gpu` with it in place of the installed one: our module is the same. --part runs a few files
+Installs by apt what is missing, compiles ggml with Vulkan into build/vulkan (once; some minutes), and runs `pytest -m
+gpu` with it under the installed llama-cpp-python, whose libllama is the same, as our module is. --part runs a few files
 within eight minutes. --if-built does nothing where the build is not there. Where Debian's packages cannot be had it
 says so and ends with 0.
 
@@ -18,17 +18,18 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from time import monotonic
 
 import debian
+import llama_build
 from debian import CannotBeHad
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "vulkan"
 SITE = BUILD / "site"
 HEADERS = BUILD / "headers"
-VERSION = (ROOT / "vendor" / "llama_cpp_python_version").read_text().strip()
 
 PACKAGES = ("glslc", "spirv-headers", "libvulkan-dev", "mesa-vulkan-drivers")
 _CORE_H = "vulkan/vulkan_core.h"
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 
 def prepare() -> None:
-    """Packages, headers, and llama-cpp-python with Vulkan.
+    """Packages, headers, and llama-cpp-python on a ggml with Vulkan.
 
     Raises:
         CannotBeHad: a package cannot.
@@ -70,24 +71,34 @@ def prepare() -> None:
     if is_built():
         return
     include = newer_headers() if header_version(Path("/usr/include")) < _HEADER_MIN else None
-    print(f"Compiling llama-cpp-python {VERSION} with Vulkan: about 12 minutes of one core", flush=True)
-    flags = "-DGGML_VULKAN=on -DGGML_RPC=on" + (f" -DVulkan_INCLUDE_DIR={include}" if include else "")
+    print("Compiling ggml with Vulkan: about ten minutes", flush=True)
+    libraries = BUILD / "ggml" / "bin"
+    options = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "BUILD_SHARED_LIBS": "ON",
+        "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",  # they are moved
+        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(libraries),
+        "GGML_VULKAN": "ON",
+        "GGML_RPC": "ON",
+        "LLAMA_OPENSSL": "OFF",
+        **{f"LLAMA_BUILD_{part}": "OFF" for part in ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")},
+    } | ({"Vulkan_INCLUDE_DIR": str(include)} if include else {})
+    sources = llama_build.fetch(BUILD / "llama.cpp", "--all")
+    llama_build.compile_target("ggml with Vulkan", sources, BUILD / "ggml", options, "ggml")
     shutil.rmtree(SITE, ignore_errors=True)
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir"),
-            *("--no-binary", "llama-cpp-python", "--target", str(SITE), f"llama-cpp-python=={VERSION}"),
-        ],
-        env=os.environ | {"CMAKE_ARGS": f"{os.environ.get('CMAKE_ARGS', '')} {flags}"},
-        check=True,
-    )
-    (BUILD / "version").write_text(VERSION)
+    installed = distribution("llama-cpp-python")
+    for name in ("llama_cpp", f"llama_cpp_python-{installed.version}.dist-info"):
+        shutil.copytree(str(installed.locate_file(name)), SITE / name, symlinks=True)
+    for library in libraries.glob("lib*.so*"):
+        (SITE / "llama_cpp" / "lib" / library.name).unlink(missing_ok=True)
+        shutil.copy(library, SITE / "llama_cpp" / "lib", follow_symlinks=False)
+    (BUILD / "version").write_text(llama_build.VERSION)
 
 
 def is_built() -> bool:
     """Whether the build is there, whole, and of the version that we work with."""
     stamp = BUILD / "version"  # written at the end
-    return (SITE / "llama_cpp").is_dir() and stamp.is_file() and stamp.read_text() == VERSION
+    return (SITE / "llama_cpp").is_dir() and stamp.is_file() and stamp.read_text() == llama_build.VERSION
 
 
 def missing_packages() -> list[str]:

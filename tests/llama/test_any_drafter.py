@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import assistants
-import dflash
-import mtp
+from drafter_kinds import KINDS, Kind
 from llama_cpp_eagle3 import Eagle3Llama
 from loading import cheap_rows, is_tie, load, load_dice, load_plain, prompts, take
-from small import write_small_pair
 
 N_TOKENS = 40
 TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A drafter that is mostly right about its target."""
-
-    source: str
-    write: Callable[[Path], tuple[Any, Any]]
-    """Target and drafter, which is None where the target's own file has it."""
-    n_max: int = 4
-    share: float = 0.4
-    """Of a chain's tokens that are accepted, at least."""
-    tree_share: float = 0.15
-    """Of a tree's nodes: of several at one place one can be right, and where rows cost nothing there are many."""
-
-
-def _mtp(row: str) -> Kind:
-    return Kind("mtp", lambda folder: (mtp.write_able(folder, row), None))
-
-
-def _dflash(row: str) -> Kind:
-    def write(folder: Path) -> tuple[Path, Path]:
-        pair = dflash.write_able(folder, row)
-        return pair.target, pair.drafter
-
-    return Kind("dflash", write, n_max=6)
-
-
-def _simple(*rows: str) -> Kind:
-    return Kind("simple", lambda folder: tuple(write_small_pair(folder, *rows)), share=0.15)  # type: ignore[arg-type,return-value]
-
-
-KINDS = {
-    **{f"assistant-{row}": Kind("assistant", lambda f, row=row: assistants.write_able(f, row)) for row in
-       ("gemma4", "gemma4-a4b", "gemma4-shared")},
-    **{f"dflash-{row}": _dflash(row) for row in ("llama", "gemma3", "qwen35")},
-    **{row: _mtp(row) for row in ("glm4moe-mtp", "mimo2-mtp", "mimo2-mtp3", "qwen35-mtp")},
-    **{f"simple-{'-'.join(rows)}": _simple(*rows) for rows in
-       (("llama", "llama"), ("llama", "qwen3next"), ("qwen35", "gemma3"))},
-}  # fmt: skip
-"""Targets with windows, shared K/V, experts, recurrent states and M-RoPE; small models with attention or a state."""
 
 
 class Pair:

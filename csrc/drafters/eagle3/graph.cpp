@@ -363,6 +363,11 @@ class builder {
         return ggml_concat(ctx, c, rope(aligned(k_rot), pos), 0);
     }
 
+    // Each head's rows by its own matrix. ggml-vulkan rounds rows that are not contiguous to F16.
+    ggml_tensor * by_head(ggml_tensor * w, ggml_tensor * x) {
+        return ggml_mul_mat(ctx, w, ggml_cont(ctx, ggml_permute(ctx, x, 0, 2, 1, 3)));
+    }
+
     ggml_tensor * latent_query(const head_layer & layer, ggml_tensor * x, ggml_tensor * pos) {
         const int64_t n_nope = hparams.n_embd_nope;
         x = layer.wq_a ? ggml_mul_mat(ctx, layer.wq_b, norm(ggml_mul_mat(ctx, layer.wq_a, x), layer.q_a_norm))
@@ -372,14 +377,14 @@ class builder {
         ggml_tensor * q = ggml_view_3d(ctx, x, n_nope, x->ne[1], x->ne[2], x->nb[1], x->nb[2], 0);
         ggml_tensor * q_rot =
             ggml_view_3d(ctx, x, hparams.n_rot, x->ne[1], x->ne[2], x->nb[1], x->nb[2], n_nope * x->nb[0]);
-        q = ggml_mul_mat(ctx, layer.wk_b, ggml_permute(ctx, q, 0, 2, 1, 3));
+        q = by_head(layer.wk_b, q);
         return ggml_concat(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), rope(aligned(q_rot), pos), 0);
     }
 
     ggml_tensor * from_latent(const head_layer & layer, ggml_tensor * x) {
         const int64_t n = x->ne[1];
         x               = ggml_reshape_3d(ctx, x, hparams.kv_lora_rank, hparams.n_head, n);
-        x               = ggml_mul_mat(ctx, layer.wv_b, ggml_permute(ctx, x, 0, 2, 1, 3));
+        x               = by_head(layer.wv_b, x);
         return ggml_reshape_2d(ctx, ggml_cont(ctx, ggml_permute(ctx, x, 0, 2, 1, 3)), hparams.n_embd_attn(), n);
     }
 
