@@ -21,6 +21,8 @@ TOLERANCE = 3e-4
 KINDS = ("llama", "gemma3", "qwen2vl", "mamba2", "qwen3next", "lfm2")
 """Attention, a window, sections of RoPE; a state alone, and beside attention."""
 RECURRENT = ("mamba2", "qwen3next", "lfm2")
+N_SINKS, N_WINDOW = 4, 1024
+N_LONG = 2048
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +212,85 @@ def test_states(path: Path, hand: ByHand, is_pooled: bool) -> None:
     check_damaged_states(other, states[1], 24, 400)
     drafter.close()
     other.close()
+
+
+class LongText:
+    """A text of which more waits than is read, its drafter, and what the model says of the part that is read."""
+
+    def __init__(self, path: Path, is_pooled: bool) -> None:
+        self.drafter = make_drafter(path, n_ctx=2 * N_LONG, n_seq_max=2, is_pooled=is_pooled, n_ubatch=512)
+        self.hand = ByHand(path, n_ctx=2 * N_LONG)
+        self.tokens: list[int] = np.random.default_rng(11).integers(0, 256, N_LONG).tolist()
+
+    def add(self, n: int, seq_id: int = 0) -> None:
+        """Show the drafter tokens up to n, which may wait."""
+        first = self.drafter.n_past(seq_id)
+        self.drafter.process(None, self.tokens[first:n], first, seq_id, can_defer=True)
+
+    def check(self, n: int, n_read: int, seq_id: int = 0) -> None:
+        """After n tokens and the next one, n_read of them are attended to, with the sinks."""
+        read = [*self.tokens[:N_SINKS], *self.tokens[n - n_read + N_SINKS : n]]
+        want = self.hand.logits([*read, self.tokens[n]], n - n_read)[-1]
+        assert draft_chain(self.drafter, self.tokens[n], 1, seq_id=seq_id) == [int(want.argmax())]
+        np.testing.assert_allclose(self.drafter.draft_logits, want, atol=TOLERANCE)
+
+
+@pytest.fixture(params=[True, False], ids=["pooled", "split"])
+def long(path: Path, request: pytest.FixtureRequest) -> Iterator[LongText]:
+    made = LongText(path, request.param)
+    yield made
+    made.drafter.close()
+    made.hand.close()
+
+
+def test_the_middle_of_what_waits_is_left_out(long: LongText) -> None:
+    """The first tokens and the last ones are read, and what follows is attended to as well."""
+    drafter, n_most = long.drafter, N_SINKS + N_WINDOW
+    long.add(n_most)
+    assert drafter.n_waiting(0) == n_most + 1
+    long.check(n_most, n_most)  # all of it
+    drafter.reset()
+    long.add(1800)
+    assert drafter.n_waiting(0) == n_most + 1
+    long.check(1800, n_most)
+    long.add(1900)
+    assert drafter.n_waiting(0) <= 101
+    long.check(1900, n_most + 100)
+
+
+def test_going_back_where_the_middle_was_left_out(long: LongText) -> None:
+    """Where a whole window is left it goes on being used; otherwise another one is read."""
+    n_most = N_SINKS + N_WINDOW
+    long.add(1800)
+    long.check(1800, n_most)
+    long.add(1900)
+    long.check(1900, n_most + 100)
+    assert long.drafter.truncate(1850) == 1850
+    has_state = long.drafter.n_waiting(0) > 1  # which cannot go back
+    long.check(1850, n_most if has_state else n_most + 50)
+    assert long.drafter.truncate(1500) == 1500
+    assert long.drafter.n_waiting(0) == n_most + 1
+    long.check(1500, n_most)
+    assert long.drafter.truncate(20) == 20
+    long.check(20, 20)
+
+
+def test_copies_and_states_where_the_middle_was_left_out(long: LongText) -> None:
+    n_most = N_SINKS + N_WINDOW
+    long.add(1800)
+    long.check(1800, n_most)
+    for n in (1800, 1700):
+        assert long.drafter.copy(0, 1, n) == n
+        long.check(n, n_most, 1)
+    long.check(1800, n_most)
+    state = long.drafter.state_get()
+    long.drafter.state_set(state, 1)
+    assert long.drafter.n_waiting(1) == 1
+    long.add(1803, 1)
+    long.check(1803, n_most + 3, 1)
+    for n_skipped in (-1, 1, 1801, 2**31 - 1):
+        with pytest.raises(ValueError, match="damaged"):
+            long.drafter.state_set(state[:12] + n_skipped.to_bytes(4, "little", signed=True) + state[16:])
 
 
 def test_drafts_that_know_the_dice(drafter: SimpleDrafter, hand: ByHand) -> None:

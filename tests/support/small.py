@@ -44,10 +44,10 @@ def make_drafter(
 class ByHand:
     """The small model as llama.cpp runs it: everything is evaluated anew for each answer, in one sequence."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, n_ctx: int = 512):
         self.model = load_model(path)
         self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
-        params = default_params(n_ctx=512, n_batch=512, n_ubatch=512)
+        params = default_params(n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=512)
         params.swa_full = True
         self.ctx = llama_cpp.llama_init_from_model(self.model, params)
         assert self.ctx

@@ -14,12 +14,13 @@ namespace eagle3 {
 
 namespace {
 
-constexpr uint32_t state_magic = 0x314d534c; // "LSM1"
+constexpr uint32_t state_magic = 0x324d534c; // "LSM2"
 
 struct state_header {
     uint32_t magic;
     int32_t  pos_start;
     int32_t  n_tokens;
+    int32_t  n_skipped;
     int32_t  n_written;
     int32_t  seeded; // -1 = not
     uint64_t fingerprint;
@@ -106,11 +107,10 @@ void simple_drafter::flush(llama_seq_id seq_id) {
 
 // Writes the first n_tokens that are not in the cache.
 void simple_drafter::write(llama_seq_id seq_id, int32_t n_tokens) {
-    text &              text   = text_of(seq_id);
-    const llama_token * tokens = text.tokens.data() + text.n_written;
+    text & text = text_of(seq_id);
     clear_batch();
     for (int32_t i = 0; i < n_tokens; ++i) {
-        add_row(seq_id, own(tokens[i]), text.end() + i, nullptr, false);
+        add_row(seq_id, own(text.read(text.n_written + i)), text.end() + i, nullptr, false);
     }
     compute();
     text.n_written += n_tokens;
@@ -118,18 +118,33 @@ void simple_drafter::write(llama_seq_id seq_id, int32_t n_tokens) {
 
 // drafting
 
+void simple_drafter::prepare(llama_seq_id seq_id) {
+    unseed(seq_id);
+    skip(seq_id);
+}
+
+// Leaves out the middle of a text of which too much waits: it costs acceptance alone.
+void simple_drafter::skip(llama_seq_id seq_id) {
+    text & text = text_of(seq_id);
+    if (text.n_unwritten() > n_sinks + n_window) {
+        context().clear(seq_id);
+        text.forget();
+        text.n_skipped = text.n_tokens() - n_sinks - n_window;
+    }
+}
+
 void simple_drafter::add_waiting(llama_seq_id seq_id, llama_token id_last) {
     const text & text = text_of(seq_id);
     for (int32_t i = 0; i < text.n_unwritten(); ++i) {
-        add_row(seq_id, own(text.tokens[text.n_written + i]), text.end() + i, nullptr, false);
+        add_row(seq_id, own(text.read(text.n_written + i)), text.end() + i, nullptr, false);
     }
     add_row(seq_id, own(id_last), text.n_past(), nullptr, true);
 }
 
 void simple_drafter::on_caught_up(llama_seq_id seq_id, llama_token id_last) {
-    text & text    = text_of(seq_id);
-    text.n_written = static_cast<int32_t>(text.tokens.size());
-    text.seeded    = id_last;
+    text & text = text_of(seq_id);
+    text.n_written += text.n_unwritten();
+    text.seeded = id_last;
 }
 
 void simple_drafter::add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t /*kept*/) {
@@ -140,7 +155,7 @@ void simple_drafter::on_failed(llama_seq_id seq_id) {
     text & text = text_of(seq_id);
     if (has_states()) {
         context().clear(seq_id);
-        text.n_written = text.n_loaded = 0;
+        text.forget();
         text.seeded.reset();
     }
     trim(seq_id);
@@ -157,7 +172,7 @@ void simple_drafter::fit_cells(llama_seq_id seq_id) {
     text & text = text_of(seq_id);
     if (text.n_written < text.n_loaded || !trim(seq_id)) {
         context().clear(seq_id);
-        text.n_written = text.n_loaded = 0;
+        text.forget();
     }
 }
 
@@ -170,7 +185,10 @@ int32_t simple_drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool /*sam
     if (n_past < text.n_past()) {
         text.pos_start = std::min(text.pos_start, n_past);
         text.tokens.resize(n_past - text.pos_start);
-        text.n_written = std::min(text.n_written, static_cast<int32_t>(text.tokens.size()));
+        if (!text.is_whole_window(text.n_tokens())) {
+            text.forget();
+        }
+        text.n_written = std::min(text.n_written, text.n_tokens() - text.n_skipped);
         unseed(seq_id);
     }
     return text.n_past();
@@ -192,16 +210,18 @@ int32_t simple_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past,
     text         copy;
     copy.pos_start = std::min(from.pos_start, n_past);
     copy.tokens.assign(from.tokens.begin(), from.tokens.begin() + (n_past - copy.pos_start));
-    const int32_t n        = std::min(from.n_written, static_cast<int32_t>(copy.tokens.size()));
+    const int32_t n =
+        from.is_whole_window(copy.n_tokens()) ? std::min(from.n_written, copy.n_tokens() - from.n_skipped) : 0;
     // a state, and what is copied as one, can only be copied as a whole
-    const bool    is_saved = has_windows_ && !context().shares_cells();
-    const bool    is_whole = n == (has_states() ? from.end() - from.pos_start : from.n_written);
+    const bool is_saved = has_windows_ && !context().shares_cells();
+    const bool is_whole = n == (has_states() ? from.end() - from.begin() : from.n_written);
     if (n > 0 && n >= from.n_loaded && (is_whole || !(has_states() || is_saved))) {
-        context().copy(src, dst, copy.pos_start + n);
+        copy.n_skipped = from.n_skipped;
         copy.n_written = n;
         copy.n_loaded  = is_saved ? n : from.n_loaded;
+        context().copy(src, dst, copy.end());
     }
-    read_text(dst, copy.tokens.data(), static_cast<int32_t>(copy.tokens.size()));
+    read_text(dst, copy.tokens.data(), copy.n_tokens());
     text_of(dst) = std::move(copy);
     return n_past;
 }
@@ -210,17 +230,14 @@ std::vector<uint8_t> simple_drafter::state_get(llama_seq_id seq_id) {
     const text & text = text_of(seq_id);
     leave();
     std::vector<uint8_t> cells;
-    if (text.end() > text.pos_start) {
+    if (text.end() > text.begin()) {
         cells = context().save(seq_id);
     }
     const size_t       n_bytes = text.tokens.size() * sizeof(llama_token);
-    const state_header header  = { state_magic,
-                                   text.pos_start,
-                                   static_cast<int32_t>(text.tokens.size()),
-                                   text.n_written,
-                                   text.seeded.value_or(-1),
-                                   fingerprint_,
-                                   sizeof(state_header) + n_bytes + cells.size() };
+    const state_header header  = { state_magic,     text.pos_start,
+                                   text.n_tokens(), text.n_skipped,
+                                   text.n_written,  text.seeded.value_or(-1),
+                                   fingerprint_,    sizeof(state_header) + n_bytes + cells.size() };
 
     std::vector<uint8_t> state(header.size);
     memcpy(state.data(), &header, sizeof(header));
@@ -253,6 +270,7 @@ void simple_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
     }
     text loaded;
     loaded.pos_start = header.pos_start;
+    loaded.n_skipped = header.n_skipped;
     loaded.n_written = header.n_written;
     loaded.n_loaded  = has_windows_ ? header.n_written : 0;
     loaded.tokens.resize(header.n_tokens);
@@ -264,17 +282,19 @@ void simple_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
     const size_t    n_cells = state.size() - sizeof(header) - n_bytes;
     const bool      is_known =
         std::all_of(loaded.tokens.begin(), loaded.tokens.end(), [this](llama_token t) { return limits_.is_token(t); });
-    if (!is_known || header.n_written < 0 || header.n_written > header.n_tokens || header.seeded < -1 ||
+    const bool is_window = header.n_skipped == 0 || (header.n_skipped > 0 && header.n_skipped <= header.n_tokens &&
+                                                     loaded.is_whole_window(header.n_tokens));
+    if (!is_known || !is_window || header.n_written < 0 || loaded.n_unwritten() < 0 || header.seeded < -1 ||
         (loaded.seeded &&
          (!limits_.is_token(*loaded.seeded) || loaded.n_unwritten() > 0 || loaded.n_past() >= n_ctx())) ||
-        (loaded.end() > loaded.pos_start) != (n_cells > 0)) {
+        (loaded.end() > loaded.begin()) != (n_cells > 0)) {
         throw std::invalid_argument("the saved state of the draft is damaged: its tokens are not what they can be");
     }
     restart(0, seq_id);
     if (n_cells > 0) {
-        context().load(cells, n_cells, seq_id, loaded.pos_start, loaded.end());
+        context().load(cells, n_cells, seq_id, loaded.begin(), loaded.end());
     }
-    read_text(seq_id, loaded.tokens.data(), static_cast<int32_t>(loaded.tokens.size()));
+    read_text(seq_id, loaded.tokens.data(), loaded.n_tokens());
     text_of(seq_id) = std::move(loaded);
 }
 

@@ -4,6 +4,7 @@
 
 #include "llama.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,8 +35,10 @@ class simple_drafter : public context_drafter {
 
     int32_t n_past(llama_seq_id seq_id) const override { return text_of(seq_id).n_past(); }
 
-    // The tokens that wait, and id_last.
-    int32_t n_waiting(llama_seq_id seq_id) const override { return text_of(seq_id).n_unwritten() + 1; }
+    // The tokens that wait, or those of them that are read, and id_last.
+    int32_t n_waiting(llama_seq_id seq_id) const override {
+        return std::min(text_of(seq_id).n_unwritten(), n_sinks + n_window) + 1;
+    }
 
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool may_wait) override;
@@ -57,7 +60,7 @@ class simple_drafter : public context_drafter {
     int32_t              n_cells(llama_seq_id seq_id) const override { return text_of(seq_id).end(); }
     int32_t              n_pos_max() const override { return n_pos_max_; }
     void                 flush(llama_seq_id seq_id) override;
-    void                 prepare(llama_seq_id seq_id) override { unseed(seq_id); }
+    void                 prepare(llama_seq_id seq_id) override;
     void                 add_waiting(llama_seq_id seq_id, llama_token id_last) override;
     void                 on_caught_up(llama_seq_id seq_id, llama_token id_last) override;
     int32_t              keep_row(const draft_context &, int32_t) override { return -1; }
@@ -69,20 +72,36 @@ class simple_drafter : public context_drafter {
     // More tokens than this do not wait for a draft, unless they may.
     static constexpr int32_t n_wait_max = 128;
 
-    // The tokens of a sequence, from pos_start on. The first n_written of them are in the cache. If all are, `seeded`,
-    // the token that something was drafted after, may be there too.
+    // If more tokens wait for a draft than n_sinks + n_window, only the last n_window are read, and before them the
+    // first n_sinks of the text, on which attention puts what it has no other use for (StreamingLLM, arXiv 2309.17453).
+    static constexpr int32_t n_sinks  = 4;
+    static constexpr int32_t n_window = 1024;
+
+    // The tokens of a sequence, from pos_start on. n_skipped of them, which follow the sinks, are not read. Of the
+    // others the first n_written are in the cache, at the positions before the next token: the sinks are moved there.
+    // If all are, `seeded`, the token that something was drafted after, may be there too.
     struct text {
         int32_t                    pos_start = 0;
         std::vector<llama_token>   tokens;
+        int32_t                    n_skipped = 0;
         int32_t                    n_written = 0;
         std::optional<llama_token> seeded;
         // A saved window holds only the cells that the last one sees, so the text cannot be cut to fewer tokens than
         // this
         int32_t                    n_loaded = 0;
 
-        int32_t n_past() const { return pos_start + static_cast<int32_t>(tokens.size()); }
-        int32_t n_unwritten() const { return static_cast<int32_t>(tokens.size()) - n_written; }
-        int32_t end() const { return pos_start + n_written + (seeded ? 1 : 0); } // of its cells
+        int32_t n_tokens() const { return static_cast<int32_t>(tokens.size()); }
+        int32_t n_past() const { return pos_start + n_tokens(); }
+        int32_t n_unwritten() const { return n_tokens() - n_skipped - n_written; }
+        int32_t begin() const { return pos_start + n_skipped; } // of its cells
+        int32_t end() const { return begin() + n_written + (seeded ? 1 : 0); }
+        bool    is_whole_window(int32_t n) const { return n_skipped == 0 || n >= n_skipped + n_sinks + n_window; }
+
+        // The i-th token that is read.
+        llama_token read(int32_t i) const { return tokens[i < n_sinks ? i : i + n_skipped]; }
+
+        // Notes that nothing is in the cache.
+        void forget() { n_skipped = n_written = n_loaded = 0; }
     };
 
     const text & text_of(llama_seq_id seq_id) const;
@@ -90,6 +109,7 @@ class simple_drafter : public context_drafter {
     llama_token  own(llama_token token) const { return token < n_vocab_dft() ? token : 0; } // padding of the target's
     void         write(llama_seq_id seq_id, int32_t n_tokens);
     void         unseed(llama_seq_id seq_id);
+    void         skip(llama_seq_id seq_id);
     void         fit_cells(llama_seq_id seq_id);
 
     draft_limits         limits_;
