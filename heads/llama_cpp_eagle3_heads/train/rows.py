@@ -284,7 +284,7 @@ class Source:
         return self.extractor(text)
 
     def stream(self, texts: Iterable[Text], n_ahead: int = 8) -> Iterator[Sample]:
-        """Yield the samples of texts in order, which a thread prepares while the head learns, at most `n_ahead` ahead."""
+        """Yield the samples of texts in order; a thread prepares up to `n_ahead` of them while the head learns."""
         ready: queue.Queue[Sample | BaseException | None] = queue.Queue(n_ahead)
         left = threading.Event()
 
