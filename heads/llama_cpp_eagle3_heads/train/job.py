@@ -153,7 +153,7 @@ def decided(job: Job) -> Job:
     suited = "muon" if width <= _MUON_WIDTH_MAX and has_bf16 else "adamw"
     optimizer = job.optimizer or settings.get("optimizer") or suited
     if optimizer == "muon" and not has_bf16:
-        log("--optimizer muon: this device multiplies bf16 by way of f32, so that its steps take many times as long")
+        log("--optimizer muon: this device converts bf16 to f32 to multiply it: its steps take many times as long")
     training = replace(
         job.training,
         optimizer=optimizer,

@@ -46,7 +46,7 @@ def figure_file(path: str | os.PathLike[str], width: float, height: float) -> It
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as e:
-        raise Eagle3Error("no matplotlib: pip install matplotlib") from e
+        raise Eagle3Error("matplotlib is not installed: pip install matplotlib") from e
     with matplotlib.rc_context({"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure

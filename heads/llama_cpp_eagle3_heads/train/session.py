@@ -150,7 +150,7 @@ def plot(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
     try:
         plot_training(path, entries)
     except Eagle3Error as e:  # no matplotlib
-        log(f"no picture: {e}")
+        log(f"no plot: {e}")
         return
     log(f"drew '{path}'")
 
