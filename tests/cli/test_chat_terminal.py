@@ -76,7 +76,7 @@ class Terminal:
         os.kill(self.process.pid, signal.SIGINT)
 
     def interrupt_until(self, pattern: str) -> str:
-        """Ctrl-C, once more each second until something is written: who types does not know how far the program is."""
+        """Ctrl-C, once more each second until something is written: a user does not know how far the program is."""
         for _ in range(30):
             self.interrupt()
             try:

@@ -213,7 +213,7 @@ def test_states(path: Path, hand: ByHand, is_pooled: bool) -> None:
 
 
 def test_drafts_that_know_the_dice(drafter: SimpleDrafter, hand: ByHand) -> None:
-    """Chains draft what temperature and noise make the best; who knows no dice drafts as ever."""
+    """With noise, chains draft the tokens that it makes the best; without it nothing changes."""
     both = texts(2, 20, seed=4)
     for i, t in enumerate(both):
         feed(drafter, t[:-1], i)

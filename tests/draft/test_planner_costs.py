@@ -503,7 +503,7 @@ class TestHeadInFewerBits:
         gain(factor)
         costs = costs_of(llm, 0.1)
         assert costs.draft_type == llm.draft_type == draft_type
-        # who drafts is who is loaded, not the one that was there before
+        # the engine drafts with the head that was loaded last
         assert llm.engine.drafters[0] is llm.drafters[0]
         llm.calibrate()
         assert llm.policy.is_measured
