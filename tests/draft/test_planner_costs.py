@@ -236,7 +236,7 @@ def test_shaders_that_are_compiled_meanwhile(
             seen.append(llm.policy)
             assert llm.policy.is_measured
             assert slept - before < (60.0 if len(seen) == 1 else 30.0)
-            assert ("what is missing is guessed" in caplog.text) == (load_costs(llm.loaded.costs_key()) is None)
+            assert ("missing costs are estimated" in caplog.text) == (load_costs(llm.loaded.costs_key()) is None)
         assert 2 <= len(seen) <= 6
         costs = load_costs(llm.loaded.costs_key())
         assert costs is not None
