@@ -12,32 +12,32 @@ import numpy.typing as npt
 from .engine.draft import Draft
 
 class GuardTurn:
-    """What `Guard.if_free` gives."""
+    """The context manager of `Guard.if_free`: enters with whether the guard was free."""
 
     def __enter__(self) -> bool: ...
     def __exit__(self, *args: object) -> None: ...
 
 class Guard:
-    """A lock without waiting: a second caller gets a `BusyError`, the same thread included.
+    """A lock that nobody waits for: a second caller gets a `BusyError`, from the same thread too.
 
-    After `closed` it is an `Eagle3Error`. It is not left taken by an interrupt, wherever that comes.
+    Once it is `closed`, every caller gets an `Eagle3Error`. An interrupt never leaves it locked.
     """
 
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
     def __init__(self, name: str) -> None: ...
     def if_free(self) -> GuardTurn:
-        """Do the same without an error: `with guard.if_free() as is_in`."""
+        """Enter without an error: `with guard.if_free() as is_in`; is_in is False if it is locked."""
 
     @property
     def closed(self) -> bool:
-        """Whether what it guards has been freed."""
+        """Whether the guarded object has been freed."""
 
     @closed.setter
     def closed(self, arg1: bool) -> None: ...
 
 class Device:
-    """A ggml device: something that models can run on. Lives as long as the process."""
+    """A ggml device that models can run on. It lives as long as the process."""
 
     @property
     def address(self) -> int:
@@ -45,7 +45,7 @@ class Device:
 
     @property
     def buffer_type(self) -> tuple[str, int] | None:
-        """Name and address of the ggml_backend_buffer_type_t that tensors on it usually have."""
+        """The name and address of the device's default ggml_backend_buffer_type_t."""
 
     @property
     def description(self) -> str:
@@ -53,7 +53,7 @@ class Device:
 
     @property
     def extra_buffer_types(self) -> list[str]:
-        """Names of the others that its backend has for weights, if this machine can use them: CPU_REPACK, AMX, ..."""
+        """Names of its backend's other buffer types for weights that this machine can use: CPU_REPACK, AMX, ..."""
 
     @property
     def is_remote(self) -> bool:
@@ -61,7 +61,7 @@ class Device:
 
     @property
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and all."""
+        """Free bytes, and all bytes of its memory."""
 
     @property
     def name(self) -> str: ...
@@ -69,26 +69,28 @@ class Device:
 class RpcConnection:
     """Keeps the connection to a ggml-rpc server open as long as it lives.
 
-    Its devices are not registered with ggml: only models that are given them use them. llama.cpp ends the process
-    if the server cannot be reached, so use `llama_cpp_eagle3.model.rpc`.
+    The server's devices are not registered with ggml: only models that are given them use them. llama.cpp ends
+    the process if the server cannot be reached, so use `llama_cpp_eagle3.model.rpc`, which checks that first.
     """
 
     def __init__(self, endpoint: str) -> None: ...
     def close(self) -> None:
-        """Let go of the connection, which others may hold: then `is_held` is still true."""
+        """Release the connection. It stays open, and `is_held` True, while other objects hold it."""
 
     def drop_graphs(self) -> None:
-        """To be called after something was freed on the server while it is still in use."""
+        """Have the server forget its cached graphs. Has to be called after anything was freed on a server that is
+        still used.
+        """
 
     def open(self) -> None:
         """Hold the connection again, after `close`."""
 
     def relay(self, fd: int) -> None:
-        """Stand between llama.cpp and its server, whose socket that is (csrc/rpc_relay.h)."""
+        """Put a relay between llama.cpp and its server; fd: the socket of their connection (csrc/rpc_relay.h)."""
 
     @property
     def devices(self) -> list[Device]:
-        """The devices of the server, the same ones each time."""
+        """The devices of the server: the same objects each time."""
 
     @property
     def is_held(self) -> bool:
@@ -96,22 +98,22 @@ class RpcConnection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server has gone, or said what it should not."""
+        """Whether the connection is lost: the server is gone, or its answer cannot be true."""
 
 class FeatureTap:
     """Reads the target's hidden states at some boundaries while it decodes.
 
     A boundary b is the residual stream after b layers, 0 to n_layer; n_layer + 1 is the stream after the final
-    norm. Create it before the context, put `cb_eval` and `cb_eval_user_data` into the context's parameters, and
-    give it to `Target`. It must live as long as the context.
+    norm. Create the tap before the context, put `cb_eval` and `cb_eval_user_data` into the context's
+    parameters, and give the tap to `Target`. It must live as long as the context.
     """
 
     def __init__(self, boundaries: Sequence[int], n_layer: int, n_embd: int, arch: str, kind: str = "auto") -> None: ...
     def attach(self, ctx: int) -> None:
-        """Bind to a context; Target does this."""
+        """Bind the tap to a context; `Target` does this."""
 
     def rows_of(self, n_decode: int) -> npt.NDArray[np.float32]:
-        """Return the same, or raise Eagle3Error if the last decode was another one than `n_decode`."""
+        """Return `rows`, or raise Eagle3Error if the last decode is not number `n_decode`."""
 
     @property
     def boundaries(self) -> list[int]: ...
@@ -125,11 +127,11 @@ class FeatureTap:
 
     @property
     def kind(self) -> str:
-        """native: llama.cpp copies the rows; callback: we copy them from the graph."""
+        """How rows are read: native (llama.cpp copies them) or callback (we copy them while the graph is computed)."""
 
     @property
     def n_decode(self) -> int:
-        """Number of the last decode, counted from 1."""
+        """The number of the last decode, counted from 1."""
 
     @property
     def needs_all_outputs(self) -> bool:
@@ -137,18 +139,19 @@ class FeatureTap:
 
     @property
     def rows(self) -> npt.NDArray[np.float32]:
-        """Rows of the last decode in batch order: float32, (n_tokens, n_boundaries, n_embd), read-only.
+        """The rows of the last decode in batch order: float32, (n_tokens, n_boundaries, n_embd), read-only.
 
-        A view, not a copy; it keeps its values when the target decodes on.
+        It is a view, not a copy, and keeps its values when the target goes on.
         """
 
 class BatchPart:
-    """Tokens of one sequence in a batch: after its first n_past positions, the rest of which is removed.
+    """The tokens of one sequence in a batch. They follow its first n_past positions; all later positions are
+    removed.
 
-    draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted
-    token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one
-    only. Empty: each follows the one before. logits: of which of `tokens`: "none", "last" or "all"; with a
-    draft all rows have them.
+    draft: drafted tokens after the last of `tokens`; `Target.accept` keeps some of them. parents: for each
+    drafted token, the index in `draft` of the token before it, -1 = the last of `tokens`; empty = a chain. A
+    tree stands after a single token. logits: which of `tokens` get logits: "none", "last" or "all"; with a
+    draft all rows get them.
     """
 
     @staticmethod
@@ -164,11 +167,13 @@ class BatchPart:
         causal: bool = True,
         logits: str = "none",
     ) -> BatchPart:
-        """Rows of embeddings in place of tokens, a piece of an image or a sound; it is the only part of its batch.
+        """Make a part of embeddings instead of tokens: a piece of an image or a sound. It must be the only part of
+        its batch.
 
-        tokens: one for each row, which stand for it in what remembers tokens. rows: float32 (n, n_embd_inp). pos:
-        with M-RoPE, int32 (4, n), else None. offset: rows of the same image that were decoded before. n_pos: with
-        M-RoPE, positions that the whole image takes. causal: whether a row sees only those before it.
+        tokens: a token for each row, which stands for it in lists of tokens. rows: float32 (n, n_embd_inp). pos:
+        with M-RoPE the rows' positions, int32 (4, n), else None. offset: rows of the same image that were decoded
+        before. n_pos: with M-RoPE, positions of the whole image. causal: whether a row attends only to rows
+        before it.
         """
 
     def __init__(
@@ -191,10 +196,10 @@ class BatchPart:
         """The tokens, those of the draft included."""
 
 class SavedState:
-    """What of a sequence cannot be cut at any position, as `Target.save` found it: recurrent states, sliding
-    windows.
+    """The recurrent states and sliding windows of a sequence at one position, which cannot be cut at others; see
+    `Target.save`.
 
-    n_past: positions that the sequence had. data: what `Target.save` gave.
+    n_past: positions that the sequence had. data: the bytes of another SavedState.
     """
 
     def __init__(self, n_past: int, data: bytes) -> None: ...
@@ -204,71 +209,73 @@ class SavedState:
     def n_bytes(self) -> int: ...
     @property
     def n_past(self) -> int:
-        """Positions."""
+        """Positions that the sequence had."""
 
 class Target:
-    """The target's context: decode, sample row by row, take back.
+    """The target's context: decodes batches, samples from their rows, and takes rejected tokens back.
 
     `ctx` and `model` are addresses from llama-cpp-python and stay the caller's; call `close()` before freeing
     them. One thread at a time: a second one gets BusyError.
     """
 
     def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None, n_seq: int = 0, n_guards: int = 0) -> None:
-        """n_seq: sequences 0 to n_seq - 1 are the caller's, the other ids of the context are for the leaves of
-        trees; 0 = all are the caller's. n_guards: n_seq, if that many of the other ids shall hold on to what has
-        left the windows of a pool with sliding windows; 0 = llama.cpp may take such cells for others.
+        """Wrap a context.
+
+        n_seq: sequences 0 to n_seq - 1 are the caller's, the context's other ids are for the leaves of trees; 0 =
+        all are the caller's. n_guards: n_seq, to have as many of the other ids keep cells that have left a
+        sliding window of a pool, so that a rejected draft can be taken back; 0 = llama.cpp may reuse such cells.
         """
 
     def accept(self, seq_id: int, path: Sequence[int]) -> None:
-        """After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
+        """Accept a path through the rows of a part with a draft, and remove the part's other tokens.
 
         Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path
-        goes back to before the part; snapshots do not reach that far, and unless a state was saved before the
-        part the sequence is removed altogether.
+        removes the whole part; snapshots do not reach that far, so that the sequence is removed altogether unless
+        a state was saved before the part.
         """
 
     def accept_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-        """Do the same for several sequences; one that holds no draft stays as it is."""
+        """Call `accept` for several sequences; a sequence without a draft stays as it is."""
 
     def argmax(self, row: int) -> int:
-        """Return the first of the most probable tokens of a row."""
+        """Return the most probable token of a row; of several, the first one."""
 
     def attach(self, states: Sequence[SavedState], seq_id: int = 0) -> None:
-        """Let `truncate` and `copy` go back to these states too, which were saved of the same tokens."""
+        """Let `truncate` and `copy` also go back to these states, which must be of the sequence's own tokens."""
 
     def clear(self) -> None:
-        """Remove all sequences, and clear the cells too: what is left in them may be NaN."""
+        """Remove all sequences, and set their cells to zero: old values may be NaN."""
 
     def close(self) -> None:
-        """Let go of the context: every later call raises."""
+        """Release the context: every later call raises."""
 
     def copy(self, src: int, dst: int, n_past: int) -> int:
-        """Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
+        """Have sequence dst hold the first n_past positions of src and nothing else; both share the cells.
 
-        Returns n_past; where recurrent states and sliding windows cannot be cut there, the position of the last
-        saved state before it; or 0 without one.
+        Returns the positions that dst holds: n_past, or, if recurrent states or sliding windows cannot be cut
+        there, those of the last state that was saved before it, 0 without one.
         """
 
     def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True, seq_id: int = 0) -> None:
         """Remove positions from `n_past` on and evaluate `tokens` there as one batch.
 
-        Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or
-        where it can go back to before that (see `n_past`).
+        Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or at
+        an earlier position that it can go back to; the method `n_past` returns it.
         """
 
     def decode_batch(
         self, tokens: Sequence[int], pos: Sequence[int], seq_ids: Sequence[Sequence[int]], logits: Sequence[bool]
     ) -> None:
-        """Evaluate one batch of any sequences, the general form. Nothing is removed before."""
+        """Evaluate one batch of any sequences at the given positions. No position is removed before."""
 
     def decode_parts(self, parts: Sequence[BatchPart]) -> None:
-        """Evaluate several sequences in one batch: prompt pieces, chains and trees together.
+        """Evaluate several sequences in one batch: chunks of prompts, chains and trees together.
 
-        Rows are numbered through all parts.
+        Rows are numbered through all parts, in order.
         """
 
     def has_draft(self, seq_id: int) -> bool:
-        """Whether a draft was decoded of which no path was accepted yet."""
+        """Whether the sequence's last part has a draft of which no path has been accepted yet."""
 
     def logits(self, row: int) -> npt.NDArray[np.float32]:
         """Copy the logits of a row: float32, (n_vocab,). Row -1 is the context's last one."""
@@ -277,64 +284,70 @@ class Target:
         """Copy the logits of the first n rows: float32, (n, n_vocab)."""
 
     def n_past(self, seq_id: int = 0) -> int:
-        """Tokens that a sequence holds, rows of images included."""
+        """Return the tokens that a sequence holds, rows of images included."""
 
     def n_past_min(self, seq_id: int = 0) -> int:
-        """Return the least number of tokens, not 0, that `truncate` can keep without a saved state."""
+        """Return the fewest tokens, at least 1, that `truncate` can keep without a saved state."""
 
     def n_replay(self, seq_id: int = 0) -> int:
-        """Accepted tokens that the next batch of a sequence evaluates once more."""
+        """Return how many accepted tokens the next batch of a sequence evaluates again."""
 
     def n_state_bytes(self, seq_id: int = 0) -> int:
-        """Bytes of a state that is saved to go back; 0 where none is needed."""
+        """Return the bytes of a state that is saved to go back; 0 = none is needed."""
 
     def position(self, n_past: int, seq_id: int = 0) -> int:
-        """Position of what comes after the first n_past tokens: n_past, or less where images share positions."""
+        """Return the position of the token after the first n_past tokens: n_past, or less if rows of images share
+        positions.
+        """
 
     def sample(self, sampler: int, row: int, n_best: int = 0, grammar: int = 0) -> int:
-        """Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
+        """Sample a token from a row of the last batch with a llama_sampler (its address), which then accepts the
+        token.
 
-        n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
-        grammar: a llama_sampler that is asked about the drawn token; another one is drawn if it refuses it.
-        Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
+        n_best: the sampler gets so many of the most probable tokens alone, which suffice if it begins with top-k;
+        0 = all. grammar: a llama_sampler that is asked about the drawn token; if it refuses that, another one is
+        drawn. Row -1 is the last row of a decode by other means, as in `argmax` and `logits`.
         """
 
     def sample_from(self, sampler: int, logits: npt.ArrayLike, grammar: int = 0) -> int:
-        """Sample from logits that the caller has changed, float32 (n_vocab,), as `sample` does from a row."""
+        """Sample a token as `sample` does, from logits of the caller's, float32 (n_vocab,)."""
 
     def sampled_probs(self) -> list[tuple[int, float]]:
-        """Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.
+        """Return the tokens that the last `sample_from` drew from with their probabilities, the most probable first.
 
-        None if its sampler is greedy: that computes no probabilities.
+        The list is empty if the sampler is greedy, which computes no probabilities.
         """
 
     def save(self, seq_id: int = 0) -> SavedState | None:
-        """The present state, if this memory cannot go back to it by itself, else None. `truncate` and `copy` go back
-        to it for as long as the object exists.
+        """Save the present state, if this memory cannot go back to it by itself, else return None.
+
+        `truncate` and `copy` go back to it as long as the object exists.
         """
 
     def set_device_argmax(self, n_outputs: int) -> None:
-        """Let the target's device take the argmax of each row; `logits` and `sample` then raise, the rows stay
-        there.
+        """Have the target's device take the argmax of each row, so that logits are not copied; `logits` and `sample`
+        then raise.
 
         n_outputs: rows with logits that a sequence may have in a batch, at most the context's
-        n_outputs_max_per_seq. 0: bring the rows here again.
+        n_outputs_max_per_seq; 0 = copy logits to the host again.
         """
 
     def set_spans(self, spans: Sequence[tuple[int, int, int]], seq_id: int = 0) -> None:
-        """Set where images are in a sequence whose cells were written by other means."""
+        """Set the images of a sequence whose cells were written by other means, as `spans` returns them."""
 
     def settle(self) -> None:
         """Make the memory hold exactly the accepted tokens, before the context is used by other means."""
 
     def spans(self, seq_id: int = 0) -> list[tuple[int, int, int]]:
-        """Images in a sequence: the token where each begins, its rows, and the positions that these take."""
+        """Return a sequence's images: for each the index of its first token, its rows, and the positions that these
+        take.
+        """
 
     def state_get(self, seq_id: int) -> bytes:
-        """All that a sequence holds, but not the states that were saved of it, as bytes."""
+        """Return a sequence's cells and states as bytes, without the states that were saved of it."""
 
     def state_set(self, seq_id: int, state: bytes) -> None:
-        """Have a sequence hold what `state_get` gave, and nothing else.
+        """Restore a sequence from the bytes of `state_get`, in place of what it holds.
 
         Raises ContextFullError if there is no room, and ValueError for other bytes; the sequence is then empty.
         """
@@ -342,21 +355,22 @@ class Target:
     def truncate(self, n_past: int, seq_id: int = 0) -> int:
         """Remove positions from `n_past` on. Returns the position from which tokens must be decoded again.
 
-        That is n_past, or less where the memory cannot go back there: the last saved state before it (`save`), or
-        0.
+        That is n_past, or, if the memory cannot go back there, the position of the last state that was saved
+        before it (`save`), 0 without one.
         """
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the sequences share their cells, rather than having as many each."""
+        """Whether all sequences share their cells; else each has a part of its own."""
 
     @property
     def kernel_sides(self) -> dict[tuple[str, str, str], int]:
-        """[what, why, type]: operations whose rows depend on others where ggml computes them, when it was made.
+        """Counts of operations whose rows depend on other rows if ggml computes them, by (what, why, type), at
+        creation.
 
-        what: products, attention or recurrence. why: empty if our kernels compute them, or else: device, adapter,
-        source (of the weights, or of queries, no kernel), type (of the cache), rows (too many) or shape. type: of
-        the weights, or of the cache.
+        what: products, attention or recurrence. why: empty if our kernels compute them, else the reason: device,
+        adapter, source (no kernel for the weights or queries), type (of the cache), rows (too many) or shape.
+        type: of the weights, or of the cache.
         """
 
     @property
@@ -365,35 +379,35 @@ class Target:
 
     @property
     def n_batches(self) -> int:
-        """Batches that were begun; rows are those of the last one."""
+        """The number of batches that were begun; rows are those of the last one."""
 
     @property
     def n_ctx(self) -> int:
-        """Positions of a sequence."""
+        """Positions that a sequence may have."""
 
     @property
     def n_embd_inp(self) -> int:
-        """Values of a row that goes in."""
+        """Values of an input row of embeddings."""
 
     @property
     def n_leaves_max(self) -> int:
-        """Leaves that a tree may have; 1 where only chains can be verified."""
+        """Leaves that a tree may have; 1 = only chains can be verified."""
 
     @property
     def n_pos_per_row(self) -> int:
-        """Positions of a row that goes in: 4 with M-RoPE, else 1."""
+        """Positions of an input row: 4 with M-RoPE, else 1."""
 
     @property
     def n_seq(self) -> int:
-        """Sequences of the caller."""
+        """The number of the caller's sequences."""
 
     @property
     def n_snapshots(self) -> int | None:
-        """Tokens of a draft that can be rejected without a replay; None: all of any draft."""
+        """Tokens of a draft that can be rejected without a replay; None = any number."""
 
     @property
     def n_ubatch(self) -> int:
-        """Rows that are computed together."""
+        """Rows that llama.cpp computes at once (n_ubatch)."""
 
     @property
     def n_vocab(self) -> int: ...
@@ -403,15 +417,17 @@ class Target:
 
     @property
     def rollback_kind(self) -> str:
-        """How rejected tokens go: "trim" removes positions (attention), "snapshots" goes back to a state that
-        llama.cpp kept (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the
-        accepted tokens in front of the next one, so that there is never a pass for them alone. Snapshots that do
-        not reach far enough are helped by a checkpoint.
+        """How rejected tokens are taken back.
+
+        "trim" removes their positions (attention). "snapshots" goes back to a state that llama.cpp kept
+        (recurrent, n_rs_seq > 0), or, if these do not reach far enough, to a checkpoint. "checkpoint" restores
+        the state before the batch and puts the accepted tokens in front of the next one, so that no pass
+        evaluates them alone.
         """
 
     @property
     def t_decode_us(self) -> int:
-        """Microseconds in llama_decode and synchronize."""
+        """Microseconds spent in llama_decode and llama_synchronize so far."""
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
@@ -424,17 +440,19 @@ class TargetInfo:
     def arch(self) -> str: ...
     @property
     def boundaries(self) -> list[int]:
-        """Where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm."""
+        """The boundaries at which hidden states can be read: of 0 to n_layer, and n_layer + 1 after the final norm."""
 
     @property
     def file_size(self) -> int: ...
     @property
     def has_trunk(self) -> bool:
-        """False for a file of layers for multi-token prediction alone."""
+        """Whether the file has the model's own layers; False = it has layers for multi-token prediction alone."""
 
     @property
     def keys_without_block(self) -> dict[str, int]:
-        """Keys for llama.cpp, as they would be without those layers; empty if it needs none, or cannot be told."""
+        """Overrides of keys with which llama.cpp loads the file without the missing layers (`n_layer_gone`); empty =
+        none are needed, or they would not suffice.
+        """
 
     @property
     def n_ctx_train(self) -> int: ...
@@ -442,7 +460,7 @@ class TargetInfo:
     def n_embd(self) -> int: ...
     @property
     def n_embd_nextn(self) -> int:
-        """Values of a row that its block for multi-token prediction reads."""
+        """Values of a row that the target's block for multi-token prediction reads."""
 
     @property
     def n_layer(self) -> int:
@@ -462,73 +480,73 @@ class TargetInfo:
     def name(self) -> str: ...
     @property
     def nextn(self) -> int:
-        """They read the hidden state at boundary n_layer + nextn; -1: not known for this architecture."""
+        """The block for multi-token prediction reads boundary n_layer + nextn; -1 = not known for this architecture."""
 
     @property
     def path(self) -> str: ...
     @property
     def runs_block(self) -> bool:
-        """Whether llama.cpp has a graph of its block for multi-token prediction."""
+        """Whether llama.cpp can run the block for multi-token prediction."""
 
     @property
     def why_no_target(self) -> str:
-        """Why no head can stand after this model; empty if one can."""
+        """Why no head can draft for this model; empty if one can."""
 
     @property
     def why_no_text(self) -> str:
-        """Why it does not generate text, so that nothing can draft for it, nor it for others; empty if it does."""
+        """Why the model does not generate text, so that it can be neither target nor drafter; empty if it does."""
 
 class VocabDifference:
     """How the tokens of a drafter's file differ from its target's. Made by compare_vocabularies()."""
 
     @property
     def flags(self) -> list[str]:
-        """How BOS and EOS differ, as sentences."""
+        """Sentences that say how BOS and EOS differ."""
 
     @property
     def model_dft(self) -> str: ...
     @property
     def model_tgt(self) -> str:
-        """Kind of tokenizer; empty if the file has none."""
+        """The kind of tokenizer; empty = the file has none."""
 
     @property
     def n_dft(self) -> int: ...
     @property
     def n_more(self) -> int:
-        """Tokens at the end of one of both, without padding."""
+        """Tokens at the end that only one of the two has, without padding."""
 
     @property
     def n_tgt(self) -> int:
-        """Tokens; 0 if that is not known."""
+        """The number of tokens; 0 = not known."""
 
     @property
     def others(self) -> list[int]:
-        """Tokens that both have, with other texts, in ascending order."""
+        """Tokens that both have with different texts, ascending."""
 
     @property
     def text_dft(self) -> bytes: ...
     @property
     def text_tgt(self) -> bytes:
-        """Bytes of the first of `others`."""
+        """The text of the first of `others`."""
 
 class Head:
-    """What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head()."""
+    """The facts of an EAGLE-3 head's GGUF header. Read-only; made by read_head()."""
 
     @property
     def arch(self) -> str:
-        """General.architecture: eagle3, or eagle3-ext for what llama.cpp cannot run."""
+        """The file's general.architecture: eagle3, or eagle3-ext for heads that llama.cpp cannot run."""
 
     @property
     def boundaries(self) -> list[int]:
-        """Target boundaries that a row is made of, empty without fc."""
+        """The target's boundaries that a row is made of; empty without fc."""
 
     @property
     def boundaries_why(self) -> str:
-        """How the converter found the boundaries, empty if the file does not have it."""
+        """How the converter found the boundaries; empty = the file does not say."""
 
     @property
     def dialect(self) -> str:
-        """Upstream, fork or extended."""
+        """The dialect of the file's keys: upstream, fork or extended."""
 
     @property
     def fc_norm(self) -> bool: ...
@@ -542,13 +560,13 @@ class Head:
     def hidden_act(self) -> str: ...
     @property
     def kv_lora_rank(self) -> int:
-        """Rank of K and V in multi-head latent attention; 0 = it has another attention."""
+        """Rank of K and V in multi-head latent attention; 0 = the head has ordinary attention."""
 
     @property
     def logit_scale(self) -> float: ...
     @property
     def mask_token(self) -> int:
-        """P-EAGLE: token of the rows that the target has not computed, -1 = the head is none."""
+        """P-EAGLE: the token of rows that the target has not computed; -1 = the head is no P-EAGLE head."""
 
     @property
     def n_embd(self) -> int: ...
@@ -568,11 +586,11 @@ class Head:
     def n_rot(self) -> int: ...
     @property
     def n_vocab(self) -> int:
-        """Size of the target's vocabulary by the head's file, 0 = unknown."""
+        """Size of the target's vocabulary by the head's file; 0 = not known."""
 
     @property
     def n_vocab_dft(self) -> int:
-        """Draft vocabulary, 0 = the target's."""
+        """Size of the draft vocabulary; 0 = the target's vocabulary."""
 
     @property
     def norm_before_fc(self) -> bool: ...
@@ -598,40 +616,42 @@ class Head:
     def use_aux_hidden_state(self) -> bool: ...
 
 class CpuKernels:
-    """While it lives, the CPU backend multiplies these weights by our kernels."""
+    """While it lives, the CPU backend multiplies by these weights with our kernels."""
 
     def __init__(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
-        """matrices: addresses of ggml tensors. n_rows_max: [name of a kernel]: operations of more rows are left to
-        ggml; kernels that it does not name are not used.
+        """Register weights.
+
+        matrices: addresses of ggml tensors. n_rows_max: for each kernel's name the most rows of an operation,
+        beyond which ggml computes it; kernels that are not named are not used.
         """
 
     def close(self) -> None:
-        """To be called before the weights are freed."""
+        """Unregister the weights. Has to be called before they are freed."""
 
     @property
     def n_weights(self) -> dict[str, int]:
-        """[name of a kernel]: weights that it computes."""
+        """The number of weights that each kernel computes, by its name."""
 
     @property
     def why_not(self) -> str:
-        """Why there are none; empty if there are some."""
+        """Why no kernel computes any weight; empty if one does."""
 
 class LimitedProduct:
-    """While it is open, graphs that this thread computes get a part of a matrix's product."""
+    """While it is open, graphs that this thread computes get only a part of a matrix's product."""
 
     def __init__(self, matrix: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """matrix: address of a ggml tensor. ranges: (first, last) of the channels that are computed; others become
-        -inf.
+        """Limit a product. matrix: the address of a ggml tensor. ranges: (first, last) of the channels that are
+        computed; the others become -inf.
         """
 
     def close(self) -> None:
-        """Close it; of several that are open the one that was made last comes first."""
+        """End the limit. Of several open ones, the one that was made last is closed first."""
 
 class LoadGuard:
-    """While its block runs, an assertion of llama.cpp that fails on this thread fails the call instead of the
+    """While its block runs, an assertion of llama.cpp that fails on this thread ends the call instead of the
     process.
 
-    For calls that load a model or make a context, not for calls that compute.
+    It is for calls that load a model or make a context, not for calls that compute.
     """
 
     def __enter__(self) -> LoadGuard: ...
@@ -639,33 +659,36 @@ class LoadGuard:
     def __init__(self) -> None: ...
     @property
     def asserted(self) -> bool:
-        """Whether that was an assertion."""
+        """Whether an assertion has failed."""
 
     @property
     def reason(self) -> str:
-        """Why something failed, as llama.cpp put it; empty if it gave no reason."""
+        """Why a call has failed, in llama.cpp's words; empty if it gave no reason."""
 
 class GrammarLookahead:
-    """Which tokens a grammar allows after tokens that are not drawn yet."""
+    """Tells which tokens a grammar allows after tokens that are not drawn yet."""
 
     def __init__(self, sampler: int, *, redraws: bool) -> None:
-        """The sampler applies the grammar, as far as its text has come, and must outlive this.
+        """Look ahead in the grammar of a sampler, from where its text is now; the sampler must outlive this object.
 
-        redraws: it is asked about a token that was drawn, and if it refuses that, another one is drawn; else it
-        comes before the draw.
+        redraws: whether the grammar is asked about drawn tokens, and another token is drawn if it refuses one;
+        else it is applied before the draw.
         """
 
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> list[bool]:
-        """Whether each of the tokens may come after the path. Where that cannot be known, all may."""
+        """Return for each of the tokens whether it may come after the path; if that cannot be known, all may."""
 
 class GumbelNoise:
-    """The dice of one text, which its draws and its drafts share.
+    """The random noise of one text, which its draws and its drafts share.
 
-    The token with the greatest logit / temperature + noise is one drawn from the softmax.
+    The token with the greatest logit / temperature + noise is drawn with its probability in the softmax
+    (Gumbel-max).
     """
 
     def __call__(self, token: int, n_ahead: int = 0, attempt: int = 0) -> float:
-        """The noise of a token after n_ahead others that are not drawn yet; attempt: draws that were refused."""
+        """Return the noise of a token after n_ahead others that are not drawn yet; attempt: refused draws before
+        this one.
+        """
 
     def __init__(
         self,
@@ -677,14 +700,18 @@ class GumbelNoise:
         min_p: float = 0.0,
         biases: Mapping[int, float] = ...,
     ) -> None:
-        """What comes between logits and the draw is for drafts: the draw itself only adds the noise."""
+        """Make the noise of a seed. The other arguments are the samplers' between logits and draw, for drafts alone:
+        the draw itself only adds the noise.
+        """
 
     def sampler(self) -> int:
-        """Address of a new llama_sampler that draws with it, and moves it on with each token that it accepts."""
+        """Return the address of a new llama_sampler that draws with this noise, and advances it with each accepted
+        token.
+        """
 
     @property
     def position(self) -> int:
-        """Tokens of the text that were drawn."""
+        """The number of tokens that were drawn for the text."""
 
     @position.setter
     def position(self, arg0: int) -> None: ...
@@ -696,48 +723,51 @@ class Drafter:
     """
 
     def add_image(self, first: int, pos: npt.ArrayLike, n_pos: int, seq_id: int = 0) -> None:
-        """Rows of an image come next, from position `first` on.
-
-        pos: their positions, int32 (4, n). n_pos: how many what comes after counts on. For heads with sections
+        """Announce an image, whose rows come next, from position `first` on. For heads with M-RoPE's sections
         (n_pos_per_row 4).
+
+        pos: the rows' positions, int32 (4, n). n_pos: the positions by which tokens after the image count on.
         """
 
     def begin(self, seq_ids: Sequence[int], ids_last: Sequence[int], top_k: int, n_steps: int = 1) -> None:
-        """Start drafting node by node: the top_k most probable tokens after each id_last.
+        """Start a draft for each sequence, with the top_k most probable tokens after its id_last as nodes.
 
-        With n_steps > 1 (at most n_unroll) the best of them is followed further in the same graph. A parallel
-        head computes n_steps positions and appends the first level.
+        With n_steps > 1 (at most n_unroll) the best node is followed further in the same graph. A parallel head
+        computes n_steps positions and appends the nodes of the first one.
         """
 
     def close(self) -> None:
         """Free the drafter: every later call raises."""
 
     def copy(self, src: int, dst: int, n_past: int, same_next: bool = False) -> int:
-        """Make positions before n_past of one sequence those of another one too, which loses its own.
+        """Copy the positions before n_past of sequence src to dst, in place of what dst holds.
 
         Returns the position from which rows of `dst` must be processed: what truncate(n_past, same_next) would
-        return for `src`, which stays as it is. Raises ValueError if `src` has not come to n_past.
+        return for `src`, which stays as it is. Raises ValueError if `src` has fewer than n_past positions.
         """
 
     def expand(self, nodes: Sequence[int], top_k: int) -> None:
         """Append the top_k most probable tokens after each of these nodes, in one graph.
 
-        A node can be expanded once, and 128 nodes of a sequence. Nodes at the end of the context stay without.
+        A node can be expanded once, and at most 128 nodes of a sequence. A node at the end of the context gets
+        none.
         """
 
     def leave_out(self, tokens: Sequence[int]) -> None:
-        """These tokens of the target are others in the drafter's own vocabulary: they are not drafted."""
+        """Never draft these tokens: in the drafter's own vocabulary they have other texts than in the target's."""
 
     def limit_vocab(self, n_first: int) -> bool:
-        """Draft this many of the most frequent tokens alone, and those of the texts, if that saves time: the CPU
-        computes no logits of others; 0: all. False: it drafts all of its tokens.
+        """Draft only the n_first most frequent tokens and those of the texts, so that the CPU computes no logits of
+        others; 0 = all.
+
+        Returns False if the drafter cannot save time so, and drafts all of its tokens.
         """
 
     def n_past(self, seq_id: int = 0) -> int:
         """Return the number of positions whose rows were appended."""
 
     def n_waiting(self, seq_id: int = 0) -> int:
-        """Rows that `begin` has to evaluate first."""
+        """Return the number of rows that `begin` has to evaluate first."""
 
     def process(
         self,
@@ -748,19 +778,21 @@ class Drafter:
         rows: Sequence[int] | None = None,
         can_defer: bool = False,
     ) -> None:
-        """Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, n_past + 1,
-        ... of a sequence. rows: their indices in the batch, by default the first ones. tap: None for a drafter
-        that reads no rows (n_embd_feat 0). can_defer: begin() is not expected soon, so that a prompt's K/V is not
-        computed before.
+        """Append the rows of a sequence's tokens at positions n_past, n_past + 1, ... from the tap's last decode,
+        one per token.
+
+        rows: their indices in the batch, by default the first ones. tap: None for a drafter that reads no rows
+        (n_embd_feat 0). can_defer: whether no begin() is expected soon, so that the K/V of a prompt is computed
+        only with it.
         """
 
     def process_batch(
         self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, Sequence[int], Sequence[int], bool]]
     ) -> None:
-        """Do the same for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
+        """Call `process` for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
 
-        Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on
-        without those (`restart`).
+        Rows that a sequence has already are skipped; a sequence that lacks rows before these goes on without them
+        (`restart`).
         """
 
     def process_rows(
@@ -769,50 +801,58 @@ class Drafter:
         """Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
 
     def reset(self, seq_id: int | None = None) -> None:
-        """Clear a sequence, or all."""
+        """Clear a sequence, or all of them."""
 
     def restart(self, n_past: int, seq_id: int = 0) -> None:
-        """Clear the sequence. The next rows come from n_past on; what lies before is never attended to."""
+        """Clear the sequence. Its next rows begin at n_past; earlier positions are never attended to."""
 
     def set_noise(self, noise: GumbelNoise | None, seq_id: int = 0) -> None:
-        """What the sequence's next tokens will be drawn with; None: not known, or greedy."""
+        """Set the noise that the sequence's next tokens will be drawn with; None = not known, or greedy."""
 
     def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:
-        """What the sequence's next tokens must be, as long as its text is what it is; None: anything."""
+        """Set the grammar that the sequence's next tokens must follow, until its text changes; None = any token may
+        come.
+        """
 
     def state_get(self, seq_id: int = 0) -> bytes:
-        """Return a sequence's cache and waiting rows."""
+        """Return a sequence's K/V cache and waiting rows as bytes."""
 
     def state_set(self, state: bytes, seq_id: int = 0) -> None:
-        """Make a sequence what state_get() saved, of this or another one. Raises ValueError, IncompatibleDraftError."""
+        """Restore a sequence from the bytes of state_get(), of this or another sequence. Raises ValueError,
+        IncompatibleDraftError.
+        """
 
     def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
-        """Remove positions from n_past on. Returns the position from which rows must be processed again. same_next:
-        the token at n_past will be the one that was there, so that the row before it is not needed again.
+        """Remove positions from n_past on. Returns the position from which rows must be processed again.
+
+        same_next: whether the next token at n_past is the one that was there, so that the row before it is not
+        needed again.
         """
 
     def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most."""
+        """Have our CPU kernels multiply by the drafter's own weights. n_rows_max: the most rows of an operation, by
+        kernel name.
+        """
 
     @property
     def boundaries(self) -> list[int]: ...
     @property
     def cpu_kernels(self) -> dict[str, int]:
-        """[name of a kernel]: own weights that it computes."""
+        """The number of the drafter's own weights that each kernel computes, by its name."""
 
     @property
     def device(self) -> str: ...
     @property
     def draft_vocab(self) -> int:
-        """Tokens that it always drafts, beside those of the texts; 0: all."""
+        """Tokens that are always drafted, beside those of the texts; 0 = all."""
 
     @property
     def is_parallel(self) -> bool:
-        """P-EAGLE: one graph drafts all tokens, and expand() costs nothing."""
+        """Whether one graph drafts all tokens (P-EAGLE), so that expand() costs nothing."""
 
     @property
     def matrices(self) -> list[int]:
-        """Addresses of the ggml tensors that it multiplies by, except those of the target."""
+        """Addresses of the ggml tensors that the drafter multiplies by, except the target's."""
 
     @property
     def n_bytes_read(self) -> int:
@@ -822,15 +862,15 @@ class Drafter:
     def n_ctx(self) -> int: ...
     @property
     def n_embd_feat(self) -> int:
-        """Values of a row that it reads; 0: it reads none."""
+        """Values of a row that the drafter reads; 0 = it reads none."""
 
     @property
     def n_expand(self) -> int:
-        """Nodes of a sequence that a draft may expand; a chain has one token more at most."""
+        """Nodes of a sequence that a draft may expand, at most; a chain has at most one token more."""
 
     @property
     def n_pos_per_row(self) -> int:
-        """Positions of a row: 4 for a head with sections (M-RoPE), else 1."""
+        """Positions of a row: 4 for a head with M-RoPE's sections, else 1."""
 
     @property
     def n_propose(self) -> int: ...
@@ -840,7 +880,7 @@ class Drafter:
     def n_steps(self) -> int: ...
     @property
     def n_unroll(self) -> int:
-        """Steps of a chain that one graph may take."""
+        """Steps of a chain that one graph computes, at most."""
 
     @property
     def nodes(self) -> list[tuple[int, int, float, int, int]]:
@@ -852,7 +892,7 @@ class Drafter:
 
     @property
     def t_graph_us(self) -> int:
-        """Microseconds of both inside ggml."""
+        """Microseconds of process and propose that were spent inside ggml."""
 
     @property
     def t_process_us(self) -> int: ...
@@ -879,27 +919,31 @@ class Eagle3Drafter(Drafter):
         n_threads: int = 1,
         n_batch: int = 512,
     ) -> None:
-        """Path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: positions
-        of each of the n_seq_max sequences. n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on
-        an accelerator; parallel heads take all of them anyway. boundaries: instead of the head's own. device:
-        where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first accelerator,
-        < 0 = where the target's lm_head is. type: ggml type to which wider matrices are converted; None = as they
-        are. type_k, type_v: ggml types of the cache. Raises ModelFileError, IncompatibleDraftError.
+        """Load a head.
+
+        path: the head's GGUF. model_tgt: the address of the loaded target, which must outlive the drafter. n_ctx:
+        positions of each of the n_seq_max sequences. n_unroll: steps of a chain in one graph, -1 = 1 on the CPU
+        and all on an accelerator; parallel heads always take all. boundaries: replace the head's own. device: the
+        device to run on; None = one of this machine by n_gpu_layers: 0 = the CPU, > 0 = the first accelerator, <
+        0 = the device of the target's lm_head. type: the ggml type that wider matrices are converted to; None =
+        as they are. type_k, type_v: ggml types of the cache.
+
+        Raises ModelFileError, IncompatibleDraftError.
         """
 
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
-        """Float32 (n_vocab_dft,), of the last drafted token."""
+        """Logits of the last drafted token: float32 (n_vocab_dft,)."""
 
     @property
     def head(self) -> Head: ...
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
-        """Float32 (n_embd,), the recurrent row after the last drafted token."""
+        """The head's own row after the last drafted token, which the next step reads: float32 (n_embd,)."""
 
     @property
     def n_bytes_cache(self) -> int:
-        """Bytes of the K/V cache now: it grows and shrinks with what it holds."""
+        """Bytes of the K/V cache at present; it grows and shrinks with its contents."""
 
     @property
     def n_bytes_own(self) -> int:
@@ -913,7 +957,7 @@ class Eagle3Drafter(Drafter):
     def n_embd(self) -> int: ...
     @property
     def n_graph_nodes(self) -> int:
-        """Nodes of the last graph, without those that compute nothing."""
+        """Operations of the last graph, without those that compute nothing."""
 
     @property
     def n_vocab_dft(self) -> int: ...
@@ -932,20 +976,23 @@ class MtpDrafter(Drafter):
         n_seq_max: int = 1,
         n_outputs_max: int = 1,
     ) -> None:
-        """ctx: address of a llama_context of the type MTP, which is freed with the drafter, also if this raises; so
-        is model, the llama_model of a block in a file of its own. further: contexts of chained blocks after the
-        first one, which are freed too. path: the file that has the block. n_ctx: positions of each of the
-        n_seq_max sequences; the context's further sequence ids are for branches of trees. n_outputs_max: the
-        context's. Raises ModelFileError, IncompatibleDraftError.
+        """Draft with a block on a context.
+
+        ctx: the address of a llama_context of type MTP. model: the llama_model of a block in a file of its own.
+        further: contexts of chained blocks after the first one. All of these are freed with the drafter, also if
+        this raises. path: the file that has the block. n_ctx: positions of each of the n_seq_max sequences; the
+        context's other sequence ids are for branches of trees. n_outputs_max: the context's.
+
+        Raises ModelFileError, IncompatibleDraftError.
         """
 
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
-        """Float32 (n_vocab,), of the last row that was computed to draft after it."""
+        """Logits of the last row that was computed to draft after it: float32 (n_vocab,)."""
 
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
-        """Float32 (n_embd,), the block's own row of it."""
+        """The block's own hidden state of that row: float32 (n_embd,)."""
 
 class SimpleDrafter(Drafter):
     """A small model of the target's vocabulary."""
@@ -962,19 +1009,23 @@ class SimpleDrafter(Drafter):
         n_seq_max: int = 1,
         n_outputs_max: int = 1,
     ) -> None:
-        """ctx, model: addresses of a llama_context and its llama_model, which are freed with the drafter, also if
-        this raises. path: the model's file. n_vocab_tgt: tokens of the target. n_ctx: positions of each of the
-        n_seq_max sequences; the context's further sequence ids are for branches of trees, or for drafts after a
-        recurrent state. n_pos_max: positions that the model reads, after which it drafts nothing; 0: all.
-        n_outputs_max: the context's. Raises ModelFileError.
+        """Draft with a small model.
+
+        ctx, model: the addresses of a llama_context and its llama_model, which are freed with the drafter, also
+        if this raises. path: the model's file. n_vocab_tgt: tokens of the target. n_ctx: positions of each of the
+        n_seq_max sequences; the context's other sequence ids are for branches of trees, or for drafts after a
+        recurrent state. n_pos_max: positions that the model reads, after which it drafts nothing; 0 = all.
+        n_outputs_max: the context's.
+
+        Raises ModelFileError.
         """
 
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
-        """Float32, of the last row that was computed to draft after it: those of tokens that both models have."""
+        """Logits of the last row that was computed to draft after it, of the tokens that both models have: float32."""
 
 class DflashFile:
-    """What a block drafter is, from the header of its GGUF file. Read-only; made by read_dflash()."""
+    """The facts of a block drafter's GGUF header. Read-only; made by read_dflash()."""
 
     @property
     def block_size(self) -> int:
@@ -982,15 +1033,15 @@ class DflashFile:
 
     @property
     def boundaries(self) -> list[int]:
-        """Target boundaries that a row is made of."""
+        """The target's boundaries that a row is made of."""
 
     @property
     def is_causal(self) -> bool:
-        """Whether the rows of a block see only those before."""
+        """Whether a row of a block attends only to rows before it."""
 
     @property
     def kind(self) -> str:
-        """dflash, dspark or dflash2."""
+        """The kind of drafter: dflash, dspark or dflash2."""
 
     @property
     def mask_token(self) -> int: ...
@@ -1010,13 +1061,13 @@ class DflashFile:
 
     @property
     def n_vocab_dft(self) -> int:
-        """Draft vocabulary, 0 = the target's."""
+        """Size of the draft vocabulary; 0 = the target's vocabulary."""
 
     @property
     def path(self) -> str: ...
     @property
     def sliding_window(self) -> int:
-        """0 = none."""
+        """Positions that a row sees in layers with a sliding window; 0 = there are none."""
 
 class DflashDrafter(Drafter):
     """A block drafter: a model and a context of its own."""
@@ -1024,25 +1075,29 @@ class DflashDrafter(Drafter):
     def __init__(
         self, file: DflashFile, model: int, ctx: int, model_tgt: int, *, n_ctx: int, n_seq_max: int = 1
     ) -> None:
-        """file: of read_dflash(). model, ctx: addresses of the llama_model and llama_context made of it, which are
-        freed with the drafter, also if this raises. model_tgt: the target's, whose tables it may use. n_ctx:
-        positions of each of the n_seq_max sequences; the context has room for a block more. Raises
-        ModelFileError.
+        """Draft with a block drafter.
+
+        file: of read_dflash(). model, ctx: the addresses of the llama_model and llama_context made of it, which
+        are freed with the drafter, also if this raises. model_tgt: the target's llama_model, whose embedding and
+        output it may use. n_ctx: positions of each of the n_seq_max sequences; the context has room for one more
+        block.
+
+        Raises ModelFileError.
         """
 
     @property
     def block_logits(self) -> npt.NDArray[np.float32]:
-        """Float32 (n_rows, n_vocab), of the rows of the last pass over blocks, before the final scale."""
+        """Logits of the last pass over blocks, before the final scale: float32 (n_rows, n_vocab)."""
 
     @property
     def file(self) -> DflashFile: ...
 
 class AssistantFile:
-    """What a Gemma 4 assistant is, from the header of its GGUF file. Made by read_assistant()."""
+    """The facts of a Gemma 4 assistant's GGUF header. Made by read_assistant()."""
 
     @property
     def n_embd(self) -> int:
-        """Its own width."""
+        """Width of the assistant's own rows."""
 
     @property
     def n_embd_tgt(self) -> int:
@@ -1063,122 +1118,132 @@ class AssistantDrafter(Drafter):
     def __init__(
         self, file: AssistantFile, model: int, ctx: int, *, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1
     ) -> None:
-        """file: of read_assistant(). model, ctx: addresses of the llama_model and llama_context made of it, which
-        are freed with the drafter, also if this raises; the context's ctx_other is the target's. n_ctx: positions
-        of each of the n_seq_max sequences. n_outputs_max: the context's. Raises ModelFileError,
-        IncompatibleDraftError.
+        """Draft with an assistant.
+
+        file: of read_assistant(). model, ctx: the addresses of the llama_model and llama_context made of it,
+        which are freed with the drafter, also if this raises; the context's ctx_other is the target's. n_ctx:
+        positions of each of the n_seq_max sequences. n_outputs_max: the context's.
+
+        Raises ModelFileError, IncompatibleDraftError.
         """
 
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
-        """Float32 (n_vocab,), of the last row that was computed to draft after it."""
+        """Logits of the last row that was computed to draft after it: float32 (n_vocab,)."""
 
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
-        """Float32 (n_embd_tgt,), its own row of it."""
+        """The assistant's own hidden state of that row: float32 (n_embd_tgt,)."""
 
 class NgramStore:
-    """Texts that were written, for all sequences of a process to draft from. For any number of threads.
+    """Texts from which all sequences of a process may draft n-grams. Any number of threads may use it.
 
-    n_max: tokens that it holds at most, at least half of them the latest ones.
+    n_max: tokens that it holds at most; at least the latest n_max / 2 are kept.
     """
 
     def __init__(self, n_max: int = 1048576) -> None: ...
     def __len__(self) -> int:
-        """Tokens that it holds."""
+        """Return the number of tokens that it holds."""
 
     def add(self, tokens: Sequence[int]) -> None:
         """Add a piece of a text."""
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all texts."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory."""
+        """Bytes of memory that it takes."""
 
 class NgramDrafter:
-    """Drafts without a model: what followed, the last times, where a text ended as it ends now.
+    """Drafts without a model: proposes the tokens that followed where a text ended before as it ends now.
 
-    store: where to look besides the text itself, and where what is generated goes. corpus: where to look too;
-    nothing is added to it.
+    store: texts that are searched besides the sequence's own; generated tokens are added to it. corpus: further
+    texts that are searched; nothing is added to it.
     """
 
     def __init__(
         self, n_seq_max: int = 1, store: NgramStore | None = None, corpus: NgramStore | None = None
     ) -> None: ...
     def begin(self, seq_id: int = 0) -> None:
-        """A new text begins in this sequence."""
+        """Begin a new text in this sequence."""
 
     def n_bytes(self, seq_id: int = 0) -> int:
-        """Memory of a sequence's text."""
+        """Return the bytes of memory that a sequence's text takes."""
 
     def propose(self, n_max: int, n_nodes: int, top_k: int = 1, seq_id: int = 0) -> list[tuple[int, int, float, int]]:
-        """The likeliest n_nodes tokens that may follow, as (parent, token, p, depth), parents first.
+        """Return the n_nodes most likely tokens that may follow, as (parent, token, p, depth), parents before their
+        children.
 
-        n_max: length of a path. top_k: tokens after each other one. p: how sure it is, to be calibrated.
+        n_max: tokens of a path, at most. top_k: tokens after each token, at most. p is a confidence, to be
+        calibrated.
         """
 
     def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:
-        """What the sequence's next tokens must be, as long as its text is what it is; None: anything."""
+        """Set the grammar that the sequence's next tokens must follow, until its text changes; None = any token may
+        come.
+        """
 
     def tokens(self, seq_id: int = 0) -> list[int]:
-        """A sequence's text."""
+        """Return the tokens of a sequence's text."""
 
     def update(self, tokens: list[int], n_prompt: int = 0, seq_id: int = 0) -> None:
-        """Have a sequence's text be these tokens, in time that depends only on what is new at its end.
+        """Set a sequence's text to these tokens, in time that depends only on the number of new tokens at its end.
 
-        n_prompt: how many of them were not generated. A text with another n_prompt is compared from its
-        beginning.
+        n_prompt: how many of them were not generated. A text with another n_prompt than before is compared from
+        its beginning.
         """
 
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.
 
-    Between measured n the larger neighbour counts, above them it grows in proportion; of a mixture of experts
-    both follow the experts that n rows read. `observe` refines it: a drift that all n share, a correction per n,
-    and what the depth of the context adds to a pass and to each row.
+    Between measured n the larger neighbour counts, above the largest one the time grows in proportion to n; for
+    a mixture of experts both follow the number of experts that n rows read. `observe` refines the curve by a
+    drift that all n share, a correction per n, and the time that the depth of the context adds to a pass and to
+    each row.
     """
 
     def __init__(
         self, measured: Mapping[int, float], growth: tuple[float, float] = ..., experts: tuple[int, int] = ...
     ) -> None:
-        """measured: rows -> microseconds, at least one. growth: as the attribute, of an earlier one. experts: of a
-        mixture all, and those that a row uses. ValueError for rows outside 1..128, times that are not > 0, growth
-        below 0 or more experts in use than there are.
+        """measured: rows -> microseconds, at least one entry. growth: the attribute `growth` of an earlier curve.
+        experts: of a mixture of experts, all experts and those that a row uses.
+
+        Raises ValueError for rows outside 1..128, times that are not > 0, growth below 0, or more experts in use
+        than there are.
         """
 
     def at(self, n: int) -> float:
-        """Microseconds of n rows, as of now."""
+        """Return the present estimate of a pass over n rows, in microseconds."""
 
     def observe(self, n: int, t_us: float) -> None:
-        """A pass over n rows took t_us."""
+        """Refine the curve: a pass over n rows took t_us microseconds."""
 
     def set_depth(self, n_past: float) -> None:
-        """So many tokens are before the rows from now on, of each sequence on average."""
+        """Set the number of tokens before the rows of later passes, the mean over sequences."""
 
     @property
     def corrected(self) -> dict[int, float]:
-        """The same, less where passes were faster."""
+        """The measured microseconds by rows, reduced where passes were faster."""
 
     @property
     def drift(self) -> float:
-        """By how much everything is slower now than measured."""
+        """The factor by which all passes are slower now than measured."""
 
     @property
     def growth(self) -> tuple[float, float]:
-        """Microseconds that 1,000 tokens before it add to a pass, and to each of its rows."""
+        """Microseconds that each 1,000 tokens before a pass add to it, and to each of its rows."""
 
     @property
     def measured(self) -> dict[int, float]:
-        """What it was made from."""
+        """The measured microseconds by rows that the curve was made from."""
 
 class DraftShape:
-    """A draft of a fixed shape: a tree as in EAGLE-2, of which a chain is the one with top_k 1.
+    """The fixed shape of a draft: a tree as in EAGLE-2; a chain is a tree with top_k 1.
 
-    depth: levels. top_k: nodes of a level that are expanded, and children of each. n_tokens: the most probable
-    nodes, which are kept. n_min: fewer tokens are not verified. p_min: it ends before a token that is less
-    probable.
+    depth: levels. top_k: nodes of a level that are expanded, and children of each. n_tokens: nodes that are
+    kept, the most probable ones. n_min: a draft of fewer tokens is not verified. p_min: a chain ends before a
+    less probable token.
     """
 
     def __init__(
@@ -1188,10 +1253,10 @@ class DraftShape:
 class DraftRequest:
     """A sequence of a step that is drafted for.
 
-    id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, ngram_n_max:
-    tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. drafters:
-    which may be asked, as bits. shape: what to draft; None: what pays best. n_past: tokens before id_last, on
-    which the price of passes depends.
+    id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max,
+    ngram_n_max: the longest path of a drafter's tokens, and of the n-gram drafter's; 0 = it is not asked.
+    drafters: the drafters that may be asked, as bits. shape: the shape of the draft; None = the one that pays
+    best. n_past: tokens before id_last, on which the price of passes depends.
     """
 
     def __init__(
@@ -1207,20 +1272,22 @@ class DraftRequest:
     ) -> None: ...
 
 class Policy:
-    """Chooses what to draft, step by step: a shape that a sequence asks for, else what makes tokens come fastest,
-    which is a tree, a chain or nothing.
+    """Chooses the drafts of each step: of the shape that a sequence asks for, else the tree, chain or nothing that
+    gives the most tokens per second.
 
-    drafters: those that draft with weights; shapes are the first one's. Each is a Drafter or simulates one, with
-    `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`, which return the new nodes as tuples
-    (parent, token, p, depth, seq_id), `n_waiting(seq_id)`, and the attributes `n_unroll`, `n_expand`,
-    `is_parallel` and `t_draft_us`, its clock. costs: CostCurves of the target's pass over n rows, then of each
-    drafter's first graph over n waiting rows and of a level of n nodes; all are refined while running. Without
-    them nothing is known of what pays: the first drafter drafts short chains. n_max: longest path. top_k:
-    candidates after each node, 1 = chains only. n_leaves_max: leaves of a tree, or of all trees of a step, beside
-    the first one of each further sequence. n_nodes_max: drafted tokens of one step, of all sequences together
-    (default: n_max). uniform: chains of sequences that share a pass have one length. n_snapshots: if more tokens
-    of a chain are rejected, the next pass evaluates all accepted ones again; None: never. ngram: a NgramDrafter
-    for the same sequences, which drafts too once there are costs; it must be up to date in each step.
+    drafters: the drafters with weights; shapes are drafted by the first one. Each is a Drafter or simulates
+    one, with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`, which return the new nodes
+    as tuples (parent, token, p, depth, seq_id), `n_waiting(seq_id)`, and the attributes `n_unroll`, `n_expand`,
+    `is_parallel` and `t_draft_us`, its clock. costs: the CostCurve of the target's pass over n rows, then of
+    each drafter those of its first graph over n waiting rows and of a level of n nodes; all are refined while
+    running. Without costs the first drafter drafts short chains.
+
+    n_max: the longest path. top_k: candidates after each node, 1 = chains only. n_leaves_max: leaves of a tree;
+    all trees of a step have as many in total, not counting the first leaf of each further sequence.
+    n_nodes_max: drafted tokens of a step, of all sequences in total (default: n_max). uniform: whether chains
+    of sequences that share a pass have the same length. n_snapshots: rejected tokens of a chain beyond which
+    the next pass evaluates all accepted ones again; None = never. ngram: an NgramDrafter of the same sequences,
+    which drafts too once there are costs; its texts must be current in each step.
 
     One thread at a time: a second one gets BusyError.
     """
@@ -1240,16 +1307,20 @@ class Policy:
         ngram: NgramDrafter | None = None,
     ) -> None: ...
     def acceptance(self, p: float, depth: int = 1, by_ngram: bool = False, drafter: int = 0) -> float:
-        """How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p."""
+        """Return how likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it
+        probability p.
+        """
 
     def can_pay(self, n_seqs: int = 1) -> bool:
-        """Whether one that is always right could save time. If not, one is asked in a trial now and then alone."""
+        """Whether a drafter that is always right could save time. If not, drafters are asked only in rare trials."""
 
     def draft_us(self, n_tokens: int) -> float:
-        """Microseconds that drafting a chain of so many tokens takes at least, with one row waiting."""
+        """Return the least time of drafting a chain of n_tokens with one row waiting, in microseconds."""
 
     def may_wait(self, n_seqs: int) -> int:
-        """Drafters that need not evaluate prompts now, as bits: with n_seqs sequences at once they are not asked."""
+        """Return the drafters that need not evaluate prompts now, as bits: with n_seqs sequences at once they are
+        not asked.
+        """
 
     def observe(
         self,
@@ -1259,10 +1330,11 @@ class Policy:
         t_verify_us: float,
         t_other_us: float = 0.0,
     ) -> None:
-        """After each step, those without a draft too: what was sampled, and how long its pass took.
+        """Learn from a step. Has to be called after each step, with or without a draft.
 
-        tokens: those that the step gave each sequence, accepted ones and the one after them. n_rows: rows of the
-        pass. t_other_us: all of the step that is neither drafting nor the pass.
+        tokens: the tokens that the step gave each sequence, accepted ones and the one after them. n_rows: rows of
+        the pass. t_verify_us: microseconds of the pass. t_other_us: microseconds of the step that are neither
+        drafting nor the pass.
         """
 
     def propose(self, requests: Sequence[DraftRequest], n_rows_extra: int = 0) -> list[Draft]:
@@ -1273,30 +1345,36 @@ class Policy:
         """
 
     def reset(self, seq_id: int = 0) -> None:
-        """A new text begins in this sequence."""
+        """Begin a new text in this sequence."""
 
     def stats(self) -> dict[str, Any]:
-        """What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of them
-        although its gate was closed, `trials` although none could pay; `ngram`, steps that verified something of
-        the n-gram drafter's; `levels` that were drafted after first graphs; `draft_tokens`, {drafted tokens
-        verified: steps}; `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate;
-        `unread`, of each drafter's prompt that it has not read, in the last step: microseconds that reading
-        takes, that its drafts would have saved in this text, and that reading may cost; `saved_us`, what each
-        drafter's drafts have saved so far (negative: cost), beyond what the others would have; `ngram_saved_us`,
-        what n-grams did in steps that asked no drafter; `is_open`, whether each is asked in each step of one
-        sequence at the moment.
+        """Return figures of all steps so far.
+
+        `steps`: all steps. `drafted`: steps that asked a drafter; `asked`: the same for each drafter; `probes`:
+        those with its gate closed; `trials`: those in which none could pay. `ngram`: steps that verified tokens
+        of the n-gram drafter. `levels`: levels that were drafted after first graphs. `draft_tokens`: {drafted
+        tokens verified: steps}. `draft_us`: microseconds of drafting. `planning_us`: microseconds of the policy
+        itself. `tokens_per_second`: the present estimate.
+
+        `unread`: for each drafter with an unread prompt in the last step, the microseconds that reading takes,
+        that its drafts would have saved in this text, and that reading may cost. `saved_us`: microseconds that
+        each drafter's drafts have saved beyond the others (negative: they cost time). `ngram_saved_us`: those
+        that n-grams have saved in steps that asked no drafter. `is_open`: whether each drafter is asked in each
+        step of a single sequence at present.
         """
 
     @property
     def costs(self) -> tuple[CostCurve, ...]:
-        """The CostCurves that it refines: of the target, then of each drafter's first graph and of its levels."""
+        """The CostCurves that the policy refines: the target's, then each drafter's of its first graph and of its
+        levels.
+        """
 
     @property
     def is_measured(self) -> bool:
-        """Whether it knows costs. Without them the figures below raise ValueError."""
+        """Whether costs are known. Without them `acceptance`, `can_pay`, `draft_us` and `stats` raise ValueError."""
 
 def check_head(path: str, n_vocab: int, n_embd: int, n_layer: int) -> None:
-    """Check a head's tensors as loading does, for a target of these sizes. Raises ModelFileError,
+    """Check a head's tensors against a target of these sizes, as loading does. Raises ModelFileError,
     IncompatibleDraftError.
     """
 
@@ -1312,30 +1390,30 @@ def compare_vocabularies(path_tgt: str, path_dft: str, n_vocab_tgt: int = 0, n_v
     """
 
 def cpu_kernel_format(name: str) -> tuple[int, bool, int, int]:
-    """What a kernel's weights are: ggml type, whether repacked, channels of a group, inputs of a block."""
+    """Return the format of a kernel's weights: ggml type, whether repacked, channels of a group, inputs of a block."""
 
 def cpu_kernel_mul_mat(name: str, weights: bytes, x: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Weights in a kernel's layout times rows (n_rows, n_in), as (n_rows, n_out)."""
+    """Multiply rows x, float32 (n_rows, n_in), by weights in a kernel's layout; returns (n_rows, n_out)."""
 
 def cpu_kernel_names() -> list[str]:
-    """Kernels that this processor can run."""
+    """Return the names of the kernels that this processor can run."""
 
 def cpu_kernel_shapes(matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> dict[str, list[list[int]]]:
-    """[name of a kernel]: shapes (k, n, experts) of those of the weights that it would compute."""
+    """Return the shapes (k, n, experts) of the weights that each kernel would compute, by its name."""
 
 def decode_sound(data: bytes, sample_rate: int, n_max: int) -> npt.NDArray[np.float32]:
-    """A WAV, MP3 or FLAC file as samples of one channel, float32 (n,). Raises ValueError for what cannot be decoded
-    or has more than n_max samples.
+    """Decode a WAV, MP3 or FLAC file to samples of one channel, float32 (n,). Raises ValueError if it cannot be
+    decoded, or has more than n_max samples.
     """
 
 def find_kv_difference(path_tgt: str, path: str) -> str:
-    """Why an assistant cannot read the K/V of a target, by their headers; empty if it can."""
+    """Return why an assistant cannot read the K/V of a target, by their headers; empty if it can."""
 
 def find_other_kind(path: str) -> str:
-    """What a GGUF file is that holds no model, and what takes it; empty for models and drafters."""
+    """Return what a GGUF file without a model is, and which argument takes it; empty for models and drafters."""
 
 def grammar_is_waiting(grammar: int) -> bool:
-    """Whether a `grammar_sampler` is lazy and was not triggered, so that it allows everything."""
+    """Whether a lazy `grammar_sampler` has not been triggered yet, so that it allows every token."""
 
 def grammar_sampler(
     vocab: int,
@@ -1348,32 +1426,31 @@ def grammar_sampler(
 ) -> int:
     """Return the address of a new llama_sampler for a grammar in GBNF, which neither hangs nor ends the process.
 
-    vocab: address of the llama_vocab; trigger_patterns (regular expressions) and trigger_tokens: what a lazy
-    grammar waits for. n_best: what is applied after it looks at so many of the greatest logits alone, so that
-    it may leave no more of them; 0: at all. Its methods throw where llama.cpp's grammar sampler would end the
-    process.
+    vocab: the address of the llama_vocab. trigger_patterns (regular expressions), trigger_tokens: the triggers
+    that a lazy grammar waits for. n_best: if later samplers use only so many of the greatest logits, the
+    grammar need not check more; 0 = all. The sampler's methods throw where llama.cpp's grammar sampler would
+    end the process.
 
-    Raises:
-        ValueError: the grammar cannot be parsed, or cannot be used; or a pattern is no regular expression.
+    Raises ValueError if the grammar cannot be parsed or used, or if a pattern is no regular expression.
     """
 
 def has_nearly(n_dft: int, n_tgt: int) -> bool:
-    """Whether two numbers of tokens differ by padding and a few tokens at the end alone."""
+    """Whether two numbers of tokens differ only by padding and a few tokens at the end."""
 
 def local_accelerators() -> list[Device]:
-    """GPUs of this machine, or its integrated ones if it has no other."""
+    """Return the GPUs of this machine; integrated ones only if it has no other."""
 
 def local_device(name: str) -> Device | None:
-    """The registered ggml device of that name, such as CPU or CUDA0; None if there is none."""
+    """Return the registered ggml device of that name, such as CPU or CUDA0; None if there is none."""
 
 def local_devices() -> list[Device]:
-    """All devices of ggml on this machine."""
+    """Return all devices of ggml on this machine."""
 
 def model_matrices(model: int) -> list[int]:
-    """Addresses of the ggml tensors that a llama_model multiplies by."""
+    """Return the addresses of the ggml tensors that a llama_model multiplies by."""
 
 def philox4x32(counter: Sequence[int], key: Sequence[int]) -> list[int]:
-    """Philox4x32-10: four random words of 32 bits for a counter of four and a key of two."""
+    """Return Philox4x32-10's four random words of 32 bits, for a counter of four words and a key of two."""
 
 def read_arch(path: str) -> str:
     """Read the architecture that a GGUF file names; empty if it names none.
@@ -1395,7 +1472,7 @@ def read_head(path: str) -> Head:
     """Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found."""
 
 def read_projector(path: str) -> tuple[str, str]:
-    """Types of a multimodal projector for images and for sounds, as its file calls them; empty if it has none.
+    """Return a multimodal projector's types for images and for sounds, as its file names them; empty = it has none.
     Raises ModelFileError.
     """
 
@@ -1406,27 +1483,30 @@ def rpc_supported() -> bool:
     """Whether llama.cpp was built with ggml-rpc."""
 
 def sampler_accept(sampler: int, token: int) -> None:
-    """Llama_sampler_accept, of samplers that may throw."""
+    """Call llama_sampler_accept on a sampler that may throw."""
 
 def time_cpu_kernels(
     matrices: Sequence[int], n_rows_max: Mapping[str, int], n_threads: int, n_rows: Sequence[int], seconds: float
 ) -> dict[str, dict[int, tuple[float, float]]]:
-    """[name of a kernel][rows]: microseconds per MiB of weights by that kernel and by ggml."""
+    """Measure kernels; returns the microseconds per MiB of weights by our kernel and by ggml, by kernel name and
+    rows.
+    """
 
 def token_to_piece(vocab: int, token: int, special: bool) -> bytes:
-    """Bytes that a token stands for, of any length; of special tokens only if asked for."""
+    """Return the bytes of a token's text, of any length; a special token has some only if `special` is True."""
 
 def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
-    """Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts; too many
-    characters in a row that are all whitespace or none are a ValueError.
+    """Tokenize a text. Raises ModelFileError if the vocabulary cannot tokenize it, where llama.cpp would abort, and
+    ValueError for too many characters in a row that are all whitespace or all not.
     """
 
 def why_no_target(arch: str) -> str:
-    """Why no head can stand after models of an architecture; empty if one can."""
+    """Return why no head can draft for models of an architecture; empty if one can."""
 
 def with_stack_for(text: bytes, work: Callable[[], None]) -> None:
-    """Call what has llama.cpp tokenize a text, on a thread whose stack its regular expressions do not overflow.
-    Raises ValueError for a text with too many characters in a row that are all whitespace or none.
+    """Call a function that has llama.cpp tokenize a text, on a thread with a stack that its regular expressions do
+    not overflow. Raises ValueError for a text with too many characters in a row that are all whitespace or all
+    not.
     """
 
 LLAMA_CPP_PYTHON_VERSION: str

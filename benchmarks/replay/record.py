@@ -1,12 +1,12 @@
 """Record what the bundled head drafts along some texts: acceptance.jsonl.gz, which benchmarks/planner.py replays.
 
-A line is a text: its kind, its tokens, and for each token that was generated the candidates that the head has for it
-and for those behind it, level by level along the text for as long as the text's token is among them: [tokens, their
-probabilities]. `astray` are the probabilities of the candidates behind a token that is not the text's.
+A line is a text: its kind, its tokens, and for each generated token the head's candidates for it and for the tokens
+after it, level by level along the text for as long as the text's token is among them: [tokens, their probabilities].
+`astray` are the probabilities of the candidates after a token that is not the text's.
 
-Kinds: own, what the target says behind the bundled prompts at temperature 1, without the noise that it was drawn
-with; greedy, and 0.6, 0.8 and 1.0, the temperatures of texts whose noise the head knows; edits, quotes and free, of the
-files beside this one; loops, a piece of such a text again and again, and a greedy continuation, which is one too.
+Kinds: own, the target's answers to the bundled prompts at temperature 1, without the noise that they were drawn with;
+greedy, and 0.6, 0.8 and 1.0, the temperatures of texts whose noise the head knows; edits, quotes and free, of the files
+beside this one; loops, a piece of such a text again and again, and a greedy continuation, which is a loop too.
 """
 
 from __future__ import annotations

@@ -40,10 +40,9 @@ void register_assistant(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
     py::class_<assistant_file>(m, "AssistantFile",
-                               "What a Gemma 4 assistant is, from the header of its GGUF file. Made by "
-                               "read_assistant().")
+                               "The facts of a Gemma 4 assistant's GGUF header. Made by read_assistant().")
         .def_readonly("path", &assistant_file::path)
-        .def_readonly("n_embd", &assistant_file::n_embd, "Its own width.")
+        .def_readonly("n_embd", &assistant_file::n_embd, "Width of the assistant's own rows.")
         .def_readonly("n_embd_tgt", &assistant_file::n_embd_tgt, "Width of the target's rows.")
         .def_readonly("n_layer", &assistant_file::n_layer)
         .def_readonly("n_vocab", &assistant_file::n_vocab, "Tokens of the target's vocabulary.")
@@ -62,30 +61,35 @@ void register_assistant(py::module_ & m) {
             return find_kv_difference(gguf_file(path_tgt), gguf_file(path));
         },
         py::arg("path_tgt"), py::arg("path"), without_gil,
-        "Why an assistant cannot read the K/V of a target, by their headers; empty if it can.");
+        "Return why an assistant cannot read the K/V of a target, by their headers; empty if it can.");
 
     py::class_<py_assistant_drafter, py_drafter>(m, "AssistantDrafter",
                                                  "A Gemma 4 assistant, which reads the target's K/V.")
         .def(py::init(&make_drafter), py::arg("file"), py::arg("model"), py::arg("ctx"), py::kw_only(),
              py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1, without_gil,
-             "file: of read_assistant(). model, ctx: addresses of the llama_model and llama_context made of it, which "
-             "are freed with the drafter, also if this raises; the context's ctx_other is the target's. n_ctx: "
-             "positions of each of the n_seq_max sequences. n_outputs_max: the context's.\n"
-             "Raises ModelFileError, IncompatibleDraftError.")
+             R"pbdoc(
+            Draft with an assistant.
+
+            file: of read_assistant(). model, ctx: the addresses of the llama_model and llama_context made of it, which
+            are freed with the drafter, also if this raises; the context's ctx_other is the target's. n_ctx: positions
+            of each of the n_seq_max sequences. n_outputs_max: the context's.
+
+            Raises ModelFileError, IncompatibleDraftError.
+        )pbdoc")
         .def_property_readonly(
             "draft_logits",
             [](py_assistant_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return last_of(self.assistant().logits(), self.assistant().logits().size());
             },
-            "Float32 (n_vocab,), of the last row that was computed to draft after it.")
+            "Logits of the last row that was computed to draft after it: float32 (n_vocab,).")
         .def_property_readonly(
             "hidden_state",
             [](py_assistant_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return last_of(self.assistant().hidden_state(), self.assistant().n_embd_feat());
             },
-            "Float32 (n_embd_tgt,), its own row of it.");
+            "The assistant's own hidden state of that row: float32 (n_embd_tgt,).");
 }
 
 } // namespace eagle3::python

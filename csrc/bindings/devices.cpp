@@ -45,7 +45,7 @@ struct rpc_connection {
 void register_devices(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
-    py::class_<py_device>(m, "Device", "A ggml device: something that models can run on. Lives as long as the process.")
+    py::class_<py_device>(m, "Device", "A ggml device that models can run on. It lives as long as the process.")
         .def_property_readonly("name", [](const py_device & self) { return ggml_backend_dev_name(self.dev); })
         .def_property_readonly(
             "description", [](const py_device & self) { return ggml_backend_dev_description(self.dev); },
@@ -65,7 +65,7 @@ void register_devices(py::module_ & m) {
                                        return std::make_pair(free, total);
                                    },
                                    without_gil),
-                               "Bytes that are free, and all.")
+                               "Free bytes, and all bytes of its memory.")
         .def_property_readonly(
             "buffer_type",
             [](const py_device & self) -> std::optional<std::pair<std::string, uintptr_t>> {
@@ -75,7 +75,7 @@ void register_devices(py::module_ & m) {
                 }
                 return std::make_pair(std::string(ggml_backend_buft_name(type)), reinterpret_cast<uintptr_t>(type));
             },
-            "Name and address of the ggml_backend_buffer_type_t that tensors on it usually have.")
+            "The name and address of the device's default ggml_backend_buffer_type_t.")
         .def_property_readonly(
             "extra_buffer_types",
             [](const py_device & self) {
@@ -85,7 +85,7 @@ void register_devices(py::module_ & m) {
                 }
                 return names;
             },
-            "Names of the others that its backend has for weights, if this machine can use them: CPU_REPACK, AMX, ...")
+            "Names of its backend's other buffer types for weights that this machine can use: CPU_REPACK, AMX, ...")
         .def("__repr__",
              [](const py_device & self) { return std::string("<Device ") + ggml_backend_dev_name(self.dev) + ">"; });
 
@@ -93,35 +93,36 @@ void register_devices(py::module_ & m) {
     m.def("rpc_supported", &rpc_supported, "Whether llama.cpp was built with ggml-rpc.");
     py::class_<rpc_connection>(m, "RpcConnection",
                                R"pbdoc(
-        Keeps the connection to a ggml-rpc server open as long as it lives.
+            Keeps the connection to a ggml-rpc server open as long as it lives.
 
-        Its devices are not registered with ggml: only models that are given them use them. llama.cpp ends the process if
-        the server cannot be reached, so use `llama_cpp_eagle3.model.rpc`.
-    )pbdoc")
+            The server's devices are not registered with ggml: only models that are given them use them. llama.cpp ends
+            the process if the server cannot be reached, so use `llama_cpp_eagle3.model.rpc`, which checks that first.
+        )pbdoc")
         .def(py::init<std::string>(), py::arg("endpoint"), without_gil)
         .def_property_readonly(
             "devices", [](const rpc_connection & self) { return wrap(self.devs); },
-            "The devices of the server, the same ones each time.")
+            "The devices of the server: the same objects each time.")
         .def("open", &rpc_connection::open, without_gil, "Hold the connection again, after `close`.")
         .def("close", &rpc_connection::close, without_gil,
-             "Let go of the connection, which others may hold: then `is_held` is still true.")
+             "Release the connection. It stays open, and `is_held` True, while other objects hold it.")
         .def(
             "relay",
             [](rpc_connection & self, int fd) { self.relay = std::make_unique<rpc_relay>(fd, self.devs.size()); },
             py::arg("fd"), without_gil,
-            "Stand between llama.cpp and its server, whose socket that is (csrc/rpc_relay.h).")
+            "Put a relay between llama.cpp and its server; fd: the socket of their connection (csrc/rpc_relay.h).")
         .def_property_readonly(
             "is_lost", [](const rpc_connection & self) { return self.relay && self.relay->is_lost(); },
-            "Whether the server has gone, or said what it should not.")
+            "Whether the connection is lost: the server is gone, or its answer cannot be true.")
         .def_property_readonly(
             "is_held", [](const rpc_connection & self) { return self.relay && self.relay->is_held(); },
             "Whether llama.cpp has its socket open.")
         .def(
             "drop_graphs", [](const rpc_connection & self) { rpc_drop_graphs(self.endpoint); }, without_gil,
-            "To be called after something was freed on the server while it is still in use.");
+            "Have the server forget its cached graphs. Has to be called after anything was freed on a server that is "
+            "still used.");
     m.def(
         "local_accelerators", [] { return wrap(local_accelerators()); },
-        "GPUs of this machine, or its integrated ones if it has no other.");
+        "Return the GPUs of this machine; integrated ones only if it has no other.");
     m.def(
         "local_devices",
         [] {
@@ -131,14 +132,15 @@ void register_devices(py::module_ & m) {
             }
             return all;
         },
-        "All devices of ggml on this machine.");
+        "Return all devices of ggml on this machine.");
     m.def(
         "local_device",
         [](const std::string & name) -> std::optional<py_device> {
             ggml_backend_dev_t dev = ggml_backend_dev_by_name(name.c_str());
             return dev ? std::optional<py_device>(dev) : std::nullopt;
         },
-        py::arg("name"), "The registered ggml device of that name, such as CPU or CUDA0; None if there is none.");
+        py::arg("name"),
+        "Return the registered ggml device of that name, such as CPU or CUDA0; None if there is none.");
 }
 
 } // namespace eagle3::python

@@ -163,7 +163,7 @@ void register_drafter(py::module_ & m) {
         )pbdoc")
         .def_property_readonly(
             "cpu_kernels", [](const py_drafter & self) { return self.impl().cpu_kernels(); },
-            "[name of a kernel]: own weights that it computes.")
+            "The number of the drafter's own weights that each kernel computes, by its name.")
         .def_property_readonly(
             "matrices",
             [](const py_drafter & self) {
@@ -173,7 +173,7 @@ void register_drafter(py::module_ & m) {
                 }
                 return addresses;
             },
-            "Addresses of the ggml tensors that it multiplies by, except those of the target.")
+            "Addresses of the ggml tensors that the drafter multiplies by, except the target's.")
         .def(
             "use_cpu_kernels",
             [](py_drafter & self, const kernels::row_limits & n_rows_max) {
@@ -181,20 +181,24 @@ void register_drafter(py::module_ & m) {
                 self.impl().use_cpu_kernels(n_rows_max);
             },
             py::arg("n_rows_max"), without_gil,
-            "Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most.")
+            "Have our CPU kernels multiply by the drafter's own weights. n_rows_max: the most rows of an operation, by "
+            "kernel name.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), py::arg("can_defer") = false, without_gil,
-             "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
-             "n_past + 1, ... of a sequence. rows: their indices in the batch, by default the first ones. tap: "
-             "None "
-             "for a drafter that reads no rows (n_embd_feat 0). can_defer: begin() is not expected soon, so that a "
-             "prompt's K/V is not computed before.")
+             R"pbdoc(
+            Append the rows of a sequence's tokens at positions n_past, n_past + 1, ... from the tap's last decode, one
+            per token.
+
+            rows: their indices in the batch, by default the first ones. tap: None for a drafter that reads no rows
+            (n_embd_feat 0). can_defer: whether no begin() is expected soon, so that the K/V of a prompt is computed
+            only with it.
+        )pbdoc")
         .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
              R"pbdoc(
-            Do the same for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
+            Call `process` for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
 
-            Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on without
-            those (`restart`).
+            Rows that a sequence has already are skipped; a sequence that lacks rows before these goes on without them
+            (`restart`).
         )pbdoc")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
              py::arg("seq_id") = 0, py::arg("can_defer") = false,
@@ -206,7 +210,7 @@ void register_drafter(py::module_ & m) {
                 self.impl().set_noise(noise.value_or(nullptr), seq_id);
             },
             py::arg("noise"), py::arg("seq_id") = 0,
-            "What the sequence's next tokens will be drawn with; None: not known, or greedy.")
+            "Set the noise that the sequence's next tokens will be drawn with; None = not known, or greedy.")
         .def(
             "set_rules",
             [](py_drafter & self, std::optional<std::shared_ptr<grammar_lookahead>> rules, llama_seq_id seq_id) {
@@ -214,7 +218,8 @@ void register_drafter(py::module_ & m) {
                 self.impl().set_rules(rules.value_or(nullptr), seq_id);
             },
             py::arg("rules"), py::arg("seq_id") = 0,
-            "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
+            "Set the grammar that the sequence's next tokens must follow, until its text changes; None = any token may "
+            "come.")
         .def(
             "leave_out",
             [](py_drafter & self, std::vector<llama_token> tokens) {
@@ -223,7 +228,7 @@ void register_drafter(py::module_ & m) {
                 self.impl().leave_out(tokens);
             },
             py::arg("tokens"),
-            "These tokens of the target are others in the drafter's own vocabulary: they are not drafted.")
+            "Never draft these tokens: in the drafter's own vocabulary they have other texts than in the target's.")
         .def(
             "limit_vocab",
             [](py_drafter & self, int64_t n_first) {
@@ -231,11 +236,15 @@ void register_drafter(py::module_ & m) {
                 return self.impl().limit_vocab(n_first);
             },
             py::arg("n_first"), without_gil,
-            "Draft this many of the most frequent tokens alone, and those of the texts, if that saves time: the CPU "
-            "computes no logits of others; 0: all. False: it drafts all of its tokens.")
+            R"pbdoc(
+            Draft only the n_first most frequent tokens and those of the texts, so that the CPU computes no logits of
+            others; 0 = all.
+
+            Returns False if the drafter cannot save time so, and drafts all of its tokens.
+        )pbdoc")
         .def_property_readonly(
             "draft_vocab", [](const py_drafter & self) { return self.impl().draft_vocab(); },
-            "Tokens that it always drafts, beside those of the texts; 0: all.")
+            "Tokens that are always drafted, beside those of the texts; 0 = all.")
         .def(
             "begin",
             [](py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last, int32_t top_k,
@@ -245,10 +254,10 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("seq_ids"), py::arg("ids_last"), py::arg("top_k"), py::arg("n_steps") = 1, without_gil,
             R"pbdoc(
-            Start drafting node by node: the top_k most probable tokens after each id_last.
+            Start a draft for each sequence, with the top_k most probable tokens after its id_last as nodes.
 
-            With n_steps > 1 (at most n_unroll) the best of them is followed further in the same graph. A parallel head
-            computes n_steps positions and appends the first level.
+            With n_steps > 1 (at most n_unroll) the best node is followed further in the same graph. A parallel head
+            computes n_steps positions and appends the nodes of the first one.
         )pbdoc")
         .def(
             "expand",
@@ -260,7 +269,8 @@ void register_drafter(py::module_ & m) {
             R"pbdoc(
             Append the top_k most probable tokens after each of these nodes, in one graph.
 
-            A node can be expanded once, and 128 nodes of a sequence. Nodes at the end of the context stay without.
+            A node can be expanded once, and at most 128 nodes of a sequence. A node at the end of the context gets
+            none.
         )pbdoc")
         .def_property_readonly("nodes", &nodes,
                                R"pbdoc(
@@ -276,9 +286,12 @@ void register_drafter(py::module_ & m) {
                 return self.impl().truncate(n_past, seq_id, same_next);
             },
             py::arg("n_past"), py::arg("seq_id") = 0, py::arg("same_next") = false, without_gil,
-            "Remove positions from n_past on. Returns the position from which rows must be processed again.\n"
-            "same_next: the token at n_past will be the one that was there, so that the row before it is not needed "
-            "again.")
+            R"pbdoc(
+            Remove positions from n_past on. Returns the position from which rows must be processed again.
+
+            same_next: whether the next token at n_past is the one that was there, so that the row before it is not
+            needed again.
+        )pbdoc")
         .def(
             "copy",
             [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
@@ -287,10 +300,10 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("src"), py::arg("dst"), py::arg("n_past"), py::arg("same_next") = false, without_gil,
             R"pbdoc(
-            Make positions before n_past of one sequence those of another one too, which loses its own.
+            Copy the positions before n_past of sequence src to dst, in place of what dst holds.
 
             Returns the position from which rows of `dst` must be processed: what truncate(n_past, same_next) would
-            return for `src`, which stays as it is. Raises ValueError if `src` has not come to n_past.
+            return for `src`, which stays as it is. Raises ValueError if `src` has fewer than n_past positions.
         )pbdoc")
         .def(
             "restart",
@@ -299,7 +312,7 @@ void register_drafter(py::module_ & m) {
                 self.impl().restart(n_past, seq_id);
             },
             py::arg("n_past"), py::arg("seq_id") = 0, without_gil,
-            "Clear the sequence. The next rows come from n_past on; what lies before is never attended to.")
+            "Clear the sequence. Its next rows begin at n_past; earlier positions are never attended to.")
         .def(
             "add_image",
             [](py_drafter & self, int32_t first,
@@ -310,14 +323,14 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("first"), py::arg("pos"), py::arg("n_pos"), py::arg("seq_id") = 0,
             R"pbdoc(
-            Rows of an image come next, from position `first` on.
-
-            pos: their positions, int32 (4, n). n_pos: how many what comes after counts on. For heads with sections
+            Announce an image, whose rows come next, from position `first` on. For heads with M-RoPE's sections
             (n_pos_per_row 4).
+
+            pos: the rows' positions, int32 (4, n). n_pos: the positions by which tokens after the image count on.
         )pbdoc")
         .def_property_readonly(
             "n_pos_per_row", [](const py_drafter & self) { return self.impl().n_pos_per_row(); },
-            "Positions of a row: 4 for a head with sections (M-RoPE), else 1.")
+            "Positions of a row: 4 for a head with M-RoPE's sections, else 1.")
         .def(
             "reset",
             [](py_drafter & self, std::optional<llama_seq_id> seq_id) {
@@ -328,7 +341,7 @@ void register_drafter(py::module_ & m) {
                     self.impl().restart(0, i);
                 }
             },
-            py::arg("seq_id") = py::none(), without_gil, "Clear a sequence, or all.")
+            py::arg("seq_id") = py::none(), without_gil, "Clear a sequence, or all of them.")
         .def("close", &py_drafter::close, "Free the drafter: every later call raises.")
         .def(
             "state_get",
@@ -341,7 +354,7 @@ void register_drafter(py::module_ & m) {
                 }
                 return py::bytes(reinterpret_cast<const char *>(state.data()), state.size());
             },
-            py::arg("seq_id") = 0, "Return a sequence's cache and waiting rows.")
+            py::arg("seq_id") = 0, "Return a sequence's K/V cache and waiting rows as bytes.")
         .def(
             "state_set",
             [](py_drafter & self, const py::bytes & bytes, llama_seq_id seq_id) {
@@ -351,30 +364,30 @@ void register_drafter(py::module_ & m) {
                 self.impl().state_set({ view.begin(), view.end() }, seq_id);
             },
             py::arg("state"), py::arg("seq_id") = 0,
-            "Make a sequence what state_get() saved, of this or another one. Raises ValueError, "
+            "Restore a sequence from the bytes of state_get(), of this or another sequence. Raises ValueError, "
             "IncompatibleDraftError.")
         .def_property_readonly("boundaries", [](const py_drafter & self) { return self.impl().boundaries(); })
         .def_property_readonly(
             "n_embd_feat", [](const py_drafter & self) { return self.impl().n_embd_feat(); },
-            "Values of a row that it reads; 0: it reads none.")
+            "Values of a row that the drafter reads; 0 = it reads none.")
         .def_property_readonly("device", [](const py_drafter & self) { return self.impl().device(); })
         .def_property_readonly("n_ctx", [](const py_drafter & self) { return self.impl().n_ctx(); })
         .def_property_readonly("n_seq_max", [](const py_drafter & self) { return self.impl().n_seq_max(); })
         .def_property_readonly(
             "n_unroll", [](const py_drafter & self) { return self.impl().n_unroll(); },
-            "Steps of a chain that one graph may take.")
+            "Steps of a chain that one graph computes, at most.")
         .def_property_readonly(
             "n_expand", [](const py_drafter & self) { return self.impl().n_expand(); },
-            "Nodes of a sequence that a draft may expand; a chain has one token more at most.")
+            "Nodes of a sequence that a draft may expand, at most; a chain has at most one token more.")
         .def_property_readonly(
             "is_parallel", [](const py_drafter & self) { return self.impl().is_parallel(); },
-            "P-EAGLE: one graph drafts all tokens, and expand() costs nothing.")
+            "Whether one graph drafts all tokens (P-EAGLE), so that expand() costs nothing.")
         .def(
             "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_past(seq_id); },
             py::arg("seq_id") = 0, "Return the number of positions whose rows were appended.")
         .def(
             "n_waiting", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_waiting(seq_id); },
-            py::arg("seq_id") = 0, "Rows that `begin` has to evaluate first.")
+            py::arg("seq_id") = 0, "Return the number of rows that `begin` has to evaluate first.")
         .def_property_readonly(
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
             "Bytes of the matrices that the first graph of a draft reads, lm_head included.")
@@ -382,7 +395,7 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(
             "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); },
-            "Microseconds of both inside ggml.")
+            "Microseconds of process and propose that were spent inside ggml.")
         .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })
         .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().stats.n_steps; });
 }

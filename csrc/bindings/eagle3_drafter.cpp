@@ -76,13 +76,18 @@ void register_eagle3_drafter(py::module_ & m) {
              py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
              py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
              py::arg("n_batch") = 512, without_gil,
-             "Path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
-             "positions of each of the n_seq_max sequences. n_unroll: steps of a chain in one graph, -1 = 1 on the CPU "
-             "and all on an accelerator; parallel heads take all of them anyway. boundaries: instead of the head's "
-             "own. device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the "
-             "first accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are "
-             "converted; None = as they are. type_k, type_v: ggml types of the cache. Raises ModelFileError, "
-             "IncompatibleDraftError.")
+             R"pbdoc(
+            Load a head.
+
+            path: the head's GGUF. model_tgt: the address of the loaded target, which must outlive the drafter. n_ctx:
+            positions of each of the n_seq_max sequences. n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and
+            all on an accelerator; parallel heads always take all. boundaries: replace the head's own. device: the
+            device to run on; None = one of this machine by n_gpu_layers: 0 = the CPU, > 0 = the first accelerator, < 0
+            = the device of the target's lm_head. type: the ggml type that wider matrices are converted to; None = as
+            they are. type_k, type_v: ggml types of the cache.
+
+            Raises ModelFileError, IncompatibleDraftError.
+        )pbdoc")
         .def_property_readonly("head", [](const py_eagle3_drafter & self) { return self.eagle3().head(); })
         .def_property_readonly("n_embd", [](const py_eagle3_drafter & self) { return self.eagle3().head().n_embd; })
         .def_property_readonly("n_vocab_dft",
@@ -99,24 +104,24 @@ void register_eagle3_drafter(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return self.eagle3().n_bytes_cache();
             },
-            "Bytes of the K/V cache now: it grows and shrinks with what it holds.")
+            "Bytes of the K/V cache at present; it grows and shrinks with its contents.")
         .def_property_readonly(
             "draft_logits",
             [](py_eagle3_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return to_array(self.eagle3().logits());
             },
-            "Float32 (n_vocab_dft,), of the last drafted token.")
+            "Logits of the last drafted token: float32 (n_vocab_dft,).")
         .def_property_readonly(
             "hidden_state",
             [](py_eagle3_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return to_array(self.eagle3().hidden_state());
             },
-            "Float32 (n_embd,), the recurrent row after the last drafted token.")
+            "The head's own row after the last drafted token, which the next step reads: float32 (n_embd,).")
         .def_property_readonly(
             "n_graph_nodes", [](const py_eagle3_drafter & self) { return self.eagle3().n_graph_nodes(); },
-            "Nodes of the last graph, without those that compute nothing.");
+            "Operations of the last graph, without those that compute nothing.");
 }
 
 } // namespace eagle3::python

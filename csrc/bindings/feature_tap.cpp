@@ -27,17 +27,17 @@ py::array_t<float> view_rows(const feature_tap & tap) {
 
 void register_feature_tap(py::module_ & m) {
     py::class_<feature_tap>(m, "FeatureTap", R"pbdoc(
-        Reads the target's hidden states at some boundaries while it decodes.
+            Reads the target's hidden states at some boundaries while it decodes.
 
-        A boundary b is the residual stream after b layers, 0 to n_layer; n_layer + 1 is the stream after the final norm.
-        Create it before the context, put `cb_eval` and `cb_eval_user_data` into the context's parameters, and give it to
-        `Target`. It must live as long as the context.
-    )pbdoc")
+            A boundary b is the residual stream after b layers, 0 to n_layer; n_layer + 1 is the stream after the final
+            norm. Create the tap before the context, put `cb_eval` and `cb_eval_user_data` into the context's
+            parameters, and give the tap to `Target`. It must live as long as the context.
+        )pbdoc")
         .def(py::init<std::vector<int32_t>, int32_t, int32_t, const std::string &, const std::string &>(),
              py::arg("boundaries"), py::arg("n_layer"), py::arg("n_embd"), py::arg("arch"), py::arg("kind") = "auto")
         .def_property_readonly(
             "kind", [](const feature_tap & self) { return self.native() ? "native" : "callback"; },
-            "native: llama.cpp copies the rows; callback: we copy them from the graph.")
+            "How rows are read: native (llama.cpp copies them) or callback (we copy them while the graph is computed).")
         .def_property_readonly("boundaries", &feature_tap::boundaries)
         .def_property_readonly("needs_all_outputs", &feature_tap::needs_all_outputs,
                                "True if rows exist only for tokens with logits; Target then asks for all of them.")
@@ -56,11 +56,11 @@ void register_feature_tap(py::module_ & m) {
                 }
                 self.attach(reinterpret_cast<llama_context *>(ctx));
             },
-            py::arg("ctx"), "Bind to a context; Target does this.")
+            py::arg("ctx"), "Bind the tap to a context; `Target` does this.")
         .def_property_readonly("rows", &view_rows, R"pbdoc(
-            Rows of the last decode in batch order: float32, (n_tokens, n_boundaries, n_embd), read-only.
+            The rows of the last decode in batch order: float32, (n_tokens, n_boundaries, n_embd), read-only.
 
-            A view, not a copy; it keeps its values when the target decodes on.
+            It is a view, not a copy, and keeps its values when the target goes on.
         )pbdoc")
         .def(
             "rows_of",
@@ -68,9 +68,8 @@ void register_feature_tap(py::module_ & m) {
                 self.check_decode(n_decode);
                 return view_rows(self);
             },
-            py::arg("n_decode"),
-            "Return the same, or raise Eagle3Error if the last decode was another one than `n_decode`.")
-        .def_property_readonly("n_decode", &feature_tap::n_decode, "Number of the last decode, counted from 1.")
+            py::arg("n_decode"), "Return `rows`, or raise Eagle3Error if the last decode is not number `n_decode`.")
+        .def_property_readonly("n_decode", &feature_tap::n_decode, "The number of the last decode, counted from 1.")
         .def("__repr__", [](const feature_tap & self) {
             return py::str("<FeatureTap {} boundaries={}>")
                 .format(self.native() ? "native" : "callback", py::cast(self.boundaries()));

@@ -50,7 +50,7 @@ struct turn {
 } // namespace
 
 void register_guard(py::module_ & m) {
-    py::class_<turn>(m, "GuardTurn", "What `Guard.if_free` gives.")
+    py::class_<turn>(m, "GuardTurn", "The context manager of `Guard.if_free`: enters with whether the guard was free.")
         .def("__enter__", [](turn & self) { return self.is_in = self.of.try_enter(); })
         .def("__exit__", [](turn & self, const py::args &) {
             if (std::exchange(self.is_in, false)) {
@@ -58,19 +58,19 @@ void register_guard(py::module_ & m) {
             }
         });
     py::class_<guard>(m, "Guard", R"pbdoc(
-            A lock without waiting: a second caller gets a `BusyError`, the same thread included.
+            A lock that nobody waits for: a second caller gets a `BusyError`, from the same thread too.
 
-            After `closed` it is an `Eagle3Error`. It is not left taken by an interrupt, wherever that comes.
+            Once it is `closed`, every caller gets an `Eagle3Error`. An interrupt never leaves it locked.
         )pbdoc")
         .def(py::init<std::string>(), py::arg("name"))
         .def("__enter__", &guard::enter)
         .def("__exit__", [](guard & self, const py::args &) { self.exit(); })
         .def(
             "if_free", [](guard & self) { return turn{ self }; }, py::keep_alive<0, 1>(),
-            "Do the same without an error: `with guard.if_free() as is_in`.")
+            "Enter without an error: `with guard.if_free() as is_in`; is_in is False if it is locked.")
         .def_property(
             "closed", [](const guard & self) { return self.closed.load(); },
-            [](guard & self, bool closed) { self.closed = closed; }, "Whether what it guards has been freed.");
+            [](guard & self, bool closed) { self.closed = closed; }, "Whether the guarded object has been freed.");
 }
 
 } // namespace eagle3::python

@@ -11,16 +11,15 @@
 namespace eagle3::python {
 
 void register_head(py::module_ & m) {
-    py::class_<head_hparams>(
-        m, "Head", "What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head().")
+    py::class_<head_hparams>(m, "Head", "The facts of an EAGLE-3 head's GGUF header. Read-only; made by read_head().")
         .def_readonly("path", &head_hparams::path)
         .def_readonly("arch", &head_hparams::arch,
-                      "General.architecture: eagle3, or eagle3-ext for what llama.cpp cannot run.")
-        .def_readonly("dialect", &head_hparams::dialect, "Upstream, fork or extended.")
+                      "The file's general.architecture: eagle3, or eagle3-ext for heads that llama.cpp cannot run.")
+        .def_readonly("dialect", &head_hparams::dialect, "The dialect of the file's keys: upstream, fork or extended.")
         .def_readonly("boundaries", &head_hparams::boundaries,
-                      "Target boundaries that a row is made of, empty without fc.")
+                      "The target's boundaries that a row is made of; empty without fc.")
         .def_readonly("boundaries_why", &head_hparams::boundaries_why,
-                      "How the converter found the boundaries, empty if the file does not have it.")
+                      "How the converter found the boundaries; empty = the file does not say.")
         .def_readonly("n_embd", &head_hparams::n_embd)
         .def_readonly("n_embd_tgt", &head_hparams::n_embd_tgt)
         .def_readonly("n_layer", &head_hparams::n_layer)
@@ -29,9 +28,10 @@ void register_head(py::module_ & m) {
         .def_readonly("n_head_kv", &head_hparams::n_head_kv)
         .def_readonly("n_embd_head", &head_hparams::n_embd_head)
         .def_readonly("n_rot", &head_hparams::n_rot)
-        .def_readonly("n_vocab_dft", &head_hparams::n_vocab_dft, "Draft vocabulary, 0 = the target's.")
+        .def_readonly("n_vocab_dft", &head_hparams::n_vocab_dft,
+                      "Size of the draft vocabulary; 0 = the target's vocabulary.")
         .def_readonly("n_vocab", &head_hparams::n_vocab,
-                      "Size of the target's vocabulary by the head's file, 0 = unknown.")
+                      "Size of the target's vocabulary by the head's file; 0 = not known.")
         .def_readonly("norm_before_residual", &head_hparams::norm_before_residual)
         .def_readonly("norm_before_fc", &head_hparams::norm_before_fc)
         .def_readonly("fc_norm", &head_hparams::fc_norm)
@@ -45,11 +45,11 @@ void register_head(py::module_ & m) {
         .def_readonly("rms_eps", &head_hparams::rms_eps)
         .def_readonly("logit_scale", &head_hparams::logit_scale)
         .def_readonly("kv_lora_rank", &head_hparams::kv_lora_rank,
-                      "Rank of K and V in multi-head latent attention; 0 = it has another attention.")
+                      "Rank of K and V in multi-head latent attention; 0 = the head has ordinary attention.")
         .def_readonly("q_lora_rank", &head_hparams::q_lora_rank,
                       "Rank of Q in multi-head latent attention; 0 = Q is not compressed.")
         .def_readonly("mask_token", &head_hparams::mask_token,
-                      "P-EAGLE: token of the rows that the target has not computed, -1 = the head is none.")
+                      "P-EAGLE: the token of rows that the target has not computed; -1 = the head is no P-EAGLE head.")
         .def_readonly("rope_freq_base", &head_hparams::rope_freq_base)
         .def_readonly("rope_scaling", &head_hparams::rope_scaling)
         .def("__repr__", [](const head_hparams & h) {
@@ -67,7 +67,7 @@ void register_head(py::module_ & m) {
             head_weights(file, hparams, tables, dev, GGML_TYPE_F32, 1);
         },
         py::arg("path"), py::arg("n_vocab"), py::arg("n_embd"), py::arg("n_layer"), py::call_guard<nogil>(),
-        "Check a head's tensors as loading does, for a target of these sizes. Raises ModelFileError, "
+        "Check a head's tensors against a target of these sizes, as loading does. Raises ModelFileError, "
         "IncompatibleDraftError.");
     m.def(
         "read_head", [](const std::string & path) { return read_head(gguf_file(path)); }, py::arg("path"),

@@ -90,28 +90,35 @@ struct limited_scope {
 };
 
 void register_kernels(py::module_ & m) {
-    py::class_<cpu_kernels>(m, "CpuKernels", "While it lives, the CPU backend multiplies these weights by our kernels.")
+    py::class_<cpu_kernels>(m, "CpuKernels",
+                            "While it lives, the CPU backend multiplies by these weights with our kernels.")
         .def(py::init([](const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max) {
                  return std::make_unique<cpu_kernels>(to_matrices(matrices), n_rows_max);
              }),
              py::arg("matrices"), py::arg("n_rows_max"),
-             "matrices: addresses of ggml tensors. n_rows_max: [name of a kernel]: operations of more rows are left to "
-             "ggml; "
-             "kernels that it does not name are not used.")
-        .def("close", &cpu_kernels::close, "To be called before the weights are freed.")
-        .def_property_readonly("n_weights", &cpu_kernels::n_weights, "[name of a kernel]: weights that it computes.")
-        .def_property_readonly("why_not", &cpu_kernels::why_not, "Why there are none; empty if there are some.");
-    py::class_<limited_scope>(m, "LimitedProduct",
-                              "While it is open, graphs that this thread computes get a part of a matrix's product.")
+             R"pbdoc(
+            Register weights.
+
+            matrices: addresses of ggml tensors. n_rows_max: for each kernel's name the most rows of an operation,
+            beyond which ggml computes it; kernels that are not named are not used.
+        )pbdoc")
+        .def("close", &cpu_kernels::close, "Unregister the weights. Has to be called before they are freed.")
+        .def_property_readonly("n_weights", &cpu_kernels::n_weights,
+                               "The number of weights that each kernel computes, by its name.")
+        .def_property_readonly("why_not", &cpu_kernels::why_not,
+                               "Why no kernel computes any weight; empty if one does.");
+    py::class_<limited_scope>(
+        m, "LimitedProduct",
+        "While it is open, graphs that this thread computes get only a part of a matrix's product.")
         .def(py::init<uintptr_t, kernels::channel_ranges>(), py::arg("matrix"), py::arg("ranges"),
-             "matrix: address of a ggml tensor. ranges: (first, last) of the channels that are computed; others become "
-             "-inf.")
+             "Limit a product. matrix: the address of a ggml tensor. ranges: (first, last) of the channels that are "
+             "computed; the others become -inf.")
         .def("close", &limited_scope::close,
-             "Close it; of several that are open the one that was made last comes first.");
+             "End the limit. Of several open ones, the one that was made last is closed first.");
     m.def("model_matrices", &matrices_of, py::arg("model"),
-          "Addresses of the ggml tensors that a llama_model multiplies by.");
+          "Return the addresses of the ggml tensors that a llama_model multiplies by.");
     m.def("cpu_kernel_shapes", &shapes_of, py::arg("matrices"), py::arg("n_rows_max"),
-          "[name of a kernel]: shapes (k, n, experts) of those of the weights that it would compute.");
+          "Return the shapes (k, n, experts) of the weights that each kernel would compute, by its name.");
     m.def(
         "time_cpu_kernels",
         [](const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max, int32_t n_threads,
@@ -123,7 +130,8 @@ void register_kernels(py::module_ & m) {
         },
         py::arg("matrices"), py::arg("n_rows_max"), py::arg("n_threads"), py::arg("n_rows"), py::arg("seconds"),
         py::call_guard<nogil>(),
-        "[name of a kernel][rows]: microseconds per MiB of weights by that kernel and by ggml.");
+        "Measure kernels; returns the microseconds per MiB of weights by our kernel and by ggml, by kernel name and "
+        "rows.");
     m.def(
         "cpu_kernel_names",
         [] {
@@ -135,7 +143,7 @@ void register_kernels(py::module_ & m) {
             }
             return names;
         },
-        "Kernels that this processor can run.");
+        "Return the names of the kernels that this processor can run.");
     m.def(
         "cpu_kernel_format",
         [](const std::string & name) {
@@ -144,9 +152,10 @@ void register_kernels(py::module_ & m) {
                                   k.n_inputs);
         },
         py::arg("name"),
-        "What a kernel's weights are: ggml type, whether repacked, channels of a group, inputs of a block.");
+        "Return the format of a kernel's weights: ggml type, whether repacked, channels of a group, inputs of a "
+        "block.");
     m.def("cpu_kernel_mul_mat", &mul_mat, py::arg("name"), py::arg("weights"), py::arg("x"),
-          "Weights in a kernel's layout times rows (n_rows, n_in), as (n_rows, n_out).");
+          "Multiply rows x, float32 (n_rows, n_in), by weights in a kernel's layout; returns (n_rows, n_out).");
 }
 
 } // namespace eagle3::python

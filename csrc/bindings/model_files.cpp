@@ -55,10 +55,11 @@ py::str text_of(const std::string & s) {
 
 void register_model_files(py::module_ & m) {
     py::class_<py_load_guard>(m, "LoadGuard", R"pbdoc(
-        While its block runs, an assertion of llama.cpp that fails on this thread fails the call instead of the process.
+            While its block runs, an assertion of llama.cpp that fails on this thread ends the call instead of the
+            process.
 
-        For calls that load a model or make a context, not for calls that compute.
-    )pbdoc")
+            It is for calls that load a model or make a context, not for calls that compute.
+        )pbdoc")
         .def(py::init<>())
         .def(
             "__enter__",
@@ -74,14 +75,14 @@ void register_model_files(py::module_ & m) {
                 self.read();
                 return text_of(self.reason);
             },
-            "Why something failed, as llama.cpp put it; empty if it gave no reason.")
+            "Why a call has failed, in llama.cpp's words; empty if it gave no reason.")
         .def_property_readonly(
             "asserted",
             [](py_load_guard & self) {
                 self.read();
                 return self.asserted;
             },
-            "Whether that was an assertion.");
+            "Whether an assertion has failed.");
 
     m.def(
         "read_arch",
@@ -108,9 +109,8 @@ void register_model_files(py::module_ & m) {
             return py::make_tuple(info.vision, info.audio);
         },
         py::arg("path"),
-        "Types of a multimodal projector for images and for sounds, as its file calls them; empty if it has none. "
-        "Raises "
-        "ModelFileError.");
+        "Return a multimodal projector's types for images and for sounds, as its file names them; empty = it has none. "
+        "Raises ModelFileError.");
 
     // an address, since it is written to a ctypes struct of llama_cpp
     m.attr("BLANK_LEAVES") = reinterpret_cast<uintptr_t>(&blank_leaves);
@@ -131,8 +131,8 @@ void register_model_files(py::module_ & m) {
             return res;
         },
         py::arg("vocab"), py::arg("text"), py::arg("add_special"), py::arg("parse_special"),
-        "Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts; too "
-        "many characters in a row that are all whitespace or none are a ValueError.");
+        "Tokenize a text. Raises ModelFileError if the vocabulary cannot tokenize it, where llama.cpp would abort, and "
+        "ValueError for too many characters in a row that are all whitespace or all not.");
 
     m.def(
         "with_stack_for",
@@ -145,8 +145,11 @@ void register_model_files(py::module_ & m) {
             });
         },
         py::arg("text"), py::arg("work"),
-        "Call what has llama.cpp tokenize a text, on a thread whose stack its regular expressions do not overflow. "
-        "Raises ValueError for a text with too many characters in a row that are all whitespace or none.");
+        R"pbdoc(
+            Call a function that has llama.cpp tokenize a text, on a thread with a stack that its regular expressions do
+            not overflow. Raises ValueError for a text with too many characters in a row that are all whitespace or all
+            not.
+        )pbdoc");
 
     m.def(
         "token_to_piece",
@@ -154,7 +157,7 @@ void register_model_files(py::module_ & m) {
             return py::bytes(token_to_piece(vocab_at(vocab), token, special));
         },
         py::arg("vocab"), py::arg("token"), py::arg("special"),
-        "Bytes that a token stands for, of any length; of special tokens only if asked for.");
+        "Return the bytes of a token's text, of any length; a special token has some only if `special` is True.");
 }
 
 } // namespace eagle3::python

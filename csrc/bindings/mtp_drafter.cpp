@@ -43,18 +43,23 @@ void register_mtp_drafter(py::module_ & m) {
         .def(py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("model") = 0,
              py::arg("further") = std::vector<uintptr_t>(), py::arg("n_ctx"), py::arg("n_seq_max") = 1,
              py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
-             "ctx: address of a llama_context of the type MTP, which is freed with the drafter, also if this raises; "
-             "so is model, the llama_model of a block in a file of its own. further: contexts of chained blocks after "
-             "the first one, which are freed too. path: the file that has the block. n_ctx: positions of each of the "
-             "n_seq_max sequences; the context's further sequence ids are for branches of trees. n_outputs_max: the "
-             "context's. Raises ModelFileError, IncompatibleDraftError.")
+             R"pbdoc(
+            Draft with a block on a context.
+
+            ctx: the address of a llama_context of type MTP. model: the llama_model of a block in a file of its own.
+            further: contexts of chained blocks after the first one. All of these are freed with the drafter, also if
+            this raises. path: the file that has the block. n_ctx: positions of each of the n_seq_max sequences; the
+            context's other sequence ids are for branches of trees. n_outputs_max: the context's.
+
+            Raises ModelFileError, IncompatibleDraftError.
+        )pbdoc")
         .def_property_readonly(
             "draft_logits",
             [](py_mtp_drafter & self) {
                 const busy_flag::scope scope(self.busy);
                 return to_array(self.mtp().logits(), self.mtp().logits().size());
             },
-            "Float32 (n_vocab,), of the last row that was computed to draft after it.")
+            "Logits of the last row that was computed to draft after it: float32 (n_vocab,).")
         .def_property_readonly(
             "hidden_state",
             [](py_mtp_drafter & self) {
@@ -62,7 +67,7 @@ void register_mtp_drafter(py::module_ & m) {
                 const auto &           rows = self.mtp().hidden_state();
                 return to_array(rows, std::min(rows.size(), static_cast<size_t>(self.mtp().n_embd_feat())));
             },
-            "Float32 (n_embd,), the block's own row of it.");
+            "The block's own hidden state of that row: float32 (n_embd,).");
 }
 
 } // namespace eagle3::python

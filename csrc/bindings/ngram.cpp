@@ -47,51 +47,55 @@ propose(ngram_drafter & self, int32_t n_max, int32_t n_nodes, int32_t top_k, lla
 
 void register_text(py::module_ & m) {
     py::class_<ngram_store, std::shared_ptr<ngram_store>>(m, "NgramStore", R"pbdoc(
-        Texts that were written, for all sequences of a process to draft from. For any number of threads.
+            Texts from which all sequences of a process may draft n-grams. Any number of threads may use it.
 
-        n_max: tokens that it holds at most, at least half of them the latest ones.
-    )pbdoc")
+            n_max: tokens that it holds at most; at least the latest n_max / 2 are kept.
+        )pbdoc")
         .def(py::init<size_t>(), py::arg("n_max") = size_t{ 1 } << 20)
         .def(
             "add", [](ngram_store & self, const tokens_t & t) { self.add(t.data(), t.data() + t.size()); },
             py::arg("tokens"), "Add a piece of a text.")
-        .def("clear", &ngram_store::clear, "Remove all.")
-        .def("__len__", &ngram_store::n_tokens, "Tokens that it holds.")
-        .def_property_readonly("n_bytes", &ngram_store::n_bytes, "Bytes of memory.");
+        .def("clear", &ngram_store::clear, "Remove all texts.")
+        .def("__len__", &ngram_store::n_tokens, "Return the number of tokens that it holds.")
+        .def_property_readonly("n_bytes", &ngram_store::n_bytes, "Bytes of memory that it takes.");
 
     py::class_<ngram_drafter, std::shared_ptr<ngram_drafter>>(m, "NgramDrafter", R"pbdoc(
-        Drafts without a model: what followed, the last times, where a text ended as it ends now.
+            Drafts without a model: proposes the tokens that followed where a text ended before as it ends now.
 
-        store: where to look besides the text itself, and where what is generated goes. corpus: where to look too; nothing
-        is added to it.
-    )pbdoc")
+            store: texts that are searched besides the sequence's own; generated tokens are added to it. corpus: further
+            texts that are searched; nothing is added to it.
+        )pbdoc")
         .def(py::init<int32_t, std::shared_ptr<ngram_store>, std::shared_ptr<ngram_store>>(), py::arg("n_seq_max") = 1,
              py::arg("store").none(true) = py::none(), py::arg("corpus").none(true) = py::none())
         .def("update", &update, py::arg("tokens"), py::arg("n_prompt") = 0, py::arg("seq_id") = 0, R"pbdoc(
-            Have a sequence's text be these tokens, in time that depends only on what is new at its end.
+            Set a sequence's text to these tokens, in time that depends only on the number of new tokens at its end.
 
-            n_prompt: how many of them were not generated. A text with another n_prompt is compared from its beginning.
+            n_prompt: how many of them were not generated. A text with another n_prompt than before is compared from its
+            beginning.
         )pbdoc")
-        .def("begin", &ngram_drafter::begin, py::arg("seq_id") = 0, "A new text begins in this sequence.")
+        .def("begin", &ngram_drafter::begin, py::arg("seq_id") = 0, "Begin a new text in this sequence.")
         .def(
             "set_rules",
             [](ngram_drafter & self, std::optional<std::shared_ptr<grammar_lookahead>> rules, llama_seq_id seq_id) {
                 self.set_rules(rules.value_or(nullptr), seq_id);
             },
             py::arg("rules"), py::arg("seq_id") = 0,
-            "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
+            "Set the grammar that the sequence's next tokens must follow, until its text changes; None = any token may "
+            "come.")
         .def("propose", &propose, py::arg("n_max"), py::arg("n_nodes"), py::arg("top_k") = 1, py::arg("seq_id") = 0,
              R"pbdoc(
-            The likeliest n_nodes tokens that may follow, as (parent, token, p, depth), parents first.
+            Return the n_nodes most likely tokens that may follow, as (parent, token, p, depth), parents before their
+            children.
 
-            n_max: length of a path. top_k: tokens after each other one. p: how sure it is, to be calibrated.
+            n_max: tokens of a path, at most. top_k: tokens after each token, at most. p is a confidence, to be
+            calibrated.
         )pbdoc")
         .def(
             "n_bytes", [](ngram_drafter & self, llama_seq_id seq_id) { return self.text(seq_id).n_bytes(); },
-            py::arg("seq_id") = 0, "Memory of a sequence's text.")
+            py::arg("seq_id") = 0, "Return the bytes of memory that a sequence's text takes.")
         .def(
             "tokens", [](ngram_drafter & self, llama_seq_id seq_id) { return self.text(seq_id).tokens(); },
-            py::arg("seq_id") = 0, "A sequence's text.");
+            py::arg("seq_id") = 0, "Return the tokens of a sequence's text.");
 }
 
 } // namespace eagle3::python

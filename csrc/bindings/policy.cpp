@@ -211,12 +211,13 @@ py::dict stats(py_policy & self) {
 
 void register_policy(py::module_ & m) {
     py::class_<cost_curve, std::shared_ptr<cost_curve>>(m, "CostCurve", R"pbdoc(
-        Microseconds of one pass over n rows: a staircase with one value per n.
+            Microseconds of one pass over n rows: a staircase with one value per n.
 
-        Between measured n the larger neighbour counts, above them it grows in proportion; of a mixture of experts both
-        follow the experts that n rows read. `observe` refines it: a drift that all n share, a correction per n, and what
-        the depth of the context adds to a pass and to each row.
-    )pbdoc")
+            Between measured n the larger neighbour counts, above the largest one the time grows in proportion to n; for
+            a mixture of experts both follow the number of experts that n rows read. `observe` refines the curve by a
+            drift that all n share, a correction per n, and the time that the depth of the context adds to a pass and to
+            each row.
+        )pbdoc")
         .def(py::init([](const std::map<int32_t, double> & measured, std::pair<float, float> growth,
                          std::pair<int32_t, int32_t> experts) {
                  return std::make_shared<cost_curve>(measured, depth_growth{ growth.first, growth.second },
@@ -224,29 +225,38 @@ void register_policy(py::module_ & m) {
              }),
              py::arg("measured"), py::arg("growth") = std::make_pair(0.0f, 0.0f),
              py::arg("experts") = std::make_pair(0, 0),
-             "measured: rows -> microseconds, at least one. growth: as the attribute, of an earlier one. experts: of a "
-             "mixture all, and those that a row uses. ValueError for rows outside 1..128, times that are not > 0, "
-             "growth below 0 or more experts in use than there are.")
-        .def("at", &cost_curve::at, py::arg("n"), "Microseconds of n rows, as of now.")
-        .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"), "A pass over n rows took t_us.")
+             R"pbdoc(
+            measured: rows -> microseconds, at least one entry. growth: the attribute `growth` of an earlier curve.
+            experts: of a mixture of experts, all experts and those that a row uses.
+
+            Raises ValueError for rows outside 1..128, times that are not > 0, growth below 0, or more experts in use
+            than there are.
+        )pbdoc")
+        .def("at", &cost_curve::at, py::arg("n"), "Return the present estimate of a pass over n rows, in microseconds.")
+        .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"),
+             "Refine the curve: a pass over n rows took t_us microseconds.")
         .def("set_depth", &cost_curve::set_depth, py::arg("n_past"),
-             "So many tokens are before the rows from now on, of each sequence on average.")
+             "Set the number of tokens before the rows of later passes, the mean over sequences.")
         .def_property_readonly(
             "growth",
             [](const cost_curve & self) { return std::make_pair(self.growth().per_pass, self.growth().per_row); },
-            "Microseconds that 1,000 tokens before it add to a pass, and to each of its rows.")
-        .def_property_readonly("measured", &cost_curve::measured, "What it was made from.")
-        .def_property_readonly("corrected", &cost_curve::corrected, "The same, less where passes were faster.")
-        .def_property_readonly("drift", &cost_curve::drift, "By how much everything is slower now than measured.")
+            "Microseconds that each 1,000 tokens before a pass add to it, and to each of its rows.")
+        .def_property_readonly("measured", &cost_curve::measured,
+                               "The measured microseconds by rows that the curve was made from.")
+        .def_property_readonly("corrected", &cost_curve::corrected,
+                               "The measured microseconds by rows, reduced where passes were faster.")
+        .def_property_readonly("drift", &cost_curve::drift,
+                               "The factor by which all passes are slower now than measured.")
         .def("__repr__",
              [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
 
     py::class_<draft_shape>(m, "DraftShape", R"pbdoc(
-        A draft of a fixed shape: a tree as in EAGLE-2, of which a chain is the one with top_k 1.
+            The fixed shape of a draft: a tree as in EAGLE-2; a chain is a tree with top_k 1.
 
-        depth: levels. top_k: nodes of a level that are expanded, and children of each. n_tokens: the most probable
-        nodes, which are kept. n_min: fewer tokens are not verified. p_min: it ends before a token that is less probable.
-    )pbdoc")
+            depth: levels. top_k: nodes of a level that are expanded, and children of each. n_tokens: nodes that are
+            kept, the most probable ones. n_min: a draft of fewer tokens is not verified. p_min: a chain ends before a
+            less probable token.
+        )pbdoc")
         .def(py::init([](int32_t depth, int32_t top_k, std::optional<int32_t> n_tokens, int32_t n_min, float p_min) {
                  return draft_shape{ depth, top_k, n_tokens.value_or(depth), n_min, p_min };
              }),
@@ -254,13 +264,13 @@ void register_policy(py::module_ & m) {
              py::arg("p_min") = 0.0f);
 
     py::class_<draft_request>(m, "DraftRequest", R"pbdoc(
-        A sequence of a step that is drafted for.
+            A sequence of a step that is drafted for.
 
-        id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max, ngram_n_max:
-        tokens of a drafter's and of the n-gram drafter's that may follow each other; 0: they are not asked. drafters:
-        which may be asked, as bits. shape: what to draft; None: what pays best. n_past: tokens before id_last, on which
-        the price of passes depends.
-    )pbdoc")
+            id_last: its last token. n_room: tokens that fit after it, into the context and the batch. n_max,
+            ngram_n_max: the longest path of a drafter's tokens, and of the n-gram drafter's; 0 = it is not asked.
+            drafters: the drafters that may be asked, as bits. shape: the shape of the draft; None = the one that pays
+            best. n_past: tokens before id_last, on which the price of passes depends.
+        )pbdoc")
         .def(py::init([](llama_seq_id seq_id, llama_token id_last, int32_t n_room, int32_t n_max, int32_t ngram_n_max,
                          int32_t drafters, const std::optional<draft_shape> & shape, int32_t n_past) {
                  return draft_request{ seq_id, id_last, n_past, n_room, n_max, ngram_n_max, drafters, shape };
@@ -270,32 +280,32 @@ void register_policy(py::module_ & m) {
              py::arg("n_past") = 0);
 
     py::class_<py_policy>(m, "Policy", R"pbdoc(
-        Chooses what to draft, step by step: a shape that a sequence asks for, else what makes tokens come fastest, which
-        is a tree, a chain or nothing.
+            Chooses the drafts of each step: of the shape that a sequence asks for, else the tree, chain or nothing that
+            gives the most tokens per second.
 
-        drafters: those that draft with weights; shapes are the first one's. Each is a Drafter or simulates one, with
-        `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`, which return the new nodes as tuples
-        (parent, token, p, depth, seq_id), `n_waiting(seq_id)`, and the attributes `n_unroll`, `n_expand`, `is_parallel`
-        and `t_draft_us`, its clock.
-        costs: CostCurves of the target's pass over n rows, then of each drafter's first graph over n waiting rows and of
-        a level of n nodes; all are refined while running. Without them nothing is known of what pays: the first drafter
-        drafts short chains.
-        n_max: longest path. top_k: candidates after each node, 1 = chains only. n_leaves_max: leaves of a tree, or
-        of all trees of a step, beside the first one of each further sequence.
-        n_nodes_max: drafted tokens of one step, of all sequences together (default: n_max).
-        uniform: chains of sequences that share a pass have one length. n_snapshots: if more tokens of a chain are
-        rejected, the next pass evaluates all accepted ones again; None: never. ngram: a NgramDrafter for the same
-        sequences, which drafts too once there are costs; it must be up to date in each step.
+            drafters: the drafters with weights; shapes are drafted by the first one. Each is a Drafter or simulates
+            one, with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`, which return the new nodes
+            as tuples (parent, token, p, depth, seq_id), `n_waiting(seq_id)`, and the attributes `n_unroll`, `n_expand`,
+            `is_parallel` and `t_draft_us`, its clock. costs: the CostCurve of the target's pass over n rows, then of
+            each drafter those of its first graph over n waiting rows and of a level of n nodes; all are refined while
+            running. Without costs the first drafter drafts short chains.
 
-        One thread at a time: a second one gets BusyError.
-    )pbdoc")
+            n_max: the longest path. top_k: candidates after each node, 1 = chains only. n_leaves_max: leaves of a tree;
+            all trees of a step have as many in total, not counting the first leaf of each further sequence.
+            n_nodes_max: drafted tokens of a step, of all sequences in total (default: n_max). uniform: whether chains
+            of sequences that share a pass have the same length. n_snapshots: rejected tokens of a chain beyond which
+            the next pass evaluates all accepted ones again; None = never. ngram: an NgramDrafter of the same sequences,
+            which drafts too once there are costs; its texts must be current in each step.
+
+            One thread at a time: a second one gets BusyError.
+        )pbdoc")
         .def(py::init(&make_policy), py::arg("drafters"), py::arg("costs") = std::vector<std::shared_ptr<cost_curve>>(),
              py::kw_only(), py::arg("n_max") = 16, py::arg("top_k") = 1, py::arg("n_leaves_max") = 1,
              py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1, py::arg("uniform") = false,
              py::arg("n_snapshots") = py::none(), py::arg("ngram").none(true) = py::none())
         .def_property_readonly(
             "is_measured", [](const py_policy & self) { return self.impl.is_measured(); },
-            "Whether it knows costs. Without them the figures below raise ValueError.")
+            "Whether costs are known. Without them `acceptance`, `can_pay`, `draft_us` and `stats` raise ValueError.")
         .def("propose", &py_policy::propose, py::arg("requests"), py::arg("n_rows_extra") = 0, R"pbdoc(
             Draft for the sequences of a step: a Draft for each request, which may be empty.
 
@@ -304,10 +314,11 @@ void register_policy(py::module_ & m) {
         )pbdoc")
         .def("observe", &observe, py::arg("seq_ids"), py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, R"pbdoc(
-            After each step, those without a draft too: what was sampled, and how long its pass took.
+            Learn from a step. Has to be called after each step, with or without a draft.
 
-            tokens: those that the step gave each sequence, accepted ones and the one after them. n_rows: rows of the
-            pass. t_other_us: all of the step that is neither drafting nor the pass.
+            tokens: the tokens that the step gave each sequence, accepted ones and the one after them. n_rows: rows of
+            the pass. t_verify_us: microseconds of the pass. t_other_us: microseconds of the step that are neither
+            drafting nor the pass.
         )pbdoc")
         .def(
             "reset",
@@ -317,7 +328,7 @@ void register_policy(py::module_ & m) {
                     self.impl.plan().reset(seq_id);
                 }
             },
-            py::arg("seq_id") = 0, "A new text begins in this sequence.")
+            py::arg("seq_id") = 0, "Begin a new text in this sequence.")
         .def(
             "may_wait",
             [](py_policy & self, int32_t n_seqs) {
@@ -325,32 +336,39 @@ void register_policy(py::module_ & m) {
                 return self.impl.is_measured() ? self.impl.plan().may_wait(n_seqs) : 0;
             },
             py::arg("n_seqs"),
-            "Drafters that need not evaluate prompts now, as bits: with n_seqs sequences at once they are not asked.")
+            "Return the drafters that need not evaluate prompts now, as bits: with n_seqs sequences at once they are "
+            "not asked.")
         .def("acceptance", of_plan(&planner::accepted), py::arg("p"), py::arg("depth") = 1, py::arg("by_ngram") = false,
              py::arg("drafter") = 0,
-             "How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p.")
+             "Return how likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it "
+             "probability p.")
         .def("can_pay", of_plan(&planner::can_pay), py::arg("n_seqs") = 1,
-             "Whether one that is always right could save time. If not, one is asked in a trial now and then alone.")
+             "Whether a drafter that is always right could save time. If not, drafters are asked only in rare trials.")
         .def("draft_us", of_plan(&planner::draft_us), py::arg("n_tokens"),
-             "Microseconds that drafting a chain of so many tokens takes at least, with one row waiting.")
+             "Return the least time of drafting a chain of n_tokens with one row waiting, in microseconds.")
         .def_property_readonly(
             "costs",
             [](const py_policy & self) {
                 return py::typing::Tuple<cost_curve, py::ellipsis>(py::cast(self.impl.plan().costs()));
             },
-            "The CostCurves that it refines: of the target, then of each drafter's first graph and of its levels.")
-        .def(
-            "stats", &stats,
-            "What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of "
-            "them although its gate was closed, `trials` although none could pay; `ngram`, steps that verified "
-            "something of the n-gram drafter's; `levels` that were drafted after first graphs; `draft_tokens`, "
-            "{drafted tokens verified: steps}; `draft_us`; `planning_us`, own time; `tokens_per_second`, the current "
-            "estimate; `unread`, of each drafter's prompt that it has not read, in the last step: microseconds that "
-            "reading takes, that its drafts would have saved in this text, and that reading may cost; `saved_us`, what "
-            "each drafter's drafts have saved so far (negative: cost), beyond what the others would have; "
-            "`ngram_saved_us`, what n-grams did in steps that asked no drafter; `is_open`, whether each is asked in "
-            "each "
-            "step of one sequence at the moment.");
+            "The CostCurves that the policy refines: the target's, then each drafter's of its first graph and of its "
+            "levels.")
+        .def("stats", &stats,
+             R"pbdoc(
+            Return figures of all steps so far.
+
+            `steps`: all steps. `drafted`: steps that asked a drafter; `asked`: the same for each drafter; `probes`:
+            those with its gate closed; `trials`: those in which none could pay. `ngram`: steps that verified tokens of
+            the n-gram drafter. `levels`: levels that were drafted after first graphs. `draft_tokens`: {drafted tokens
+            verified: steps}. `draft_us`: microseconds of drafting. `planning_us`: microseconds of the policy itself.
+            `tokens_per_second`: the present estimate.
+
+            `unread`: for each drafter with an unread prompt in the last step, the microseconds that reading takes, that
+            its drafts would have saved in this text, and that reading may cost. `saved_us`: microseconds that each
+            drafter's drafts have saved beyond the others (negative: they cost time). `ngram_saved_us`: those that
+            n-grams have saved in steps that asked no drafter. `is_open`: whether each drafter is asked in each step of
+            a single sequence at present.
+        )pbdoc");
 }
 
 } // namespace eagle3::python

@@ -28,45 +28,46 @@ void register_sampler(py::module_ & m) {
         R"pbdoc(
             Return the address of a new llama_sampler for a grammar in GBNF, which neither hangs nor ends the process.
 
-            vocab: address of the llama_vocab; trigger_patterns (regular expressions) and trigger_tokens: what a lazy
-            grammar waits for. n_best: what is applied after it looks at so many of the greatest logits alone, so that
-            it may leave no more of them; 0: at all. Its methods throw where llama.cpp's grammar sampler would end the
-            process.
+            vocab: the address of the llama_vocab. trigger_patterns (regular expressions), trigger_tokens: the triggers
+            that a lazy grammar waits for. n_best: if later samplers use only so many of the greatest logits, the
+            grammar need not check more; 0 = all. The sampler's methods throw where llama.cpp's grammar sampler would
+            end the process.
 
-            Raises:
-                ValueError: the grammar cannot be parsed, or cannot be used; or a pattern is no regular expression.
+            Raises ValueError if the grammar cannot be parsed or used, or if a pattern is no regular expression.
         )pbdoc");
     m.def(
         "sampler_accept",
         [](uintptr_t sampler, llama_token token) {
             llama_sampler_accept(reinterpret_cast<llama_sampler *>(sampler), token);
         },
-        py::arg("sampler"), py::arg("token"), without_gil, "Llama_sampler_accept, of samplers that may throw.");
+        py::arg("sampler"), py::arg("token"), without_gil, "Call llama_sampler_accept on a sampler that may throw.");
 
     m.def(
         "grammar_is_waiting",
         [](uintptr_t grammar) { return grammar_is_waiting(reinterpret_cast<const llama_sampler *>(grammar)); },
-        py::arg("grammar"), "Whether a `grammar_sampler` is lazy and was not triggered, so that it allows everything.");
+        py::arg("grammar"),
+        "Whether a lazy `grammar_sampler` has not been triggered yet, so that it allows every token.");
     py::class_<grammar_lookahead, std::shared_ptr<grammar_lookahead>>(
-        m, "GrammarLookahead", "Which tokens a grammar allows after tokens that are not drawn yet.")
+        m, "GrammarLookahead", "Tells which tokens a grammar allows after tokens that are not drawn yet.")
         .def(py::init([](uintptr_t sampler, bool redraws) {
                  return std::make_shared<grammar_lookahead>(reinterpret_cast<llama_sampler *>(sampler), redraws);
              }),
              py::arg("sampler"), py::kw_only(), py::arg("redraws"), R"pbdoc(
-            The sampler applies the grammar, as far as its text has come, and must outlive this.
+            Look ahead in the grammar of a sampler, from where its text is now; the sampler must outlive this object.
 
-            redraws: it is asked about a token that was drawn, and if it refuses that, another one is drawn; else it
-            comes before the draw.
+            redraws: whether the grammar is asked about drawn tokens, and another token is drawn if it refuses one; else
+            it is applied before the draw.
         )pbdoc")
         .def("allowed", &grammar_lookahead::allowed, py::arg("path"), py::arg("tokens"), without_gil,
-             "Whether each of the tokens may come after the path. Where that cannot be known, all may.");
+             "Return for each of the tokens whether it may come after the path; if that cannot be known, all may.");
 
     m.def("philox4x32", &philox4x32, py::arg("counter"), py::arg("key"),
-          "Philox4x32-10: four random words of 32 bits for a counter of four and a key of two.");
+          "Return Philox4x32-10's four random words of 32 bits, for a counter of four words and a key of two.");
     py::class_<gumbel_noise, std::shared_ptr<gumbel_noise>>(m, "GumbelNoise", R"pbdoc(
-            The dice of one text, which its draws and its drafts share.
+            The random noise of one text, which its draws and its drafts share.
 
-            The token with the greatest logit / temperature + noise is one drawn from the softmax.
+            The token with the greatest logit / temperature + noise is drawn with its probability in the softmax
+            (Gumbel-max).
         )pbdoc")
         .def(py::init([](uint32_t seed, float temperature, int32_t top_k, float top_p, float min_p,
                          std::unordered_map<llama_token, float> biases) {
@@ -80,16 +81,19 @@ void register_sampler(py::module_ & m) {
              py::arg("seed"), py::kw_only(), py::arg("temperature") = 1.0f, py::arg("top_k") = 0,
              py::arg("top_p") = 1.0f, py::arg("min_p") = 0.0f,
              py::arg("biases") = std::unordered_map<llama_token, float>(),
-             "What comes between logits and the draw is for drafts: the draw itself only adds the noise.")
+             "Make the noise of a seed. The other arguments are the samplers' between logits and draw, for drafts "
+             "alone: the draw itself only adds the noise.")
         .def("__call__", &gumbel_noise::operator(), py::arg("token"), py::arg("n_ahead") = 0, py::arg("attempt") = 0,
-             "The noise of a token after n_ahead others that are not drawn yet; attempt: draws that were refused.")
-        .def_readwrite("position", &gumbel_noise::position, "Tokens of the text that were drawn.")
+             "Return the noise of a token after n_ahead others that are not drawn yet; attempt: refused draws before "
+             "this one.")
+        .def_readwrite("position", &gumbel_noise::position, "The number of tokens that were drawn for the text.")
         .def(
             "sampler",
             [](const std::shared_ptr<gumbel_noise> & noise) {
                 return reinterpret_cast<uintptr_t>(gumbel_sampler_init(noise));
             },
-            "Address of a new llama_sampler that draws with it, and moves it on with each token that it accepts.");
+            "Return the address of a new llama_sampler that draws with this noise, and advances it with each accepted "
+            "token.");
 }
 
 } // namespace eagle3::python

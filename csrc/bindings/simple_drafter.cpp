@@ -35,11 +35,17 @@ void register_simple_drafter(py::module_ & m) {
         .def(py::init(&make_drafter), py::arg("ctx"), py::arg("model"), py::arg("path"), py::kw_only(),
              py::arg("n_vocab_tgt"), py::arg("n_ctx"), py::arg("n_pos_max") = 0, py::arg("n_seq_max") = 1,
              py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
-             "ctx, model: addresses of a llama_context and its llama_model, which are freed with the drafter, also if "
-             "this raises. path: the model's file. n_vocab_tgt: tokens of the target. n_ctx: positions of each of the "
-             "n_seq_max sequences; the context's further sequence ids are for branches of trees, or for drafts after a "
-             "recurrent state. n_pos_max: positions that the model reads, after which it drafts nothing; 0: all. "
-             "n_outputs_max: the context's. Raises ModelFileError.")
+             R"pbdoc(
+            Draft with a small model.
+
+            ctx, model: the addresses of a llama_context and its llama_model, which are freed with the drafter, also if
+            this raises. path: the model's file. n_vocab_tgt: tokens of the target. n_ctx: positions of each of the
+            n_seq_max sequences; the context's other sequence ids are for branches of trees, or for drafts after a
+            recurrent state. n_pos_max: positions that the model reads, after which it drafts nothing; 0 = all.
+            n_outputs_max: the context's.
+
+            Raises ModelFileError.
+        )pbdoc")
         .def_property_readonly(
             "draft_logits",
             [](py_simple_drafter & self) {
@@ -47,7 +53,8 @@ void register_simple_drafter(py::module_ & m) {
                 const auto &           logits = self.simple().logits();
                 return py::array_t<float>(static_cast<py::ssize_t>(logits.size()), logits.data());
             },
-            "Float32, of the last row that was computed to draft after it: those of tokens that both models have.");
+            "Logits of the last row that was computed to draft after it, of the tokens that both models have: "
+            "float32.");
 }
 
 } // namespace eagle3::python

@@ -20,8 +20,8 @@ void register_sound(py::module_ & m) {
             return py::array_t<float>(static_cast<py::ssize_t>(samples.size()), samples.data());
         },
         py::arg("data"), py::arg("sample_rate"), py::arg("n_max"),
-        "A WAV, MP3 or FLAC file as samples of one channel, float32 (n,). Raises ValueError for what cannot be decoded "
-        "or has more than n_max samples.");
+        "Decode a WAV, MP3 or FLAC file to samples of one channel, float32 (n,). Raises ValueError if it cannot be "
+        "decoded, or has more than n_max samples.");
 }
 
 } // namespace eagle3::python

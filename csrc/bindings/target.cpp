@@ -224,23 +224,26 @@ void register_target(py::module_ & m) {
     using without_gil = py::call_guard<nogil>;
 
     py::class_<batch_part>(m, "BatchPart", R"pbdoc(
-            Tokens of one sequence in a batch: after its first n_past positions, the rest of which is removed.
+            The tokens of one sequence in a batch. They follow its first n_past positions; all later positions are
+            removed.
 
-            draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted
-            token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one
-            only. Empty: each follows the one before. logits: of which of `tokens`: "none", "last" or "all"; with a
-            draft all rows have them.
+            draft: drafted tokens after the last of `tokens`; `Target.accept` keeps some of them. parents: for each
+            drafted token, the index in `draft` of the token before it, -1 = the last of `tokens`; empty = a chain. A
+            tree stands after a single token. logits: which of `tokens` get logits: "none", "last" or "all"; with a
+            draft all rows get them.
         )pbdoc")
         .def(py::init(&make_part), py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"),
              py::arg("draft") = tokens_t(), py::arg("parents") = std::vector<int32_t>(), py::arg("logits") = "last")
         .def_static("media", &make_media_part, py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"), py::arg("rows"),
                     py::kw_only(), py::arg("pos") = py::none(), py::arg("offset") = 0, py::arg("n_pos") = 0,
                     py::arg("causal") = true, py::arg("logits") = "none", R"pbdoc(
-            Rows of embeddings in place of tokens, a piece of an image or a sound; it is the only part of its batch.
+            Make a part of embeddings instead of tokens: a piece of an image or a sound. It must be the only part of its
+            batch.
 
-            tokens: one for each row, which stand for it in what remembers tokens. rows: float32 (n, n_embd_inp). pos:
-            with M-RoPE, int32 (4, n), else None. offset: rows of the same image that were decoded before. n_pos: with
-            M-RoPE, positions that the whole image takes. causal: whether a row sees only those before it.
+            tokens: a token for each row, which stands for it in lists of tokens. rows: float32 (n, n_embd_inp). pos:
+            with M-RoPE the rows' positions, int32 (4, n), else None. offset: rows of the same image that were decoded
+            before. n_pos: with M-RoPE, positions of the whole image. causal: whether a row attends only to rows before
+            it.
         )pbdoc")
         .def_readonly("seq_id", &batch_part::seq_id)
         .def_readonly("n_past", &batch_part::n_past)
@@ -248,10 +251,11 @@ void register_target(py::module_ & m) {
         .def_readonly("is_draft", &batch_part::is_draft);
 
     py::class_<saved_state, std::shared_ptr<saved_state>>(m, "SavedState", R"pbdoc(
-        What of a sequence cannot be cut at any position, as `Target.save` found it: recurrent states, sliding windows.
+            The recurrent states and sliding windows of a sequence at one position, which cannot be cut at others; see
+            `Target.save`.
 
-        n_past: positions that the sequence had. data: what `Target.save` gave.
-    )pbdoc")
+            n_past: positions that the sequence had. data: the bytes of another SavedState.
+        )pbdoc")
         .def(py::init([](int32_t n_past, const py::bytes & data) {
                  const std::string_view bytes = data;
                  if (n_past < 1 || bytes.empty()) {
@@ -260,37 +264,38 @@ void register_target(py::module_ & m) {
                  return std::make_shared<saved_state>(saved_state{ n_past, { bytes.begin(), bytes.end() } });
              }),
              py::arg("n_past"), py::arg("data"))
-        .def_readonly("n_past", &saved_state::n_past, "Positions.")
+        .def_readonly("n_past", &saved_state::n_past, "Positions that the sequence had.")
         .def_property_readonly("n_bytes", [](const saved_state & self) { return self.data.size(); })
         .def_property_readonly("data", [](const saved_state & self) {
             return py::bytes(reinterpret_cast<const char *>(self.data.data()), self.data.size());
         });
 
     py::class_<py_target>(m, "Target", R"pbdoc(
-        The target's context: decode, sample row by row, take back.
+            The target's context: decodes batches, samples from their rows, and takes rejected tokens back.
 
-        `ctx` and `model` are addresses from llama-cpp-python and stay the caller's; call `close()` before freeing them.
-        One thread at a time: a second one gets BusyError.
-    )pbdoc")
+            `ctx` and `model` are addresses from llama-cpp-python and stay the caller's; call `close()` before freeing
+            them. One thread at a time: a second one gets BusyError.
+        )pbdoc")
         .def(py::init<uintptr_t, uintptr_t, feature_tap *, int32_t, int32_t>(), py::arg("ctx"), py::arg("model"),
              py::arg("tap") = py::none(), py::arg("n_seq") = 0, py::arg("n_guards") = 0, py::keep_alive<1, 4>(),
              R"pbdoc(
-            n_seq: sequences 0 to n_seq - 1 are the caller's, the other ids of the context are for the leaves of trees;
-            0 = all are the caller's.
-            n_guards: n_seq, if that many of the other ids shall hold on to what has left the windows of a pool with
-            sliding windows; 0 = llama.cpp may take such cells for others.
+            Wrap a context.
+
+            n_seq: sequences 0 to n_seq - 1 are the caller's, the context's other ids are for the leaves of trees; 0 =
+            all are the caller's. n_guards: n_seq, to have as many of the other ids keep cells that have left a sliding
+            window of a pool, so that a rejected draft can be taken back; 0 = llama.cpp may reuse such cells.
         )pbdoc")
         .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true,
              py::arg("seq_id") = 0, without_gil(), R"pbdoc(
             Remove positions from `n_past` on and evaluate `tokens` there as one batch.
 
-            Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where
-            it can go back to before that (see `n_past`).
+            Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or at
+            an earlier position that it can go back to; the method `n_past` returns it.
         )pbdoc")
         .def("decode_parts", &decode_parts, py::arg("parts"), without_gil(), R"pbdoc(
-            Evaluate several sequences in one batch: prompt pieces, chains and trees together.
+            Evaluate several sequences in one batch: chunks of prompts, chains and trees together.
 
-            Rows are numbered through all parts.
+            Rows are numbered through all parts, in order.
         )pbdoc")
         .def(
             "accept",
@@ -299,11 +304,11 @@ void register_target(py::module_ & m) {
                 self.impl.memory().accept(seq_id, path);
             },
             py::arg("seq_id"), py::arg("path"), without_gil(), R"pbdoc(
-            After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
+            Accept a path through the rows of a part with a draft, and remove the part's other tokens.
 
             Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path
-            goes back to before the part; snapshots do not reach that far, and unless a state was saved before the part
-            the sequence is removed altogether.
+            removes the whole part; snapshots do not reach that far, so that the sequence is removed altogether unless a
+            state was saved before the part.
         )pbdoc")
         .def(
             "accept_batch",
@@ -320,14 +325,14 @@ void register_target(py::module_ & m) {
                 }
             },
             py::arg("seq_ids"), py::arg("paths"), without_gil(),
-            "Do the same for several sequences; one that holds no draft stays as it is.")
+            "Call `accept` for several sequences; a sequence without a draft stays as it is.")
         .def(
             "has_draft",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.memory().has_draft(seq_id);
             },
-            py::arg("seq_id"), "Whether a draft was decoded of which no path was accepted yet.")
+            py::arg("seq_id"), "Whether the sequence's last part has a draft of which no path has been accepted yet.")
         .def(
             "set_device_argmax",
             [](py_target & self, int32_t n_outputs) {
@@ -335,42 +340,45 @@ void register_target(py::module_ & m) {
                 self.impl.set_device_argmax(n_outputs);
             },
             py::arg("n_outputs"), without_gil(), R"pbdoc(
-            Let the target's device take the argmax of each row; `logits` and `sample` then raise, the rows stay there.
+            Have the target's device take the argmax of each row, so that logits are not copied; `logits` and `sample`
+            then raise.
 
             n_outputs: rows with logits that a sequence may have in a batch, at most the context's
-            n_outputs_max_per_seq. 0: bring the rows here again.
+            n_outputs_max_per_seq; 0 = copy logits to the host again.
         )pbdoc")
         .def_property_readonly(
             "kernel_sides", [](const py_target & self) { return self.sides; }, R"pbdoc(
-            [what, why, type]: operations whose rows depend on others where ggml computes them, when it was made.
+            Counts of operations whose rows depend on other rows if ggml computes them, by (what, why, type), at
+            creation.
 
-            what: products, attention or recurrence. why: empty if our kernels compute them, or else: device, adapter,
-            source (of the weights, or of queries, no kernel), type (of the cache), rows (too many) or shape. type: of
-            the weights, or of the cache.
+            what: products, attention or recurrence. why: empty if our kernels compute them, else the reason: device,
+            adapter, source (no kernel for the weights or queries), type (of the cache), rows (too many) or shape. type:
+            of the weights, or of the cache.
         )pbdoc")
         .def_property_readonly(
             "logits_are_remote", [](const py_target & self) { return self.impl.logits_are_remote(); },
             "Whether logits are computed on a device whose memory the host cannot read.")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
-             without_gil(), "Evaluate one batch of any sequences, the general form. Nothing is removed before.")
+             without_gil(),
+             "Evaluate one batch of any sequences at the given positions. No position is removed before.")
         .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, py::arg("grammar") = 0,
              without_gil(), R"pbdoc(
-            Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
+            Sample a token from a row of the last batch with a llama_sampler (its address), which then accepts the
+            token.
 
-            n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
-            grammar: a llama_sampler that is asked about the drawn token; another one is drawn if it refuses it.
-            Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
+            n_best: the sampler gets so many of the most probable tokens alone, which suffice if it begins with top-k; 0
+            = all. grammar: a llama_sampler that is asked about the drawn token; if it refuses that, another one is
+            drawn. Row -1 is the last row of a decode by other means, as in `argmax` and `logits`.
         )pbdoc")
-        .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"), py::arg("grammar") = 0, R"pbdoc(
-            Sample from logits that the caller has changed, float32 (n_vocab,), as `sample` does from a row.
-        )pbdoc")
+        .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"), py::arg("grammar") = 0,
+             "Sample a token as `sample` does, from logits of the caller's, float32 (n_vocab,).")
         .def("sampled_probs", &sampled_probs,
              R"pbdoc(
-            Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.
+            Return the tokens that the last `sample_from` drew from with their probabilities, the most probable first.
 
-            None if its sampler is greedy: that computes no probabilities.
+            The list is empty if the sampler is greedy, which computes no probabilities.
         )pbdoc")
-        .def("argmax", &argmax, py::arg("row"), "Return the first of the most probable tokens of a row.")
+        .def("argmax", &argmax, py::arg("row"), "Return the most probable token of a row; of several, the first one.")
         .def("logits", &logits, py::arg("row"),
              "Copy the logits of a row: float32, (n_vocab,). Row -1 is the context's last one.")
         .def("logits_all", &logits_all, py::arg("n"), "Copy the logits of the first n rows: float32, (n, n_vocab).")
@@ -383,7 +391,8 @@ void register_target(py::module_ & m) {
             py::arg("n_past"), py::arg("seq_id") = 0, R"pbdoc(
             Remove positions from `n_past` on. Returns the position from which tokens must be decoded again.
 
-            That is n_past, or less where the memory cannot go back there: the last saved state before it (`save`), or 0.
+            That is n_past, or, if the memory cannot go back there, the position of the last state that was saved before
+            it (`save`), 0 without one.
         )pbdoc")
         .def(
             "save",
@@ -393,8 +402,9 @@ void register_target(py::module_ & m) {
                 return state != nullptr ? std::optional(std::move(state)) : std::nullopt;
             },
             py::arg("seq_id") = 0, R"pbdoc(
-            The present state, if this memory cannot go back to it by itself, else None. `truncate` and `copy` go back to
-            it for as long as the object exists.
+            Save the present state, if this memory cannot go back to it by itself, else return None.
+
+            `truncate` and `copy` go back to it as long as the object exists.
         )pbdoc")
         .def(
             "attach",
@@ -403,7 +413,7 @@ void register_target(py::module_ & m) {
                 self.impl.memory().rollback(seq_id).attach({ states.begin(), states.end() });
             },
             py::arg("states"), py::arg("seq_id") = 0,
-            "Let `truncate` and `copy` go back to these states too, which were saved of the same tokens.")
+            "Let `truncate` and `copy` also go back to these states, which must be of the sequence's own tokens.")
         .def(
             "n_past_min",
             [](py_target & self, llama_seq_id seq_id) {
@@ -411,14 +421,14 @@ void register_target(py::module_ & m) {
                 return self.impl.memory().n_past_min(seq_id);
             },
             py::arg("seq_id") = 0,
-            "Return the least number of tokens, not 0, that `truncate` can keep without a saved state.")
+            "Return the fewest tokens, at least 1, that `truncate` can keep without a saved state.")
         .def(
             "clear",
             [](py_target & self) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.memory().clear();
             },
-            without_gil(), "Remove all sequences, and clear the cells too: what is left in them may be NaN.")
+            without_gil(), "Remove all sequences, and set their cells to zero: old values may be NaN.")
         .def(
             "settle",
             [](py_target & self) {
@@ -433,7 +443,7 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.memory().n_past(seq_id);
             },
-            py::arg("seq_id") = 0, "Tokens that a sequence holds, rows of images included.")
+            py::arg("seq_id") = 0, "Return the tokens that a sequence holds, rows of images included.")
         .def(
             "position",
             [](py_target & self, int32_t n_past, llama_seq_id seq_id) {
@@ -441,7 +451,8 @@ void register_target(py::module_ & m) {
                 return self.impl.memory().position(seq_id, n_past);
             },
             py::arg("n_past"), py::arg("seq_id") = 0,
-            "Position of what comes after the first n_past tokens: n_past, or less where images share positions.")
+            "Return the position of the token after the first n_past tokens: n_past, or less if rows of images share "
+            "positions.")
         .def(
             "spans",
             [](py_target & self, llama_seq_id seq_id) {
@@ -453,7 +464,8 @@ void register_target(py::module_ & m) {
                 return res;
             },
             py::arg("seq_id") = 0,
-            "Images in a sequence: the token where each begins, its rows, and the positions that these take.")
+            "Return a sequence's images: for each the index of its first token, its rows, and the positions that these "
+            "take.")
         .def(
             "set_spans",
             [](py_target & self, const std::vector<std::tuple<int32_t, int32_t, int32_t>> & values,
@@ -466,7 +478,7 @@ void register_target(py::module_ & m) {
                 self.impl.memory().set_spans(seq_id, std::move(spans));
             },
             py::arg("spans"), py::arg("seq_id") = 0,
-            "Set where images are in a sequence whose cells were written by other means.")
+            "Set the images of a sequence whose cells were written by other means, as `spans` returns them.")
         .def(
             "copy",
             [](py_target & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
@@ -474,15 +486,15 @@ void register_target(py::module_ & m) {
                 return self.impl.memory().copy(src, dst, n_past);
             },
             py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil(), R"pbdoc(
-            Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
+            Have sequence dst hold the first n_past positions of src and nothing else; both share the cells.
 
-            Returns n_past; where recurrent states and sliding windows cannot be cut there, the position of the last
-            saved state before it; or 0 without one.
+            Returns the positions that dst holds: n_past, or, if recurrent states or sliding windows cannot be cut
+            there, those of the last state that was saved before it, 0 without one.
         )pbdoc")
         .def("state_get", &state_get, py::arg("seq_id"),
-             "All that a sequence holds, but not the states that were saved of it, as bytes.")
+             "Return a sequence's cells and states as bytes, without the states that were saved of it.")
         .def("state_set", &state_set, py::arg("seq_id"), py::arg("state"), R"pbdoc(
-            Have a sequence hold what `state_get` gave, and nothing else.
+            Restore a sequence from the bytes of `state_get`, in place of what it holds.
 
             Raises ContextFullError if there is no room, and ValueError for other bytes; the sequence is then empty.
         )pbdoc")
@@ -492,49 +504,53 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.memory().rollback(seq_id).replay().size();
             },
-            py::arg("seq_id") = 0, "Accepted tokens that the next batch of a sequence evaluates once more.")
+            py::arg("seq_id") = 0, "Return how many accepted tokens the next batch of a sequence evaluates again.")
         .def(
             "n_state_bytes",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.memory().rollback(seq_id).n_state_bytes();
             },
-            py::arg("seq_id") = 0, "Bytes of a state that is saved to go back; 0 where none is needed.")
+            py::arg("seq_id") = 0, "Return the bytes of a state that is saved to go back; 0 = none is needed.")
         .def_property_readonly(
             "rollback_kind", [](py_target & self) { return to_string(self.impl.memory().rollback(0).kind()); }, R"pbdoc(
-            How rejected tokens go: "trim" removes positions (attention), "snapshots" goes back to a state that llama.cpp
-            kept (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens
-            in front of the next one, so that there is never a pass for them alone. Snapshots that do not reach far enough
-            are helped by a checkpoint.
+            How rejected tokens are taken back.
+
+            "trim" removes their positions (attention). "snapshots" goes back to a state that llama.cpp kept (recurrent,
+            n_rs_seq > 0), or, if these do not reach far enough, to a checkpoint. "checkpoint" restores the state before
+            the batch and puts the accepted tokens in front of the next one, so that no pass evaluates them alone.
         )pbdoc")
         .def_property_readonly(
             "n_snapshots", [](const py_target & self) { return self.impl.memory().rollback(0).n_snapshots(); },
-            "Tokens of a draft that can be rejected without a replay; None: all of any draft.")
+            "Tokens of a draft that can be rejected without a replay; None = any number.")
         .def_property_readonly(
-            "n_ctx", [](const py_target & self) { return self.impl.memory().n_ctx_seq(); }, "Positions of a sequence.")
+            "n_ctx", [](const py_target & self) { return self.impl.memory().n_ctx_seq(); },
+            "Positions that a sequence may have.")
         .def_property_readonly(
             "n_embd_inp", [](const py_target & self) { return self.impl.n_embd_inp(); },
-            "Values of a row that goes in.")
+            "Values of an input row of embeddings.")
         .def_property_readonly(
             "n_pos_per_row", [](const py_target & self) { return self.impl.n_pos_per_row(); },
-            "Positions of a row that goes in: 4 with M-RoPE, else 1.")
+            "Positions of an input row: 4 with M-RoPE, else 1.")
         .def_property_readonly(
-            "n_ubatch", [](const py_target & self) { return self.impl.n_ubatch(); }, "Rows that are computed together.")
+            "n_ubatch", [](const py_target & self) { return self.impl.n_ubatch(); },
+            "Rows that llama.cpp computes at once (n_ubatch).")
         .def_property_readonly(
             "is_pooled", [](const py_target & self) { return self.impl.memory().is_pooled(); },
-            "Whether the sequences share their cells, rather than having as many each.")
+            "Whether all sequences share their cells; else each has a part of its own.")
         .def_property_readonly(
-            "n_seq", [](const py_target & self) { return self.impl.memory().n_seqs(); }, "Sequences of the caller.")
+            "n_seq", [](const py_target & self) { return self.impl.memory().n_seqs(); },
+            "The number of the caller's sequences.")
         .def_property_readonly(
             "n_leaves_max", [](const py_target & self) { return self.impl.memory().n_leaves_max(); },
-            "Leaves that a tree may have; 1 where only chains can be verified.")
+            "Leaves that a tree may have; 1 = only chains can be verified.")
         .def(
             "close",
             [](py_target & self) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.close();
             },
-            "Let go of the context: every later call raises.")
+            "Release the context: every later call raises.")
         .def_property_readonly(
             "tokens", [](const py_target & self) { return copy_of(self.impl.tokens()); }, "Tokens of the last batch.")
         .def_property_readonly(
@@ -542,10 +558,10 @@ void register_target(py::module_ & m) {
         .def_property_readonly("n_vocab", [](const py_target & self) { return self.impl.n_vocab(); })
         .def_property_readonly(
             "n_batches", [](const py_target & self) { return self.impl.n_batches(); },
-            "Batches that were begun; rows are those of the last one.")
+            "The number of batches that were begun; rows are those of the last one.")
         .def_property_readonly(
             "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
-            "Microseconds in llama_decode and synchronize.");
+            "Microseconds spent in llama_decode and llama_synchronize so far.");
 }
 
 } // namespace eagle3::python

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if costs.was_busy:
         print(
             f"\nother programs had {costs.contention:.0%} of the processors' time meanwhile: run it again when the "
-            "machine is idle, or a start then measures again"
+            "machine is idle, or the first start then measures again"
         )
     print(f"\nkept in {path}" if path else "\nnot kept: the cache folder cannot be written")
     return 0

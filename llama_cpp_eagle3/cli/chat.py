@@ -55,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if not args.conversation:
-        raise ValueError("a chat is a conversation: `speculative-simple` goes on with a text")
+        raise ValueError("a chat is a conversation: `speculative-simple` continues a text")
     first = _first(args)
     if args.single_turn and first is None:
         raise ValueError("--single-turn needs a message: -p TEXT or -f FNAME")
@@ -88,8 +88,8 @@ class _Chat:
         self._is_chat = templates.is_explicit
         if not self._is_chat:
             print(
-                "the model has no chat template: it goes on with the text that you give it, after an empty line with "
-                "its own (-n N limits it, Ctrl-C stops it; --chat-template chatml makes it a chat)",
+                "the model has no chat template: it continues the text that you type, and after an empty line its own "
+                "(-n N limits it, Ctrl-C stops it; --chat-template chatml makes it a chat)",
                 file=sys.stderr,
             )
             templates = ChatTemplates(llm.model_address, _TEXT)

@@ -118,7 +118,7 @@ class Parser(argparse.ArgumentParser):
             if not variable:
                 continue
             if names & {*flag.names, *flag.no}:
-                print(f"{self.prog}: {variable} is set, the flag on the command line goes before it", file=sys.stderr)
+                print(f"{self.prog}: {variable} is set, the flag on the command line overrides it", file=sys.stderr)
                 continue
             try:
                 found += _as_argument(flag, value)

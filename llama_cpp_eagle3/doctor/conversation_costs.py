@@ -26,7 +26,7 @@ def check_conversation(engine: Engine, *, measure: bool) -> list[Finding]:
     n_state = engine.target.n_state_bytes() if engine.memory.needs_states else 0
     parts = f" ({_size(target)} of the target, {_size(draft)} of the drafter)" if draft > 0 else ""
     state = (
-        f", and {_size(n_state)} for each place that it can go back to, {engine.slots.cache.tree.n_states_max} at most"
+        f", and {_size(n_state)} for each state that it can go back to, {engine.slots.cache.tree.n_states_max} at most"
         if n_state
         else ""
     )
@@ -34,7 +34,7 @@ def check_conversation(engine: Engine, *, measure: bool) -> list[Finding]:
     text = f"a conversation takes {_size(target + draft)} a token{parts}{state}"
     if target + draft > 0:
         text += f"; {_size(n_bytes)} of host memory hold {n_bytes / (target + draft):,.0f} tokens"
-        text += f", or {n_bytes / n_state:,.0f} such places" if n_state else ""
+        text += f", or {n_bytes / n_state:,.0f} such states" if n_state else ""
     else:
         text += f"; {_size(n_bytes)} of host memory hold {n_bytes / max(1, n_state):,.0f} of them"
     found = [Finding("ok", f"{text} (--cache-ram)")]

@@ -194,7 +194,7 @@ class PrefixDisk:
         if n_bytes > tree.n_file_bytes_max and not self._has_said_size:
             self._has_said_size = True
             _log.warning(
-                "a %s of %d tokens has %.1f MiB and goes to no file: the prefix cache may have %.1f MiB on disk "
+                "a %s of %d tokens has %.1f MiB and is not written: the prefix cache may have %.1f MiB on disk "
                 "(--cache-disk-size, prefix_cache_disk_bytes)",
                 "state" if isinstance(item, State) else "prefix",
                 *(item.n_tokens, n_bytes / 2**20, tree.n_file_bytes_max / 2**20),

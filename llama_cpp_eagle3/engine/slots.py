@@ -318,7 +318,7 @@ class Slots:
     def _unused(self, seq_id: int) -> Slot:
         slot = self.all[seq_id]
         if not slot.is_free:
-            raise Eagle3Error(f"slot {seq_id} is in use")
+            raise Eagle3Error(f"slot {seq_id} is in use: wait until its sequence has ended, or cancel it")
         if slot.user is not None:
             self.release(slot.user)
         if slot.is_dirty:

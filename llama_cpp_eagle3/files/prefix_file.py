@@ -134,7 +134,7 @@ def read_prefix(path: Path) -> tuple[Head, StoredPrefix]:
             digest.update(piece)
             pieces.append(piece)
         if digest.digest() != file.read():
-            raise PrefixFileError("it is damaged: its checksum is another one")
+            raise PrefixFileError("it is damaged: its checksum does not match its contents")
     target, draft, *states = pieces
     saved = [(n, SavedState(n_past, data)) for (n, n_past, _), data in zip(head.states, states, strict=True)]
     return head, StoredPrefix(head.tokens, target, draft, saved, head.n_turn)
@@ -162,7 +162,7 @@ def _head(maker: Maker, stored: StoredPrefix) -> bytes:
 def _read_head(file: BinaryIO) -> tuple[Head, bytes]:
     begin = file.read(len(MAGIC) + 4)
     if not begin.startswith(MAGIC) or len(begin) < len(MAGIC) + 4:
-        raise PrefixFileError("it is none, or another version's")
+        raise PrefixFileError("it is no file of a prefix, or one of another version")
     (n_text,) = struct.unpack_from("<I", begin, len(MAGIC))
     text = file.read(min(n_text, _N_JSON_MAX))
     try:
@@ -171,15 +171,15 @@ def _read_head(file: BinaryIO) -> tuple[Head, bytes]:
         states = [(int(n), int(n_past), int(n_bytes)) for n, n_past, n_bytes in about["states"]]
         maker = Maker(str(about["target"]), dict(about["settings"]), str(about["draft"]))
     except (ValueError, KeyError, TypeError) as e:
-        raise PrefixFileError("it is truncated or damaged: its beginning cannot be read") from e
+        raise PrefixFileError("it is truncated or damaged: its header cannot be read") from e
     if not 0 <= n_tokens <= _N_TOKENS_MAX or min(n_turn, n_target, n_draft) < 0:
-        raise PrefixFileError("it is damaged: its lengths are none")
+        raise PrefixFileError("it is damaged: its header has impossible lengths")
     if any(not 0 <= n <= n_tokens or n_past < 0 or n_bytes < 1 for n, n_past, n_bytes in states):
-        raise PrefixFileError("it is damaged: its states are none")
+        raise PrefixFileError("it is damaged: its header has impossible states")
     tokens, seal = file.read(4 * n_tokens), file.read(_N_DIGEST)
     data = begin + text + tokens
     if hashlib.sha256(data).digest() != seal:
-        raise PrefixFileError("it is truncated or damaged: the checksum of its beginning is another one")
+        raise PrefixFileError("it is truncated or damaged: the checksum of its header does not match")
     found = list(struct.unpack(f"<{n_tokens}i", tokens))
     head = Head(maker, found, n_turn, n_target, n_draft, states, len(data) + _N_DIGEST)
     at = file.tell()

@@ -99,7 +99,7 @@ class PrefixFolder:
                 if head.maker.key != self._key:
                     raise PrefixFileError("it was made by another target, or with other settings")
                 if name != self._name_of(head.tokens, is_state=head.n_target == 0):
-                    raise PrefixFileError("it has another one's name")
+                    raise PrefixFileError("its name is that of another prefix")
             except PrefixFileError as e:
                 self._drop_damaged(name, e)
                 continue
@@ -236,4 +236,4 @@ def _run(pool: ThreadPoolExecutor, function: Callable[[], T]) -> Future[T]:
 
 
 def _reason(e: BaseException) -> str:
-    return (e.strerror or str(e)) if isinstance(e, OSError) else "the memory does not suffice"
+    return (e.strerror or str(e)) if isinstance(e, OSError) else "out of memory"

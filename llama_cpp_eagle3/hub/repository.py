@@ -170,7 +170,7 @@ class Repository:
             self._is_local, self._unanswered = True, e
             snapshots = self._cached()
             if snapshots:
-                _log.warning("%s: what is in the cache is taken", e)
+                _log.warning("%s: the copy in the cache is used", e)
             return snapshots
         return [Snapshot(str(info.sha), tuple(sorted(file.rfilename for file in info.siblings or ())))]
 

@@ -65,7 +65,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
         if suffix is not None:
             given = signature(super()._create_completion).bind(prompt, suffix, *args, **options).arguments
             if given.get("echo"):
-                raise ValueError("echo=True and a suffix: expected one of them, since the text between is what comes")
+                raise ValueError("echo=True and a suffix exclude each other: only the text between them is returned")
             prompt, suffix = self._fim_prompt(prompt, suffix), None
         try:
             yield from super()._create_completion(prompt, suffix, *args, **options)

@@ -106,7 +106,7 @@ class KernelChoice:
                 for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
                     _keep(name, times)
             else:
-                log(f"CPU kernels are used unmeasured: what is measured cannot be kept in {_folder()}")
+                log(f"our CPU kernels are used without measuring them: times cannot be kept in {_folder()}")
         for name in wanted:
             # the stored times, not those that were measured here: another process may have been first
             kept = _load(name)

@@ -110,7 +110,7 @@ async def _on_http_error(request: Request, e: Exception) -> Response:
 
 
 async def _on_memory_error(request: Request, e: Exception) -> Response:
-    _log.error("%s %s: the memory does not suffice", request.method, request.url.path)
+    _log.error("%s %s: out of memory", request.method, request.url.path)
     return error_response(out_of_memory(), request.url.path)
 
 

@@ -76,12 +76,12 @@ def _request(value: Any, number: int) -> BatchRequest:
     if isinstance(value, str):
         return BatchRequest(f"line-{number}", COMPLETION, {"prompt": value})
     if not isinstance(value, dict):
-        raise ValueError("expected an object or a text")
+        raise ValueError(f"expected an object or a text, found {type(value).__name__}")
     category = str(value.get("category", ""))
     if "turns" in value:
         turns = value["turns"]
         if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-            raise ValueError("turns: expected a list of texts")
+            raise ValueError(f"turns: expected a list of texts, found {str(turns)[:40]}")
         return BatchRequest(str(value.get("question_id", f"line-{number}")), CHAT, {}, category, turns)
     custom_id = str(value.get("custom_id", f"line-{number}"))
     if "body" in value:
@@ -90,7 +90,7 @@ def _request(value: Any, number: int) -> BatchRequest:
         return BatchRequest(custom_id, value["url"], value["body"], category)
     if "prompt" in value:
         return BatchRequest(custom_id, COMPLETION, {k: v for k, v in value.items() if k != "custom_id"}, category)
-    raise ValueError("expected one of body, prompt and turns")
+    raise ValueError(f"expected one of body, prompt and turns, found {', '.join(map(str, value))[:40] or 'nothing'}")
 
 
 _BEGIN = b'{"id":"batch_req_'

@@ -105,7 +105,7 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
     except ValueError as e:
         raise invalid(str(e)) from None
     if not request.tokens:
-        raise invalid("the template makes nothing of these messages")
+        raise invalid("the chat template renders these messages as an empty prompt: send one with text")
     answers = server.make_answers([request.tokens], c, request.sampling, params.loosened, **request.options)
     return answers, params
 

@@ -104,7 +104,7 @@ class EngineThread:
                     if self.engine.has_work and not self._stopping:
                         self._step()
                 except MemoryError as e:  # a second try would fail too, unless requests free what they hold
-                    _log.error("the memory does not suffice: all requests end")
+                    _log.error("out of memory: all running and waiting requests end")
                     self._fail_answers(e)
                 except Exception as e:
                     _log.exception("the engine thread failed")
@@ -219,7 +219,7 @@ class EngineThread:
         try:
             self.engine.drop(left)
         except Exception as e:
-            _log.error("cannot end what was running: %s", e)
+            _log.error("cannot end the running sequences: %s", e)
         answers = set(self.answers)  # a copy: those that the loop adds meanwhile go on
         self._by_sequence.clear()
         self.answers -= answers

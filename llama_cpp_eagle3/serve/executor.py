@@ -61,7 +61,7 @@ class Executor:
         finally:
             if task in self._waiting:
                 self._waiting.remove(task)
-            if task not in self._running:  # its client has left, and the thread must not count as a worker for ever
+            if task not in self._running:  # else the client has left, and the timer stops counting the thread
                 timer.cancel()
 
     def detach(self) -> None:

@@ -49,7 +49,7 @@ async def model(server: Server, request: Request) -> Any:
 
 
 def _model(server: Server) -> dict[str, Any]:
-    """OpenAI's object, with llama-server's and vLLM's fields."""
+    """Return OpenAI's object for the model, with llama-server's and vLLM's fields."""
     return {
         "id": server.options.model_name,
         "object": "model",
@@ -107,7 +107,7 @@ async def props(server: Server, request: Request) -> Any:
 
 
 async def refuse(absent: Absent, server: Server, request: Request) -> Any:
-    """Refuse what only llama-server has, with the reason."""
+    """Answer an endpoint that only llama-server has with the reason why it is absent."""
     raise unsupported(f"This server has no {absent.name}: {absent.why}")
 
 

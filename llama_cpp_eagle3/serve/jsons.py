@@ -19,7 +19,7 @@ from ..chat.json_limits import MAX_MESSAGES, MAX_TOOLS
 from .api_errors import invalid
 
 _PARSING = threading.Lock()
-"""The parser holds the GIL: between two bodies all other threads have their turn."""
+"""Only one body is parsed at a time, since the parser holds the GIL: other threads run between two bodies."""
 
 orjson: Any
 try:
@@ -28,29 +28,29 @@ except ImportError:
     orjson = None
 
 N_VALUES_MAX = (1 << 20) + 4096
-"""Commas and opening brackets of a body, which are about as many as its values: room for the largest prompt. A value
-takes some 60 bytes of memory, though perhaps three of the body, and no other thread runs while values are parsed."""
+"""Commas and opening brackets of a body, which are about as many as its values: enough for the largest prompt. A value
+of three bytes may take some 60 bytes of memory, and no other thread runs while values are parsed."""
 N_EMBEDDINGS_MAX = 2048
-"""Texts of a request for embeddings: OpenAI's limit."""
+"""Texts of a request for embeddings, at most: OpenAI's limit."""
 N_FLOATS_MAX = 1 << 24
-"""Numbers of an answer with embeddings."""
+"""Numbers of an answer with embeddings, at most."""
 N_LOGPROBS_MAX = 1 << 22
-"""Log-probabilities of all tokens of a request that may come: each takes some 100 bytes until its end."""
+"""Log-probabilities of all tokens of a request, at most: each takes some 100 bytes until the request ends."""
 _N_ITEMS_MAX = 100_000
 _MEDIA = ("image_url", "input_audio", "input_image", "source")
-"""Parts with files, which have limits of their own (`media.limits`)."""
+"""Fields with files, which have limits of their own (`media.limits`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The limits of a field; None: not limited."""
+    """The limits of a field; None = no limit."""
 
     n_entries: int | None = None
     """Entries of a list or an object."""
     n_bytes: int | None = None
-    """Bytes of all its text in UTF-8, without files."""
+    """Bytes of all its texts in UTF-8, without files."""
     n_values: int | None = None
-    """Values of all lists and objects in it, at any depth, together."""
+    """Values of all lists and objects in it, at any depth."""
     largest: int | None = None
     """The largest number."""
 
@@ -90,13 +90,13 @@ LIMITS: dict[str, Limit] = {
     "content": Limit(n_bytes=4 << 20, n_values=1 << 20),
     "tokens": Limit(n_entries=1 << 20),
 }
-"""Field -> limit. Other fields are numbers with bounds in `schema`, or are not looked at."""
+"""Field -> limit. Other fields are numbers, whose bounds are in `schema`, or are ignored."""
 
 
 def dumps(value: Any) -> bytes:
-    """A value as JSON; numbers that JSON does not have become null."""
+    """Encode a value as JSON; infinity and NaN, which JSON lacks, become null."""
     if orjson is not None:
-        with suppress(TypeError):  # it has no lone surrogates and no large integers
+        with suppress(TypeError):  # orjson writes neither lone surrogates nor large integers
             return bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -106,10 +106,11 @@ def dumps(value: Any) -> bytes:
 
 
 def parse_json(text: bytes) -> dict[str, Any]:
-    """A request's body. An empty one is an empty object.
+    """Parse a request's body; an empty one is an empty object.
 
     Raises:
-        ApiError: it is no object in JSON, is too deep, exceeds a limit, or would take many times its own size.
+        ApiError: the body is no JSON object, is nested too deeply, exceeds a limit, or would take many times its own
+            size in memory.
     """
     n = sum(map(text.count, (b",", b"[", b"{")))
     if n > N_VALUES_MAX:
@@ -132,7 +133,7 @@ def check_body(body: Mapping[str, Any]) -> None:
     """Check all fields of a request.
 
     Raises:
-        ApiError: one is beyond its limit.
+        ApiError: a field exceeds its limit.
     """
     for field, limit in LIMITS.items():
         if body.get(field) is not None:
@@ -143,7 +144,7 @@ def check_field(field: str, value: Any, limit: Limit) -> None:
     """Check one field.
 
     Raises:
-        ApiError: it is beyond its limit.
+        ApiError: the field exceeds its limit.
     """
     if limit.largest is not None and isinstance(value, (int, float)) and value > limit.largest:
         raise invalid(f"Field '{field}': expected at most {limit.largest}, found {value}")
@@ -164,12 +165,12 @@ def check_field(field: str, value: Any, limit: Limit) -> None:
 
 
 def exceeds(field: str, n_max: int, what: str, n: int) -> Exception:
-    """The error for a field that holds too much."""
+    """Return the error for a field that exceeds a limit."""
     return invalid(f"Field '{field}': expected at most {n_max}{what and ' ' + what}, found {n}")
 
 
 def _parts(value: Any) -> Iterator[str | list[Any] | dict[str, Any]]:
-    """All texts, lists and objects in a value, and itself; names of an object are texts."""
+    """Yield a value and all texts, lists and objects in it; the names in an object are texts."""
     left = [value]
     while left:
         part = left.pop()

@@ -39,18 +39,18 @@ class _Text(logging.Formatter):
 
 
 def _printable(text: str, keep: str = "") -> str:
-    """Text whose control characters are escaped: what clients send must not forge lines or move a terminal's cursor."""
+    """Escape control characters: text of clients must not forge lines or move a terminal's cursor."""
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def _word(value: Any) -> str:
-    """A field's value, in quotes if it could be taken for several."""
+    """Return a field's value as text, in quotes if it could be taken for several."""
     text = _printable(str(value))
     return json.dumps(text) if " " in text else text
 
 
 def configure(log_format: str, verbose: bool) -> None:
-    """Have the server's messages go to stderr."""
+    """Send the server's messages to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if log_format == "json" else _Text())
     logger = logging.getLogger("llama_cpp_eagle3.serve")

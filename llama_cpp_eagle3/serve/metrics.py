@@ -81,7 +81,7 @@ class Metrics:
             self._bucket.n_busy += n_decode * max(1, engine.n_running)
 
     def on_tokens(self, answer: Answer, n: int, now: float, before: float) -> None:
-        """n tokens came for a sequence at once; those before came at `before`, 0.0 if there were none."""
+        """Count n tokens of a sequence that came at once; `before`: the time of those before, 0.0 = there were none."""
         with self._lock:
             self._n_tokens += n
             if not before:
@@ -100,7 +100,7 @@ class Metrics:
             self._bucket.n_steps += n
             self._bucket.step_seconds += now - before
             self._gap.observe(now - before)
-            if n > 1:  # the others came at the same time
+            if n > 1:  # no time passed between these tokens
                 self._gap.observe(0.0, n - 1)
 
     def on_end(self, answer: Answer, reason: str) -> None:
@@ -124,7 +124,7 @@ class Metrics:
                 self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)
 
     def prometheus(self, n_unfinished: int, n_slots: int, cache_usage: float, prefixes: PrefixStats) -> str:
-        """The metrics in Prometheus' text format. Gauges of speed are over the time since the last call."""
+        """Return the metrics in Prometheus' text format; gauges of speed cover the time since the last call."""
         with self._lock:
             bucket, self._bucket = self._bucket, _Bucket()
             n_running = min(n_unfinished, n_slots)
@@ -228,7 +228,7 @@ def _prefix_lines(stats: PrefixStats) -> Iterator[str]:
 
 
 def _metric(name: str, kind: str, values: Mapping[str, float], text: str = "") -> str:
-    """The lines of one metric. values: by their labels."""
+    """Return the lines of one metric; values: its values by their labels."""
     lines = [f"# HELP {name} {text}"] if text else []
     lines.append(f"# TYPE {name} {kind}")
     lines += [f"{name}{f'{{{labels}}}' if labels else ''} {_number(value)}" for labels, value in values.items()]

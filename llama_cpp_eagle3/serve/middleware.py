@@ -19,7 +19,7 @@ from .http import error_response
 from .log_lines import ACCESS
 
 PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html", "/favicon.ico"})
-"""Paths that need no key."""
+"""Paths that need no API key."""
 
 
 class Middleware:
@@ -30,7 +30,7 @@ class Middleware:
         self._keys = [key.encode() for key in options.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it."""
+        """Pass a request on to the endpoints, or answer it with an error."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -67,7 +67,7 @@ class Middleware:
             self._log(scope, status, perf_counter() - start)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Raise ApiError for another host's name, a wrong key, or a body that is announced as too large."""
+        """Raise ApiError for a wrong host name, a wrong key, or a Content-Length that is too large."""
         if self.options.local_only and not is_loopback(_host_of(headers)):
             raise ApiError(
                 403,
@@ -127,7 +127,7 @@ class Middleware:
 
 
 def _host_of(headers: Headers) -> str:
-    """The host that a request names, without its port; empty if it names none."""
+    """Return the host that a request names, without its port; empty = it names none."""
     try:
         return urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:
@@ -135,10 +135,10 @@ def _host_of(headers: Headers) -> str:
 
 
 async def _in_time(work: Awaitable[None], seconds: float) -> None:
-    """Wait for work that is usually done at once, without the task that `asyncio.wait_for` would make.
+    """Await work that is usually done at once, without the task that `asyncio.wait_for` would make.
 
     Raises:
-        ClientDisconnect: it is not done in time.
+        ClientDisconnect: the work takes longer than so many seconds.
     """
     task = asyncio.current_task()
     assert task is not None

@@ -1,4 +1,4 @@
-"""The page at /: one file, which loads nothing from elsewhere; and its answers as Markdown."""
+"""The page at /, one file that loads nothing from elsewhere, and the HTML of its answers' Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "striketh
 
 @cache
 def _page() -> tuple[str, str]:
-    """The page, and a policy: the page's own script alone may run, and it may speak to this server alone."""
+    """Return the page and its content security policy: only its own script runs, and reaches this server alone."""
     text = _PAGE.read_text(encoding="utf-8")
     found = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
     assert found is not None

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with limits for headers, and for clients that have closed their sending half."""
+"""uvicorn's HTTP protocol, with limits for headers and support for clients that close their sending half."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_SECONDS = 20.0
 _N_HEADER_MAX = 64 << 10  # bytes of a request line and its headers
-_PROBE_SECONDS = (0.1, 1.0)  # between the first two, and then
-_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # http.client of Python passes over no other one
+_PROBE_SECONDS = (0.1, 1.0)  # before the second probe, and before each later one
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # Python's http.client skips no other interim response
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 49\r\n\r\nthe request's headers are larger than 65536 bytes"
@@ -26,26 +26,26 @@ _TOO_MANY = (
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's, which neither waits forever for headers of a request nor takes any number of them, or of trailers."""
+    """uvicorn's protocol, with limits for the time and the bytes of a request's headers and trailers."""
 
     _timer: asyncio.TimerHandle | None = None
     _is_in_body = False
     _n_waste = 0
-    """Bytes since a request or a part of its body was last there: of headers, of trailers, of what is neither."""
+    """Bytes received since the last complete header or part of a body: headers, trailers, or anything else."""
     _probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or refuse it with a 503 beyond the limit."""
         super().connection_made(transport)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            self.connections.discard(self)  # uvicorn refuses requests of the others meanwhile
+            self.connections.discard(self)  # else uvicorn counts it, and refuses others' requests
             transport.write(_TOO_MANY)
             transport.close()
             return
         self._timer = self.loop.call_later(_HEADER_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes. The limit is checked after each read; the first may hold the end of another request."""
+        """Receive bytes, and check the limit of headers; a read may begin with the end of another request."""
         self._n_waste += len(data)
         super().data_received(data)
         if self._n_waste > _N_HEADER_MAX and not self.transport.is_closing():
@@ -54,12 +54,12 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which is dropped."""
+        """Keep a header, or drop a trailer."""
         if not self._is_in_body:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The headers are complete; a body may follow."""
+        """Begin to receive a body: the headers are complete."""
         self._is_in_body, self._n_waste = True, 0
         self._stop_timer()
         super().on_headers_complete()
@@ -77,9 +77,9 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Nothing more will be sent; True if the client may wait for an answer, else the connection is closed.
+        """Handle the end of what the client sends; True = it may wait for an answer, else the connection is closed.
 
-        One that has left looks the same until something is written to it: interim responses, which clients skip.
+        A client that has left looks the same until something is written to it: interim responses, which clients skip.
         """
         cycle = self.cycle
         waits = cycle is not None and not cycle.more_body and not cycle.response_complete and not self.pipeline
@@ -95,7 +95,7 @@ class Protocol(HttpToolsProtocol):
             self._probe_timer = self.loop.call_later(seconds, self._probe, _PROBE_SECONDS[1])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left."""
+        """Stop: the connection is closed."""
         self._stop_timer()
         if self._probe_timer is not None:
             self._probe_timer.cancel()
@@ -108,7 +108,7 @@ class Protocol(HttpToolsProtocol):
 
 
 def http_config(app: ASGIApp, n_connections: int, **more: Any) -> uvicorn.Config:
-    """How uvicorn serves an application; more: uvicorn's own options."""
+    """Return uvicorn's configuration for an application; more: uvicorn's own options."""
     return uvicorn.Config(
         app,
         http=Protocol,

@@ -1,4 +1,4 @@
-"""The queue: what requests hold until they run, room for their bodies and places among the sequences."""
+"""The queue: bounds for the bodies of requests, and for the sequences that are prepared, wait or run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .engine_thread import EngineThread
 from .metrics import Metrics
 
 _N_BODIES = 4  # of the largest size, at once
-_N_SMALL = 64 << 10  # bytes of a body: as many as there are connections hold little memory together
+_N_SMALL = 64 << 10  # bytes of a body; one such body for each connection takes little memory
 
 
 class Queue:
-    """Bounds bodies that are read or prepared, and sequences that are prepared, wait or run, each together."""
+    """Bounds the bytes of all bodies that are held, and the number of all sequences that are prepared, wait or run."""
 
     def __init__(
         self,
@@ -28,29 +28,32 @@ class Queue:
         n_body_max: int,
         body_seconds: float,
     ):
-        """Args beside the thread that runs the sequences.
+        """Make an empty queue.
 
-        metrics: know how long requests take.
-        n_waiting_max: sequences that may wait beside those that run.
-        n_body_max, body_seconds: bytes of a body, and how long a client may take to send it.
+        Args:
+            engine_thread: The thread that runs the sequences.
+            metrics: The server's metrics, which estimate how long a refused client has to wait.
+            n_waiting_max: Sequences that may wait beside those that run.
+            n_body_max: Bytes of a body, at most.
+            body_seconds: Seconds that a client may take to send it.
         """
         self.engine_thread, self._metrics = engine_thread, metrics
         self._n_slots, self._n_waiting_max = engine_thread.engine.target.n_seq, n_waiting_max
         self.n_body_max, self.body_seconds = n_body_max, body_seconds
         self.n_bytes_max, self.n_bytes = _N_BODIES * n_body_max, 0
         self.n_preparing = 0
-        """Sequences that have a place and do not run or wait yet."""
+        """Sequences that are reserved and do not run or wait yet."""
         self.lock = threading.Lock()
-        """To be held by those who change that number."""
+        """Has to be held to change `n_preparing`."""
 
     @asynccontextmanager
     async def place(self, n: int = 0) -> AsyncIterator[Place]:
-        """What a request holds until it has been prepared. n: its sequences, if it is known how many.
+        """Hold a place for a request until it has been prepared; an error cancels the answers that were started.
 
-        An error cancels the answers that were started in it.
+        n: the request's sequences, if their number is known.
 
         Raises:
-            ApiError: as `Place.take`.
+            ApiError: see `Place.take`.
         """
         place, has_ended = Place(self), False
         try:
@@ -72,7 +75,7 @@ class Queue:
         return max(0, len(self.engine_thread.answers) + self.n_preparing - self._n_slots)
 
     def check_room(self, n: int) -> None:
-        """Raise ApiError if there is no room for n sequences, now or ever, or the model is gone."""
+        """Raise ApiError if there is no room for n sequences, now or ever, or the engine has stopped."""
         if self.engine_thread.failure:
             raise failed(self.engine_thread.failure)
         n_most = self._n_slots + self._n_waiting_max
@@ -88,7 +91,7 @@ class Queue:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What one request holds of a queue, until `Queue.place` ends."""
+    """The share of the queue that one request holds until `Queue.place` ends."""
 
     queue: Queue
     n: int = 0
@@ -102,7 +105,7 @@ class Place:
         """Read the request's body; small ones always have room.
 
         Raises:
-            ApiError: it is too large or does not come in time, or those of other requests leave no room.
+            ApiError: the body is too large or does not come in time, or other requests' bodies leave no room.
         """
         try:
             return await asyncio.wait_for(self._read(stream), self.queue.body_seconds)
@@ -124,10 +127,10 @@ class Place:
         return b"".join(parts)
 
     def take(self, n: int) -> None:
-        """Take places for n sequences, or refuse the request before it costs anything. From any thread.
+        """Reserve n sequences, or refuse the request before it costs anything. From any thread.
 
         Raises:
-            ApiError: there are too many for the queue, now or ever; the client has gone, or the model.
+            ApiError: the queue has no room for them, now or ever; the client has gone; or the engine has stopped.
         """
         with self.queue.lock:
             if self.is_over:
@@ -137,7 +140,7 @@ class Place:
             self.n += n
 
     def start(self, answers: Sequence[Answer]) -> None:
-        """Have sequences run, or wait, in the places that were taken. From any thread.
+        """Have sequences run or wait, as many as were reserved. From any thread.
 
         Raises:
             ApiError: the client has gone.

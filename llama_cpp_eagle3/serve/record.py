@@ -18,7 +18,7 @@ from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 _N_WAITING = 1024
-"""Requests that wait for the disk; beyond that they are left out."""
+"""Requests that wait for the disk, at most; further ones are not recorded."""
 _N_TAIL = 1 << 16
 LEFT_OUT = "requests with images, errors, and answers that were cancelled or are empty are left out"
 
@@ -26,7 +26,7 @@ LEFT_OUT = "requests with images, errors, and answers that were cancelled or are
 class RecordFile:
     """A file of whole lines. Several processes may append to it.
 
-    A line is one write, under a lock that also covers the limit; what a crash has cut off is taken away by the next
+    A line is one write, under a lock that also covers the limit. A line that a crash has cut off is removed by the next
     who opens the file.
     """
 
@@ -34,7 +34,7 @@ class RecordFile:
         """Open it, or make it: readable by its owner alone, since it holds conversations.
 
         Raises:
-            OSError: it cannot be written, or is no regular file.
+            OSError: the file cannot be written, or is no regular file.
         """
         self.path, self.n_bytes_max = output_path(path), n_bytes_max
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -48,10 +48,10 @@ class RecordFile:
         return os.fstat(self._fd).st_size
 
     def append(self, line: bytes) -> bool:
-        """Write a line; False if it would not fit below the limit any more.
+        """Write a line; False = it would exceed the limit.
 
         Raises:
-            OSError: the system's; what was written of the line is taken back.
+            OSError: the line could not be written; a part of it was removed again.
         """
         with locked(self._fd):
             before = self.n_bytes
@@ -87,7 +87,7 @@ class Recorder:
     """Records answers in a thread of its own, until the limit or an error ends it; serving goes on."""
 
     def __init__(self, path: Path, n_bytes_max: int, tokenizer: Tokenizer):
-        """Open the file, and log what is recorded.
+        """Open the file, and log that prompts and answers are recorded in it.
 
         Raises:
             OSError: see `RecordFile`.
@@ -105,7 +105,7 @@ class Recorder:
         )
 
     def add(self, answers: list[Answer]) -> None:
-        """Record answers that have ended. It does not wait."""
+        """Queue answers that have ended for recording, without waiting."""
         if self._is_over:
             return
         try:
@@ -131,7 +131,7 @@ class Recorder:
     def _write(self, answer: Answer) -> None:
         line = {"text": prompt_text(self._tokenizer, answer.prompt), "answer": answer.text}
         try:
-            # a text may hold half of a surrogate pair, which JSON can name and UTF-8 cannot
+            # a text may hold half of a surrogate pair, which JSON can escape and UTF-8 cannot encode
             if self._file.append(json.dumps(line).encode() + b"\n"):
                 self.n_recorded += 1
                 return
@@ -143,19 +143,19 @@ class Recorder:
 
 
 def _is_whole(answer: Answer) -> bool:
-    """Whether an answer is recorded: complete, and to a text."""
+    """Whether an answer is recorded: it is complete and not empty, and its prompt has no images."""
     has_ended = answer.end is not None and answer.end.finish_reason in ("stop", "length")
     return has_ended and bool(answer.text) and min(answer.prompt) >= 0  # images are tokens below 0
 
 
 def prompt_text(tokenizer: Tokenizer, tokens: list[int]) -> str:
-    """The text that is tokenized to a prompt, special tokens included, without the one that begins all texts."""
+    """Return the text that is tokenized to a prompt: special tokens included, BOS left out."""
     text = tokenizer.detokenize(tokens[1:] if tokens[0] == tokenizer.vocab.bos else tokens)
-    spaceless = text.removeprefix(" ")  # SentencePiece adds one
+    spaceless = text.removeprefix(" ")  # SentencePiece adds a space
     if spaceless != text:
         try:
             if tokenizer.tokenize(spaceless, True) == tokens:
                 return spaceless
-        except (ApiError, ValueError):  # a text that was given as tokens
+        except (ApiError, ValueError):  # the prompt was given as tokens that no text gives
             pass
     return text

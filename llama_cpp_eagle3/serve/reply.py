@@ -21,7 +21,7 @@ from .queue import Place
 from .server import Server, random_id
 
 FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
-"""llama-server has its build here, which begins so too."""
+"""The `system_fingerprint`: llama-server's begins with its build, too."""
 DONE = b"data: [DONE]\n\n"
 _PING = b":\n\n"
 _LONG = 1e6  # seconds
@@ -31,10 +31,10 @@ class Reply(ABC):
     """The answers to one request, whole or as the events of a stream. They are cancelled when the client has gone."""
 
     def __init__(self, server: Server, answers: list[Answer], prefix: str = "cmpl-"):
-        """answers: to be started. prefix: of the id."""
+        """Make the reply of answers that are not started yet; prefix: the id's."""
         self.server, self.answers = server, answers
         self.stream = answers[0].completion.stream
-        """Whether the client wants events."""
+        """Whether the client asked for a stream of events."""
         self.id, self.created, self.model = prefix + random_id(), int(time.time()), server.options.model_name
         self._came: list[Came] = []
         self._wake = asyncio.Event()
@@ -46,9 +46,9 @@ class Reply(ABC):
         self._wake.set()
 
     async def batches(self, idle_seconds: float = _LONG) -> AsyncGenerator[list[Came], None]:
-        """What comes, in batches: all of one step of the engine together. The caller adds it to the answers.
+        """Yield what the engine sends, one batch for each of its steps. The caller adds it to the answers.
 
-        idle_seconds: silence after which an empty batch comes.
+        idle_seconds: Seconds without a step after which an empty batch comes.
 
         Raises:
             ApiError: a sequence ended with an error.
@@ -56,7 +56,7 @@ class Reply(ABC):
         n_left = len(self.answers)
         try:
             while n_left:
-                # a timer and not a timeout, which would make a task of every wait
+                # asyncio's timeouts would make a task of every wait, a timer makes none
                 timer = asyncio.get_running_loop().call_later(idle_seconds, self._wake.set)
                 try:
                     await self._wake.wait()
@@ -77,7 +77,7 @@ class Reply(ABC):
                 self.cancel()
 
     async def run(self) -> Any:
-        """Wait until all sequences have ended; returns the whole response."""
+        """Wait until all sequences have ended, and return the whole response."""
         async for batch in self.batches():
             for answer, event, _ in batch:
                 answer.add(event)
@@ -90,7 +90,7 @@ class Reply(ABC):
                 self.server.engine_thread.cancel(answer)
 
     def events(self, batch: list[Came]) -> bytes:
-        """A stream's events of a batch."""
+        """Encode a batch as a stream's events."""
         data = b"" if batch else _PING
         for answer, event, timings in batch:
             answer.add(event)
@@ -100,47 +100,47 @@ class Reply(ABC):
             else:
                 if event.token is not None:
                     chunks = self.token(answer, event, timings)
-                if event.finish_reason:  # a token's text has gone with the token
+                if event.finish_reason:  # a token's own text is in its event already
                     chunks += self.end(answer, event.text if event.token is None else "")
             for chunk in chunks:
                 data += self.encode(chunk)
         return data
 
-    # what each dialect has its own form of
+    # methods that dialects override
 
     @staticmethod
     def encode(data: Any) -> bytes:
-        """An event as bytes."""
+        """Encode an event."""
         return b"data: " + dumps(data) + b"\n\n"
 
     def error(self, e: ApiError) -> bytes:
-        """An error in a stream that has begun, as bytes."""
+        """Encode the error that ends a stream."""
         return self.encode(e.body)
 
     @abstractmethod
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
-        """A stream's events for a chunk of the prompt."""
+        """Return a stream's events for an evaluated chunk of the prompt."""
 
     @abstractmethod
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
-        """A stream's events for a token."""
+        """Return a stream's events for a token."""
 
     @abstractmethod
     def end(self, answer: Answer, text: str) -> list[Any]:
-        """A stream's events for the end of an answer. text: the rest of it."""
+        """Return a stream's events for the end of an answer; text: the rest of its text."""
 
     def stream_end(self) -> bytes:
-        """What ends a stream; nothing by default."""
+        """Return the bytes that end a stream; none by default."""
         return b""
 
     @abstractmethod
     def response(self) -> Any:
-        """The whole response, without a stream."""
+        """Return the whole response, if it is not streamed."""
 
     # figures
 
     def usage(self) -> dict[str, Any]:
-        """OpenAI's token counts."""
+        """Return OpenAI's counts of tokens."""
         n_prompt = sum(answer.n_prompt for answer in self._prompts)
         n_tokens = sum(answer.n_tokens for answer in self.answers)
         return {
@@ -156,7 +156,7 @@ class Reply(ABC):
         return self.answers[:: self.answers[0].completion.n]
 
     def log_fields(self) -> dict[str, Any]:
-        """The figures that the access log has."""
+        """Return the figures for the access log."""
         answers, prompts = self.answers, self._prompts
         stats = [answer.sequence.result.stats for answer in answers]
         ttft = min((answer.t_first - answer.t_submit for answer in answers if answer.t_first), default=0.0)
@@ -174,7 +174,7 @@ class Reply(ABC):
 
 
 Prepare = Callable[[Server, dict[str, Any], Place], Reply]
-"""Makes the reply to a request's JSON, in a thread."""
+"""A function that makes the reply to a request's JSON; it runs in a thread."""
 
 
 def start(prepare: Prepare, server: Server, body: dict[str, Any], place: Place) -> Reply:
@@ -185,23 +185,23 @@ def start(prepare: Prepare, server: Server, body: dict[str, Any], place: Place) 
 
 
 class NamedEvents(Reply):
-    """A reply of one message, whose events have names, those of their types."""
+    """A reply of one message, whose events are named by their types."""
 
     def __init__(self, server: Server, answers: list[Answer], params: ChatParams, prefix: str):
         super().__init__(server, answers, prefix)
         self.message = GrowingMessage(params)
 
     def deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        """A stream's events for what a text adds to the message."""
+        """Return a stream's events for the parts that a text adds to the message."""
         return [event for delta in self.message.add(text, is_partial) for event in self.of_delta(delta)]
 
     @abstractmethod
     def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
-        """The events for one of OpenAI's deltas."""
+        """Return the events for one of OpenAI's deltas."""
 
     @staticmethod
     def encode(data: Any) -> bytes:
-        """An event as bytes."""
+        """Encode an event with its name."""
         return b"event: " + str(data["type"]).encode() + b"\n" + Reply.encode(data)
 
 
@@ -209,7 +209,7 @@ def _error_of(answer: Answer) -> ApiError:
     error = answer.sequence.result.error
     if isinstance(error, ContextFullError):
         return too_long(answer.n_prompt, answer.n_ctx)
-    if isinstance(error, ValueError):  # a grammar that is too ambiguous
+    if isinstance(error, ValueError):  # the grammar is too ambiguous
         return invalid(str(error))
     if isinstance(error, MemoryError):
         return out_of_memory()

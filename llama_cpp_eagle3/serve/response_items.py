@@ -1,4 +1,4 @@
-"""Items of /v1/responses, which clients send again with each turn, as messages of /v1/chat/completions."""
+"""Translate items of /v1/responses, which clients send again with each turn, to messages of /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .api_errors import invalid
 
 _ROLES = ("user", "system", "developer", "assistant")
 _ARGUMENTS = ("arguments", "action", "operation", "code", "queries", "query", "prompt", "revised_prompt")
-"""Fields of hosted tools' calls that say what was called for."""
+"""Fields of hosted tools' calls that hold their arguments."""
 _RESULTS = ("output", "outputs", "results", "error")
 
 
@@ -18,12 +18,15 @@ def messages_of(items: Any, instructions: Any, left_out: LeftOut | None = None) 
     """Messages of a request's input.
 
     Calls of hosted and custom tools become calls of functions, and their outputs results; other items with text become
-    messages. Items without text are left out, and their types told. Contents keep their blocks, for `read_messages`.
+    messages. Items without text are left out, and their types logged. Contents keep their blocks, for `read_messages`.
 
-    items, instructions: of the request. left_out: is told the types of items that are left out.
+    Args:
+        items: The request's `input`.
+        instructions: The request's `instructions`.
+        left_out: Logs the types of items that are left out.
 
     Raises:
-        ApiError: it is no input, an item lacks a required field, or nothing is left of it.
+        ApiError: the input has another type, an item lacks a required field, or no item has text.
     """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
@@ -47,7 +50,7 @@ def messages_of(items: Any, instructions: Any, left_out: LeftOut | None = None) 
 
 
 def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> str:
-    """Add a message, or add to the last one; returns the item's type if it is left out."""
+    """Add an item as a message, or to the last message; returns the item's type if it is left out, else ""."""
     kind, role = item.get("type", "message" if "role" in item else None), item.get("role")
     if not isinstance(kind, str):
         raise ValueError("expected an item to have a 'type'")
@@ -67,7 +70,7 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> str:
         message["reasoning_content"] = "\n\n".join(filter(None, (message.get("reasoning_content"), text)))
     elif kind in ("function_call", "custom_tool_call") or (kind.endswith("_call") and "name" in item):
         arguments = item.get("arguments")
-        if kind == "custom_tool_call":  # its input is one text
+        if kind == "custom_tool_call":  # a custom tool takes one text instead of arguments
             arguments = {"input": item.get("input") or ""}
         id = "id" if item.get("call_id") is None else "call_id"
         _add_call(messages, _string(item, id), _string(item, "name"), arguments)
@@ -91,7 +94,7 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> str:
 
 
 def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that the assistant's items are parts of."""
+    """Return the last message if it is the assistant's, else a new one: the assistant's items are parts of it."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": []})
     return messages[-1]

@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's newer form of a conversation, translated to the older one."""
+"""/v1/responses: OpenAI's newer endpoint of conversations, translated to and from /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .server import Server, random_id
 
 
 def prepare_response(server: Server, body: dict[str, Any], place: Place) -> ResponsesReply:
-    """A request to /v1/responses."""
+    """Prepare the reply to POST /v1/responses."""
     return ResponsesReply(server, *prepare_message(server, to_chat(body, server.left_out), place))
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
-    """/v1/responses/input_tokens."""
+    """Answer POST /v1/responses/input_tokens."""
     return count_chat_tokens(server, to_chat(body, server.left_out))
 
 
 def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
-    """A request as one to /v1/chat/completions.
+    """Translate a request to one of /v1/chat/completions.
 
     Raises:
         ApiError: the request is invalid, or needs a feature that is missing.
@@ -47,7 +47,7 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, 
     tools = body.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise invalid("'tools' must be an array of objects")
-    # tools that are not functions are the host's own, which we are not
+    # tools that are not functions run on OpenAI's servers, and are ignored
     functions = [tool for tool in tools if tool.get("type") == "function"]
     if functions:
         chat["tools"] = [
@@ -76,23 +76,23 @@ class ResponsesReply(NamedEvents):
         self._n_events = 0
 
     def error(self, e: ApiError) -> bytes:
-        """OpenAI's event of an error in a stream that has begun."""
+        """Encode OpenAI's event of an error that ends a stream."""
         return self.encode(
             {"type": "error", "code": e.kind, "message": e.message, "param": None, "sequence_number": self._n_events}
         )
 
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
-        """An event of a response that is in progress."""
+        """Return the event of a response that is in progress, with the prompt's progress."""
         event: dict[str, Any] = {"type": "response.in_progress", "response": self._object("in_progress", [])}
         event["prompt_progress"] = progress_of(answer, progress)
         return self._numbered([*self._begin(), event], timings)
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
-        """What the token adds to the response's items."""
+        """Return the events for what a token adds to the response's items."""
         return self._numbered([*self._begin(), *self.deltas(output.text, True)], timings)
 
     def end(self, answer: Answer, text: str) -> list[Any]:
-        """The ends of all items and of the response."""
+        """Return the events that end all items and the response."""
         return self._numbered([*self._begin(), *self.deltas(text, False), *self._finish(answer)], None)
 
     def _numbered(self, events: list[dict[str, Any]], timings: dict[str, Any] | None) -> list[Any]:
@@ -111,7 +111,7 @@ class ResponsesReply(NamedEvents):
         return [{"type": f"response.{name}", "response": state} for name in ("created", "in_progress")]
 
     def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
-        """The events for one of OpenAI's deltas."""
+        """Return the events for one of OpenAI's deltas."""
         events: list[dict[str, Any]] = []
         if delta.get("reasoning_content"):
             if "reasoning" not in self._begun:

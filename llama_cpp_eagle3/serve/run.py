@@ -26,7 +26,7 @@ def run(
     ssl_key_file: Path | None = None,
     ssl_cert_file: Path | None = None,
 ) -> None:
-    """Serve until a signal comes, with a server that is not started yet, on sockets that `bind` has bound."""
+    """Start a server on sockets that `bind` has bound, and serve until a signal comes."""
     for opened in sockets:
         opened.listen(2048)
         _log.info("listening on %s", address_of(opened, ssl_cert_file is not None))
@@ -42,10 +42,11 @@ def run(
 
 
 def bind(hosts: str, port: int) -> list[socket.socket]:
-    """Sockets that are bound, so that no other process can take the port, and do not listen yet.
+    """Bind sockets, so that no other process can take the port; they do not listen yet.
 
     Raises:
         OSError: a port is in use, or an address is not this machine's.
+        ValueError: hosts names no address.
     """
     bound: list[socket.socket] = []
     try:
@@ -70,13 +71,13 @@ def bind(hosts: str, port: int) -> list[socket.socket]:
 
 
 def address_of(opened: socket.socket, is_tls: bool) -> str:
-    """The URL of a socket."""
+    """Return the URL of a socket."""
     host, port = opened.getsockname()[:2]
     return f"http{'s' if is_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, for which a signal is a usual end."""
+    """uvicorn's server, which returns from `run` after a signal instead of raising it again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

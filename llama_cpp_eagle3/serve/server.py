@@ -1,4 +1,4 @@
-"""What all endpoints share: the model, the engine thread, the queue, and how a request becomes sequences."""
+"""The state that all endpoints share: the model, the engine thread and the queue; and how requests become sequences."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Server:
         self.engine_thread.start(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Cancel all requests, and free the model."""
+        """Cancel all requests and free the model, unless a pass or a request does not end in time."""
         has_ended = self.engine_thread.stop()
         if self.recorder is not None:
             self.recorder.close()
@@ -86,14 +86,14 @@ class Server:
 
     @property
     def cache_usage(self) -> float:
-        """Share of the KV cache that running sequences hold. From any thread."""
+        """The share of the KV cache that running sequences hold, from 0 to 1. From any thread."""
         slots = self.engine.slots
         users = [user for slot in slots if (user := slot.user) is not None]
         n_cells = self.engine.n_ctx * (1 if self.engine.target.is_pooled else len(slots))
         return min(1.0, sum(user.n_past for user in users) / n_cells)
 
     def drafting(self) -> dict[str, Any]:
-        """The default drafting, or the reason for none. For the engine's thread."""
+        """Return the default drafting's settings and state, or the reason for none. On the engine's thread."""
         engine = self.engine
         settings: DraftSettings = engine.draft
         policy = engine.drafting.policy
@@ -124,7 +124,7 @@ class Server:
         return await self._file_executor.run(partial(function, *args))
 
     async def run_on_engine_thread(self, function: Any, seq_id: int | None = None) -> Any:
-        """Run a function on the engine thread between two steps; seq_id: once this slot is free."""
+        """Run a function on the engine thread between two steps; seq_id: wait until this slot is free."""
         if self.engine_thread.failure:
             raise failed(self.engine_thread.failure)
         return await asyncio.wrap_future(self.engine_thread.call(function, seq_id))
@@ -137,17 +137,17 @@ class Server:
         loosened: tuple[Loosened, ...] = (),
         **options: Any,
     ) -> list[Answer]:
-        """Make the sequences that complete prompts, `n` of each. Take places in the queue for them before.
+        """Make the sequences that complete prompts, `n` of each. The queue's `Place.take` comes before it.
 
         Args:
-            prompts: tokens of each.
-            c: the request.
-            sampling: options of `Sampling` that the request does not name.
-            loosened: what the grammar does not keep of JSON schemas.
-            **options: those of `Request` that are the only prompt's.
+            prompts: The tokens of each prompt.
+            c: The request.
+            sampling: Options of `Sampling` that the request does not name.
+            loosened: The parts of JSON schemas that the grammar does not enforce.
+            **options: Options of `Request` for a request of one prompt.
 
         Raises:
-            ApiError: the request cannot be done.
+            ApiError: the request is invalid or too large.
         """
         if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
             raise invalid("Field 'lora': adapters are set when the server starts")

@@ -1,6 +1,6 @@
 """/slots: the state of the slots, and saved slots.
 
-A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; see
+A saved slot is a file with the tokens and the states of target and head, so that both continue exactly; see
 `prefix_file`.
 """
 
@@ -83,7 +83,7 @@ async def act(server: Server, request: Request) -> Any:
     action = request.query_params.get("action", "")
     if action == "erase":
         async with server.queue.place() as place:
-            await place.read(request.stream())  # none is needed, but only after it can the client be seen to leave
+            await place.read(request.stream())  # after the body alone can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
         path = await compute(request, lambda server, body, place: _path(server, body))
@@ -94,7 +94,7 @@ async def act(server: Server, request: Request) -> Any:
 
 
 def _path(server: Server, body: dict[str, Any]) -> Path:
-    """The file that a request names, in the folder alone."""
+    """Return the path of the file that a request names, which must lie in the folder of saved slots."""
     folder, name = server.options.slot_save_path, body.get("filename")
     assert folder is not None
     if (
@@ -147,7 +147,7 @@ async def _erase(server: Server, id_slot: int) -> dict[str, Any]:
 
 
 def _write(path: Path, maker: Maker, stored: StoredPrefix) -> int:
-    """Write a file, all of it or nothing; returns its size."""
+    """Write a file, whole or not at all; returns its size in bytes."""
     try:
         return write_prefix(path, maker, stored)
     except OSError as e:
@@ -155,10 +155,10 @@ def _write(path: Path, maker: Maker, stored: StoredPrefix) -> int:
 
 
 def _read(path: Path, maker: Maker, n_ctx: int) -> tuple[StoredPrefix, int]:
-    """(what was saved, size of the file).
+    """Read a saved slot; returns it with the file's size in bytes.
 
     Raises:
-        ApiError: it is no such file, or another pair's.
+        ApiError: the file is no saved slot, or another pair's.
     """
     try:
         head, stored = read_prefix(path)

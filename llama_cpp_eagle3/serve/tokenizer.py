@@ -11,7 +11,7 @@ from .api_errors import invalid, too_long
 
 
 def n_prompts(value: Any) -> int:
-    """Number of prompts in a request's `prompt`, without tokenizing."""
+    """Return the number of prompts in a request's `prompt`, without tokenizing them."""
     return len(value) if _is_list_of_prompts(value) else 1
 
 
@@ -23,14 +23,14 @@ class Tokenizer:
     """A model's tokenizer. From any thread."""
 
     def __init__(self, vocab: Vocab, n_ctx: int):
-        """n_ctx: of the context into which texts must fit."""
+        """Wrap a vocabulary; n_ctx: tokens of the context that texts must fit into."""
         self.vocab, self.n_ctx = vocab, n_ctx
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        """Tokens of a text; add_special: with those that the model wants before and after it.
+        """Tokenize a text; add_special: add the tokens that the model wants before and after it.
 
         Raises:
-            ApiError: it is none that can be tokenized, or it cannot fit into the context.
+            ApiError: the text cannot be tokenized, or cannot fit into the context.
         """
         self.check_length(text)
         try:
@@ -40,7 +40,7 @@ class Tokenizer:
         try:
             tokens = tokenize(self.vocab.pointer, data, add_special, parse_special) if data else []
         except ModelFileError:
-            raise  # it is not the text
+            raise  # the model's file is at fault, not the text
         except ValueError as e:
             raise invalid(str(e)) from None
         return tokens or ([self.vocab.bos] if add_special and self.vocab.bos >= 0 else [])
@@ -49,7 +49,7 @@ class Tokenizer:
         """Refuse a text that cannot fit into the context, before it is tokenized.
 
         Raises:
-            ApiError: it is too long.
+            ApiError: the text is too long.
         """
         try:
             self.vocab.check_length(text, self.n_ctx)
@@ -57,18 +57,18 @@ class Tokenizer:
             raise too_long(self.vocab.n_tokens_least(text), self.n_ctx) from None
 
     def detokenize(self, tokens: list[int]) -> str:
-        """Text of tokens, special ones included; images have none."""
+        """Return the text of tokens, special ones included; images have none."""
         return b"".join(self.vocab.piece(token, True) for token in tokens if token >= 0).decode(
             "utf-8", errors="replace"
         )
 
     def mixed(self, value: Any, add_special: bool, parse_special: bool, field: str = "content") -> list[int]:
-        """Tokens of a text, or of a list of texts and tokens.
+        """Tokenize a text, or a list of texts and tokens.
 
-        field: of the request, for errors.
+        field: the request's field, for errors.
 
         Raises:
-            ApiError: it is neither, or it cannot fit into the context.
+            ApiError: the value is neither, or cannot fit into the context.
         """
         if isinstance(value, str):
             return self.tokenize(value, add_special, parse_special)
@@ -85,13 +85,13 @@ class Tokenizer:
         return tokens
 
     def check(self, token: Any, field: str) -> int:
-        """A token, if it is one; field: of the request, for errors."""
+        """Return the token if it is one of the vocabulary, else raise ApiError; field: the request's, for errors."""
         if type(token) is not int or not 0 <= token < self.vocab.n_tokens:
             raise invalid(f"{field}: expected tokens in 0..{self.vocab.n_tokens - 1}, found {str(token)[:40]}")
         return token
 
     def prompts(self, value: Any) -> list[list[int]]:
-        """The prompts of a request: one, or a list."""
+        """Tokenize the prompts of a request's `prompt`: one, or a list."""
         if value is None:
             raise invalid('"prompt" is required')
         found = [self._prompt(item) for item in (value if _is_list_of_prompts(value) else [value])]

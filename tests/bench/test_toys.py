@@ -87,7 +87,7 @@ def test_a_block_drafter_is_one_of_its_target(weights: Path) -> None:
 
 
 def test_what_a_toy_sees() -> None:
-    """Steps of a block and places of a block drafter depend on what is in front of their anchor alone."""
+    """Steps of a block, and rows of a block drafter, depend only on the tokens before their anchor."""
     torch.manual_seed(0)
     target = Llama(Config(n_vocab=32, n_ctx=32, n_embd=16, n_layer=3, n_head=2, n_head_kv=1, n_ff=24))
     tokens, anchors = torch.randint(32, (2, 20)), torch.tensor([3, 7])

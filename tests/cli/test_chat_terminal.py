@@ -76,7 +76,7 @@ class Terminal:
         os.kill(self.process.pid, signal.SIGINT)
 
     def interrupt_until(self, pattern: str) -> str:
-        """Ctrl-C, once more each second until something is written: who types does not know how far the program is."""
+        """Ctrl-C, once more each second until something is written: a user does not know how far the program is."""
         for _ in range(30):
             self.interrupt()
             try:
@@ -209,7 +209,7 @@ def test_a_base_model_goes_on_with_a_text(pair: Any, tmp_path: Path) -> None:
     flags = ("-n", "6", "--temp", "0", "--spec-draft-n-max", "2")
     code, out, err = run((base, pair[1]), *flags, stdin="\nthe self\n\n self\n")
     assert code == 0
-    assert "no chat template: it goes on with the text that you give it" in err
+    assert "no chat template: it continues the text that you type" in err
     first, second, third = out.removesuffix("\n\n").split("\n\n")
     with closing(load(base)) as llm:
         text = ""

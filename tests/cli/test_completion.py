@@ -13,7 +13,7 @@ pytest.importorskip("argcomplete")
 
 
 def completions(line: str, folder: Path) -> set[str]:
-    """What argcomplete offers behind a line, asked as bash does: the answer comes on descriptor 8."""
+    """Return what argcomplete offers after a line, asked as bash asks: the answer comes on descriptor 8."""
     answer = folder / "answer"
     descriptor = os.open(answer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     environment = {

@@ -235,5 +235,5 @@ def test_what_a_conversation_costs(tmp_path: Path) -> None:
         assert llm.engine.slots.cache.stats.n_prefixes == 0
     with load(write_random_arch(tmp_path, "qwen35"), n_ctx=256, prefix_cache_bytes=1000) as llm:
         kept, small = check_conversation(llm.engine, measure=False)
-        assert "KiB for each place that it can go back to, 32 at most" in kept.text
+        assert "KiB for each state that it can go back to, 32 at most" in kept.text
         assert "less than one of 256 tokens" in small.text

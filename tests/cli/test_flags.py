@@ -184,7 +184,7 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
     args = parse("--top-k", 5)
     assert (args.n_ctx, args.flash_attn, args.cpu_moe, args.no_host) == (77, "on", True, False)
     assert (args.offload_kqv, args.repack, args.cpu_kernels, args.top_k) == (False, False, "off", 5)
-    assert "LLAMA_ARG_TOP_K is set, the flag on the command line goes before it" in capsys.readouterr().err
+    assert "LLAMA_ARG_TOP_K is set, the flag on the command line overrides it" in capsys.readouterr().err
     monkeypatch.setenv("LLAMA_ARG_PERF", "1")
     assert "--perf is not possible here" in fails(capsys)
     monkeypatch.setenv("LLAMA_ARG_PERF", "x")

@@ -50,7 +50,7 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is installed here except for the package itself, which may be an editable one."""
+    """Return the installed packages, without this one, which may be editable."""
     folder = tmp_path_factory.mktemp("libraries")
     for entry in Path(llama_cpp.__file__).parent.parent.iterdir():
         if "eagle3" not in entry.name.lower():

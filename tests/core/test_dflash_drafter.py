@@ -366,7 +366,7 @@ def test_states(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -
 
 
 def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
-    """Chains and nodes draft what temperature and noise make the best; who knows no dice drafts as ever."""
+    """With noise, chains and nodes draft the tokens that it makes the best; without it nothing changes."""
     both = texts(2, 20, seed=4)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
     ids_last = [t[-1] for t in both]

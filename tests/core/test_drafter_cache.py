@@ -1,4 +1,4 @@
-"""The draft's K/V cache is as large as what is held: sequences move while it grows, and nobody notices."""
+"""The drafter's K/V cache is as large as its contents; sequences that move while it grows draft the same."""
 
 import os
 import resource

@@ -369,7 +369,7 @@ def test_a_state_moves_to_another_drafter(kind: Kind) -> None:
 
 
 def test_drafts_that_know_the_dice(kind: Kind) -> None:
-    """Chains and nodes draft what temperature and noise make the best; who knows no dice drafts as ever."""
+    """With noise, chains and nodes draft the tokens that it makes the best; without it nothing changes."""
     both, drafter = texts(2, 20, seed=4), kind.drafter
     for i, t in enumerate(both):
         kind.give(t, i)

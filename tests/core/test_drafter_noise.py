@@ -1,4 +1,4 @@
-"""Drafts that know the dice: chains, nodes and several steps at once draft the same; who knows none drafts as ever."""
+"""Drafts with known noise: chains, nodes and several steps at once draft the same; without noise nothing changes."""
 
 import pytest
 

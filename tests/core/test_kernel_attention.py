@@ -92,7 +92,7 @@ def test_float64(case: Case) -> None:
 
 
 def test_ggml_alone_depends_on_the_order(cache_type: Any) -> None:
-    """What is compared can differ."""
+    """The compared results can differ: without our kernels they do."""
     case = make(np.random.default_rng(2), 5, 8, 2, 40, 120, cache_type)
     order = np.random.default_rng(0).permutation(120)
     by_ggml = [

@@ -19,7 +19,7 @@ def repack(weights: np.ndarray) -> bytes:
 
 
 def quantized_rows(x: np.ndarray) -> np.ndarray:
-    """What is left of activations in Q8_0, in float64."""
+    """Return activations as Q8_0 rounds them, in float64."""
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     peak = np.abs(blocks).max(-1, keepdims=True)
     scale = np.where(peak > 0, np.float32(127) / np.where(peak > 0, peak, np.float32(1)), np.float32(0))

@@ -113,7 +113,7 @@ def fmt(kernel: str) -> Format:
 
 
 def quantized_rows(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """What is left of activations in Q8_K."""
+    """Return activations as Q8_K rounds them."""
     blocks = x.reshape(*x.shape[:-1], -1, QK)
     peak = np.abs(blocks).max(-1, keepdims=True)
     scale = np.where(peak > 0, np.float32(127) / np.where(peak > 0, peak, np.float32(1)), np.float32(0))

@@ -272,7 +272,7 @@ def test_states(path_of_blocks: Path, is_pooled: bool) -> None:
 
 
 def test_drafts_that_know_the_dice(pair: Pair) -> None:
-    """Chains and nodes draft what temperature and noise make the best; who knows no dice drafts as ever."""
+    """With noise, chains and nodes draft the tokens that it makes the best; without it nothing changes."""
     hand = ByHand(pair.model)
     both = texts(2, 20, seed=4)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]

@@ -294,7 +294,7 @@ def test_copies_and_states_where_the_middle_was_left_out(long: LongText) -> None
 
 
 def test_drafts_that_know_the_dice(drafter: SimpleDrafter, hand: ByHand) -> None:
-    """Chains draft what temperature and noise make the best; who knows no dice drafts as ever."""
+    """With noise, chains draft the tokens that it makes the best; without it nothing changes."""
     both = texts(2, 20, seed=4)
     for i, t in enumerate(both):
         feed(drafter, t[:-1], i)

@@ -85,7 +85,7 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
 
 
 def test_cells_of_rejected_nodes_are_free_again(tmp_path: Path) -> None:
-    """Many trees in a small context: nothing may be left behind."""
+    """Many trees in a small context: none may leave cells in use."""
     with context(tmp_path, "llama", n_ctx=256) as low:
         low.target.decode([1], 0)
         for i in range(200):

@@ -1,4 +1,4 @@
-"""Every architecture that libllama knows behind a head: its features, its text, and what rejected tokens leave behind.
+"""Every architecture that libllama knows, with a head: its features, its text, and its state after rejected tokens.
 
 What these tests find out is the table in docs/targets.md; `EAGLE3_WRITE_DOCS=1` writes it anew.
 """
@@ -264,7 +264,7 @@ def test_trees(case: Case) -> None:
 
 @pytest.mark.parametrize("arch", ["gemma3", "cohere2", "gpt-oss"])
 def test_trees_do_not_fill_a_window_s_cache(tmp_path: Path, arch: str) -> None:
-    """Leaves would keep cells that the window has left behind: trees become chains."""
+    """The leaves of trees would keep cells that have left the window, so trees become chains."""
     case = Case(tmp_path, arch)
     with closing(case.load(**TREE, swa_full=False, n_ubatch=16, n_ctx=1024)) as llm:
         prompt = case.tokens(20)

@@ -236,7 +236,7 @@ def test_shaders_that_are_compiled_meanwhile(
             seen.append(llm.policy)
             assert llm.policy.is_measured
             assert slept - before < (60.0 if len(seen) == 1 else 30.0)
-            assert ("what is missing is guessed" in caplog.text) == (load_costs(llm.loaded.costs_key()) is None)
+            assert ("missing costs are estimated" in caplog.text) == (load_costs(llm.loaded.costs_key()) is None)
         assert 2 <= len(seen) <= 6
         costs = load_costs(llm.loaded.costs_key())
         assert costs is not None
@@ -503,7 +503,7 @@ class TestHeadInFewerBits:
         gain(factor)
         costs = costs_of(llm, 0.1)
         assert costs.draft_type == llm.draft_type == draft_type
-        # who drafts is who is loaded, not the one that was there before
+        # the engine drafts with the head that was loaded last
         assert llm.engine.drafters[0] is llm.drafters[0]
         llm.calibrate()
         assert llm.policy.is_measured

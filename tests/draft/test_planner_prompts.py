@@ -45,7 +45,7 @@ GRANT = 4e-6 * TARGET[1]
 
 @pytest.mark.parametrize("n_tokens", [8, 24, 64, 160, 400, 1500])
 def test_a_good_one_costs_its_price_twice_at_most(n_tokens: int) -> None:
-    """More than a clairvoyant, who reads the prompt at once or never, once it is known to be good."""
+    """The extra time is beyond that of an oracle, which reads the prompt of a known good drafter at once or never."""
     never = n_tokens / run_plain(Costs(TARGET), 10)
     at_once = PRICE + seconds(GOOD, 1, n_tokens, 1500)
     found = seconds(GOOD, N_PROMPT, n_tokens, 1500)

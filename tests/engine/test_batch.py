@@ -43,7 +43,7 @@ def alone(plain: llama_cpp.Llama, prompt: Any, **options: Any) -> tuple[str, str
 
 
 def test_greedy(pair: Any, llm: Eagle3Llama) -> None:
-    """More prompts than lanes, of other lengths, some longer than a batch."""
+    """There are more prompts than slots, of different lengths, some longer than a batch."""
     n_vocab = min(llm.n_vocab(), 128)
     texts = [*prompts(8, n_vocab), *prompts(2, n_vocab, (80, 100))]
     results = llm.generate_batch(texts, temperature=0.0, max_tokens=N)

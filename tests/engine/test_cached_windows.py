@@ -1,4 +1,4 @@
-"""Prefixes that are kept of models with a sliding window, and beside whom they are kept."""
+"""Cached prefixes of models with a sliding window, and the sequences beside which they are kept."""
 
 from __future__ import annotations
 

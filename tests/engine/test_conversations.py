@@ -1,4 +1,4 @@
-"""What a conversation's next prompt evaluates: what is new in it since the last boundary that both have."""
+"""A conversation's next prompt evaluates only its tokens after the last boundary that both prompts have."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def run(llm: Eagle3Llama, tokens: list[int], **options: Any) -> Sequence:
 
 
 def check(llm: Eagle3Llama, tokens: list[int], n_least: int) -> None:
-    """After what is reused, drafts are what they are after nothing was."""
+    """After a reused prefix, drafts are the same as after one that was evaluated."""
     sequence = run(llm, tokens)
     assert sequence.n_cached >= n_least
     llm.engine.clear()

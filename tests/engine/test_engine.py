@@ -252,7 +252,7 @@ def plain_text(plain: Any, prompt: list[int], n: int, llm: Eagle3Llama) -> list[
 
 
 def test_prefixes_are_kept_and_shared(llm: Eagle3Llama, reference: Reference) -> None:
-    """What a finished sequence leaves behind is there for the next; a running one shares what it has."""
+    """The next sequence continues the prefix that a finished one leaves; a running one shares its prefix."""
     engine = llm.engine
     vocab = min(llm.n_vocab(), 128)
     (shared,) = prompts(1, vocab, (100, 101), seed=3)
@@ -460,7 +460,7 @@ def test_stop_strings_are_held_back(tiny_target: Any) -> None:
 
 
 def test_generate_beside_the_engine(llm: Eagle3Llama, reference: Reference) -> None:
-    """Llama's own context takes place 0; who ran there comes back by itself."""
+    """Llama's own context takes slot 0; a sequence that ran there is resumed by itself."""
     engine = llm.engine
     vocab = min(llm.n_vocab(), 128)
     sequences = [engine.add(text, GREEDY, max_tokens=30) for text in prompts(3, vocab)]

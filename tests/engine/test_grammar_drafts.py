@@ -138,7 +138,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Reference]]:
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, list[list[int]]]:
-    """What is generated without drafts, by the way to sample."""
+    """Return the text without drafts, for each way to sample."""
     with load(bundled_pair()[0], cpu_kernels="on") as llm:
         return {
             name: [text.generated for text in run(llm, {"grammar": JSON} | options)]

@@ -1,4 +1,4 @@
-"""Draws with noise that drafts know: the generator, the law, independence, and what drafts make of it."""
+"""Draws with noise that drafters know: the generator, the distribution, independence, and the drafts that use it."""
 
 from __future__ import annotations
 

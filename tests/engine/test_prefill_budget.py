@@ -30,19 +30,19 @@ def test_a_pass_takes_twice_as_long(
 ) -> None:
     """Seven sequences generate, with drafts of any length; then a prompt comes, beside which others are drafted."""
     rng = np.random.default_rng(0)
-    pace = PrefillBudget()
+    budget = PrefillBudget()
 
     def take(n_prompt: int, choices: tuple[int, ...]) -> float:
         n = 7 * (1 + int(rng.choice(choices))) + n_prompt
         took = machine(n) * rng.uniform(0.95, 1.05)
-        pace.observe(n, n_prompt, int(took * MS))
+        budget.observe(n, n_prompt, int(took * MS))
         return took
 
     for _ in range(60):
         take(0, before)
     mixed, usual, n_read = [], [], 0
     for i in range(200):
-        n_prompt = pace.n_rows
+        n_prompt = budget.n_rows
         took = take(n_prompt, beside)
         n_read += n_prompt
         if i >= 60:
@@ -54,46 +54,46 @@ def test_a_pass_takes_twice_as_long(
 
 def test_texts_that_grow() -> None:
     """What the others take grows while a long prompt is read; that is not the prompt's time."""
-    pace = PrefillBudget()
+    budget = PrefillBudget()
     for _ in range(20):
-        pace.observe(35, 0, int(smooth(35) * MS))
+        budget.observe(35, 0, int(smooth(35) * MS))
     n_rows = []
     for i in range(400):
-        grown, n_prompt = 1.0 + i / 200, pace.n_rows
+        grown, n_prompt = 1.0 + i / 200, budget.n_rows
         n_rows.append(n_prompt)
-        pace.observe(35 + n_prompt, n_prompt, int((smooth(35) * grown + 5.0 * n_prompt) * MS))
+        budget.observe(35 + n_prompt, n_prompt, int((smooth(35) * grown + 5.0 * n_prompt) * MS))
     expected = smooth(35) * 3.0 / 5.0
     assert 0.6 * expected < max(n_rows[-32:]) < 1.5 * expected
     assert n_rows.count(0) <= 400 // 16
 
 
 def test_drafts_beside_a_prompt() -> None:
-    pace = PrefillBudget()
-    assert pace.n_drafts(1) == 0
+    budget = PrefillBudget()
+    assert budget.n_drafts(1) == 0
     for _ in range(50):
-        pace.observe(35, 0, 800 * MS)
-    assert [pace.n_drafts(n) for n in (1, 7, 20, 35)] == [34, 4, 1, 0]
-    pace.observe(70, 35, 1600 * MS)
-    assert pace.n_drafts(7) == 4
+        budget.observe(35, 0, 800 * MS)
+    assert [budget.n_drafts(n) for n in (1, 7, 20, 35)] == [34, 4, 1, 0]
+    budget.observe(70, 35, 1600 * MS)
+    assert budget.n_drafts(7) == 4
 
 
 def test_unknown_and_fixed() -> None:
-    pace = PrefillBudget()
-    assert pace.n_rows == 32
-    pace.observe(40, 33, 10 * MS)  # no pass without a prompt was seen: nothing to compare it with
-    pace.observe(7, 0, 100 * MS)
-    assert pace.n_rows == 32
-    pace.observe(512, 512, 5120 * MS)
-    assert pace.n_rows == 10
-    pace.observe(10, 3, 90 * MS)  # the end of a prompt is no measurement
-    assert pace.n_rows == 10
-    pace.observe(17, 10, 400 * MS)
-    assert pace.n_rows == 5
-    pace.observe(12, 5, 10**6 * MS)  # something else ran: no less than half
-    pace.observe(11, 4, 10 * MS)
-    assert pace.n_rows == 5
-    while pace.n_rows:  # until it is time for a pass without
-        pace.observe(7 + pace.n_rows, pace.n_rows, 10 * MS)
-    pace.observe(7, 0, 100 * MS)
-    assert pace.n_rows > 40
+    budget = PrefillBudget()
+    assert budget.n_rows == 32
+    budget.observe(40, 33, 10 * MS)  # no pass without a prompt was seen: nothing to compare it with
+    budget.observe(7, 0, 100 * MS)
+    assert budget.n_rows == 32
+    budget.observe(512, 512, 5120 * MS)
+    assert budget.n_rows == 10
+    budget.observe(10, 3, 90 * MS)  # the end of a prompt is no measurement
+    assert budget.n_rows == 10
+    budget.observe(17, 10, 400 * MS)
+    assert budget.n_rows == 5
+    budget.observe(12, 5, 10**6 * MS)  # something else ran: no less than half
+    budget.observe(11, 4, 10 * MS)
+    assert budget.n_rows == 5
+    while budget.n_rows:  # until it is time for a pass without
+        budget.observe(7 + budget.n_rows, budget.n_rows, 10 * MS)
+    budget.observe(7, 0, 100 * MS)
+    assert budget.n_rows > 40
     assert PrefillBudget(64).n_rows == 64

@@ -93,7 +93,7 @@ def test_a_state_goes_with_the_last_prefix() -> None:
 
 
 def test_value() -> None:
-    """What is long, often asked for and has nothing else for it stays; what another has too goes."""
+    """Prefixes that are long, often asked for and alone in holding their tokens stay; those that others hold too go."""
     tree = PrefixTree(1000, 8)
     long, short, again = hosted(10), hosted(10), hosted(10)
     tree.insert(long, key_of(range(100)))

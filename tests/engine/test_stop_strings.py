@@ -11,7 +11,7 @@ from llama_cpp_eagle3.engine.detokenizer import Detokenizer, StopStrings
 
 
 def search(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[list[str], str, str]:
-    """What is handed out after each piece, the text, and the stop string that ended it; all of ASCII."""
+    """Return the text handed out after each piece, all of it, and the stop string that ended it; all of ASCII."""
     text, n_out, lines = "", 0, []
     for piece in pieces:
         text += piece.decode()

@@ -1,4 +1,4 @@
-"""`draft="auto"`: what is drafted is measured, what comes out is the target's own."""
+"""`draft="auto"`: drafts follow measured costs, and the output is the target's own."""
 
 from __future__ import annotations
 

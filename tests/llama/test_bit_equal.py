@@ -58,7 +58,7 @@ def test_long_prompts(targets: dict[str, Path], cache_type: int) -> None:
 
 
 def test_ggml_alone_differs(targets: dict[str, Path]) -> None:
-    """What is compared can differ."""
+    """The compared texts can differ: without our kernels they do."""
     for flash_attn in (False, True):
         assert 16 in bit_equal.differing_passes(targets["F16"], cpu_kernels=False, flash_attn=flash_attn)
 

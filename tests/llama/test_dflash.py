@@ -79,7 +79,7 @@ def test_what_is_not_wanted_does_not_draft(folder: Path) -> None:
 
 
 def test_options(folder: Path) -> None:
-    """What is for heads is refused; threads, devices and types of the cache are taken."""
+    """Options of heads are refused; threads, devices and types of the cache are taken."""
     pair = write_able(folder)
     (prompt,) = prompts(1)
     with load(pair.target, pair.drafter, **CHAIN) as llm:

@@ -1,4 +1,4 @@
-"""Every mistake is an exception that says what is wrong; nothing stays behind, and a good call afterwards works."""
+"""Every mistake raises an exception that says what is wrong, changes nothing, and leaves the object usable."""
 
 from __future__ import annotations
 

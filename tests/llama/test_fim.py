@@ -60,7 +60,7 @@ def test_names_of_tokens_in_a_text_are_text(llm: Eagle3Llama) -> None:
 
 
 def test_echo_is_refused(llm: Eagle3Llama) -> None:
-    with pytest.raises(ValueError, match="echo=True and a suffix: expected one of them"):
+    with pytest.raises(ValueError, match="echo=True and a suffix exclude each other"):
         llm.create_completion("the ", suffix=" end", echo=True, **OPTIONS)
 
 

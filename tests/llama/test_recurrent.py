@@ -1,4 +1,4 @@
-"""Targets with a recurrent state behind `Eagle3Llama`: rejected tokens go by snapshots or checkpoints."""
+"""`Eagle3Llama` with recurrent targets: rejected tokens are taken back by snapshots or checkpoints."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_other_sizes_and_kinds_are_refused(folder: Path) -> None:
 
 
 def test_a_small_model_whose_probabilities_are_no_numbers(folder: Path) -> None:
-    """Nothing is drafted, and who wants it priced is told why that cannot be."""
+    """Nothing is drafted, and measuring costs raises an error that says why it cannot be done."""
     target, _ = write_small_pair(folder)
     tensors = random_tensors(write_random_arch(folder, "llama"))
     tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)

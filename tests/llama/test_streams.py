@@ -1,4 +1,4 @@
-"""Targets with several residual streams, behind which no head can stand: a small model and n-grams draft for them."""
+"""Targets with several residual streams, for which no head can draft: a small model and n-grams draft for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbose=True prints: no more than Llama, and what is ours in lines of our own."""
+"""verbose=True prints no more than Llama does, and our own messages in lines of their own."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_addresses_that_are_not_public(host):
 
 
 def test_a_name_is_asked_for_once(monkeypatch):
-    """Who answers with a public address first and a private one then is not believed."""
+    """A name is resolved once: a later answer with a private address is never connected to."""
     asked = []
     connected = []
 

@@ -235,7 +235,7 @@ def test_logprobs_of_the_prompt(running: Running, plain: llama_cpp.Llama, pair: 
 @pytest.mark.parametrize("prompt", [PROMPT, "größer \u65e5\u672c " + PROMPT])
 @pytest.mark.parametrize("echo", [False, True])
 def test_offsets_of_tokens(running: Running, prompt: str, echo: bool) -> None:
-    """Where tokens begin in the text of their choice: behind an echoed prompt, and in a stream as without one."""
+    """Offsets of tokens in the text of their choice: after an echoed prompt, and in a stream as without one."""
     n = len(running.ask("/tokenize", {"content": prompt, "add_special": True})["tokens"])
     body = {"prompt": prompt, "max_tokens": 5, "temperature": 0, "logprobs": 1, "echo": echo, "n": 2}
     for choice in running.ask("/v1/completions", body)["choices"]:

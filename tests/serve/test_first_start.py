@@ -1,4 +1,4 @@
-"""The first start on a machine measures, and leaves no threads behind that slow the engine's."""
+"""The first start on a machine measures, and leaves no threads that would slow the engine's."""
 
 from __future__ import annotations
 

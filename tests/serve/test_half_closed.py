@@ -1,4 +1,4 @@
-"""Clients that close their sending half behind a request: they wait for the answer, until they leave."""
+"""Clients that close their sending half after a request get their answer, unless they leave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def send(running: Running, body: dict[str, Any], version: str = "1.1") -> socket
 
 
 def read_all(opened: socket.socket) -> tuple[list[bytes], bytes]:
-    """The interim responses' first lines, and what came behind them, until the server closed."""
+    """Return the interim responses' first lines, and the bytes that came after them until the server closed."""
     data = b""
     while got := opened.recv(65536):
         data += got

@@ -1,4 +1,4 @@
-"""What a request may say at most, what it may cost before it runs, and who is refused before anything is done."""
+"""The limits of a request's fields, its cost before it runs, and requests that are refused before any work."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_log_probabilities_of_all_tokens_together(running: Running) -> None:
 
 
 def test_memory_that_ends_in_a_pass(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often: those who run are told so, and the server goes on."""
+    """However often memory runs out, running requests get an error, and the server goes on."""
 
     def step() -> Any:
         raise MemoryError

@@ -1,4 +1,4 @@
-"""The queue: who has no room is refused at once, and what a request holds is given back however it ends."""
+"""The queue: a request without room is refused at once, and one's share is released however it ends."""
 
 from __future__ import annotations
 

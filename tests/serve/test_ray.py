@@ -49,7 +49,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
 
 
 def workers() -> set[int]:
-    """Process ids of those who have an engine."""
+    """Return the ids of the processes that have an engine."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

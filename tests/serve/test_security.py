@@ -233,7 +233,7 @@ CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n
         (b"GET /", b"y" * 1000),  # a path without an end
         (CHUNKED, b"X-A: " + b"y" * 1000 + b"\r\n"),  # trailers
         (CHUNKED + b"X-A: ", b"y" * 1000),
-        (CHUNKED.removesuffix(b"0\r\n") + b"2;", b"y" * 1000),  # what may stand behind a chunk's size
+        (CHUNKED.removesuffix(b"0\r\n") + b"2;", b"y" * 1000),  # an extension may follow a chunk's size
         (b"", b"\r\n" * 500),  # empty lines, which may stand before a request
     ],
 )

@@ -314,7 +314,7 @@ TARGETS: dict[str, Arch] = {
     "xverse": Arch(),
 }
 
-# Those behind which no head can stand. The package knows why (csrc/target/arch_table.cpp)
+# Architectures for which no head can draft. The package knows why (csrc/target/arch_table.cpp)
 OTHERS = (
     "bert", "chameleon", "clip", "dflash", "dream", "eagle3", "eurobert", "gemma-embedding", "gemma3n",
     "gemma4-assistant", "glm5-next", "gptj", "hy_v4", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe",

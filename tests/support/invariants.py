@@ -18,7 +18,7 @@ from llama_cpp_eagle3.engine.prefix_tree import PrefixTree
 
 
 def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
-    """Who is where, and what target and draft hold of each."""
+    """Check which sequence has which slot, and what target and drafter hold of each."""
     engine = llm.engine
     _check_lists(engine, llm._context.sequence)
     _check_host(engine)

@@ -1,4 +1,4 @@
-"""Weights in the layouts that CPU kernels read, and what is left of activations in ggml's formats, in float64."""
+"""Weights in the layouts that CPU kernels read, and activations as ggml's formats round them, in float64."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ REAL = {
 
 @cache
 def bodies(n: int) -> list[dict[str, Any]]:
-    """What is asked: `messages`, or the `text` around a hole."""
+    """The request: `messages`, or the `text` around a hole."""
     return list(islice(code_prompts.prompts(4 * n, SEED), n))
 
 

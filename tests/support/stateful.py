@@ -101,7 +101,7 @@ class Failing:
 
 @dataclass
 class Request:
-    """A sequence, and what is known of it."""
+    """A sequence, and the expected facts about it."""
 
     sequence: Sequence
     prompt: list[int]

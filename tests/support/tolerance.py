@@ -25,7 +25,7 @@ FLOAT32 = Arithmetic("float32", 0.0)
 """Products and sums in float32: a test's own tolerance, which is for sums in another order, holds."""
 
 TEN_BITS = Arithmetic("ten bits", 5e-3)
-"""TF32 and F16 have ten bits behind the point: each factor is off by up to 2^-11. An H200 differed from float64 by 3e-4
+"""TF32 and F16 have ten bits after the point: each factor is off by up to 2^-11. An H200 differed from float64 by 3e-4
 to 4e-3 in what these tests compare; wrong positions moved it by 0.07 to 0.84."""
 
 BACKENDS: dict[str, tuple[Arithmetic, str, str]] = {

@@ -198,7 +198,7 @@ def test_a_head_gets_other_tokens(target: Target, tmp_path: Path, capsys: pytest
     assert main([*command, "-o", str(tmp_path / "same.gguf"), "--ttt-steps", "2", "--batch", "2"]) == 0
     told = capsys.readouterr().err
     assert "of held-out answers the best 96 cover +" in told
-    assert "it is replaced by these (--draft-vocab keep: not)" in told
+    assert "it is replaced by these (--draft-vocab keep prevents that)" in told
     d2t = head_from_gguf(tmp_path / "same.gguf", Path(target.path), 160, 2).d2t.tolist()
     assert d2t != init.d2t.tolist()
     assert len(d2t) == 96

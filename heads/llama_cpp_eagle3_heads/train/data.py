@@ -139,7 +139,7 @@ def file_prompts(
     if len(unique) < len(found):
         log(f"{len(found) - len(unique)} prompts come twice and are left out once")
     if not templates.has_template:
-        log("the target has no chat template: prompts are texts that it goes on from")
+        log("the target has no chat template: prompts are texts that it continues")
     return [Prompt(i, tokens, "file") for i, tokens in enumerate(unique.values())]
 
 

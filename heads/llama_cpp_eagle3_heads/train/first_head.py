@@ -67,9 +67,9 @@ def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
     told = f"draft vocabulary of --init: {_coverage(counts, known)}; of held-out answers the best {len(known)} cover "
     told += f"{100 * gain:+.2f} points"
     if gain < _COVERAGE_GAIN or (job.folder / STATE).exists():
-        log(f"{told}: it stays")
+        log(f"{told}: it is kept")
         return head
-    log(f"{told}: it is replaced by these (--draft-vocab keep: not)")
+    log(f"{told}: it is replaced by these (--draft-vocab keep prevents that)")
     return replace_draft_vocab(head, job.target, _draft_vocabulary(job, counts, len(known)), job.n_steps)
 
 

@@ -142,7 +142,7 @@ class HeadConfig:
 
     @property
     def attn_scale(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of attention's scores."""
         return self.n_embd_head**-0.5 if self.scale is None else self.scale
 
     @property

@@ -1,4 +1,4 @@
-"""A layer of an EAGLE-3 head in PyTorch, with either kind of attention, and what later draft steps need of it."""
+"""A layer of an EAGLE-3 head in PyTorch, with either kind of attention, and the keys and values of its draft steps."""
 
 # mypy: disable-error-code="misc, untyped-decorator, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -19,7 +19,7 @@ from .model import MLP, Attention, RMSNorm, rope
 class LatentAttention(nn.Module):
     """DeepSeek's multi-head latent attention (arXiv 2405.04434): keys and values unfolded from a compressed row.
 
-    Weights are laid out as in checkpoints and GGUFs, where rotation is of neighbours.
+    Weights are laid out as in checkpoints and GGUFs, where RoPE rotates pairs of neighbouring values.
     """
 
     def __init__(self, n_embd: int, n_in: int, mla: Mla, norm_eps: float) -> None:
@@ -58,7 +58,7 @@ class LatentAttention(nn.Module):
         return x.unflatten(-1, (self.mla.n_head, -1)).transpose(1, 2)
 
     def repeat(self, kv: Tensor) -> Tensor:
-        """As it is: every head has keys and values of its own."""
+        """Return K or V unchanged: every head has keys and values of its own."""
         return kv
 
     def out(self, y: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class LatentAttention(nn.Module):
 
 
 def _rope_of_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Halves instead of neighbours, of q and k alike, which makes no difference to their products."""
+    """Rotate pairs of neighbours as pairs of halves: q and k are permuted alike, so that their products stay."""
     return rope(torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1), cos, sin)
 
 
@@ -94,22 +94,22 @@ class HeadLayer(nn.Module):
         self.ffn = MLP(n_embd, cfg.n_ff, _of("ffn", biases), cfg.hidden_act)
 
     def first_inputs(self, embedding: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """([norm(embedding) ; norm(state)], the attention's input; what attention and feed-forward add to)."""
+        """Return the attention's input [norm(embedding) ; norm(state)], and the residual that the layer adds to."""
         normed = self.hidden_norm(state)
         x = torch.cat((self.attn_norm(embedding), normed), dim=-1)
         return x, normed if self.cfg.norm_before_residual else state
 
     def add(self, residual: Tensor, y: Tensor) -> Tensor:
-        """What the attention found, and the feed-forward of that, added."""
+        """Add the attention's output y to the residual, then the feed-forward's."""
         x = residual + self.attn.out(y)
         return x + self.ffn(self.ffn_norm(x))
 
 
 class Past:
-    """Keys and values of one layer: of the texts' rows in step 0, and of each anchor's own later steps."""
+    """The keys and values of one layer: those of the texts' rows in step 0, and of each anchor's own later steps."""
 
     def __init__(self, layer: HeadLayer, x: Tensor, cos: Tensor, sin: Tensor, n_rows: Sequence[int]) -> None:
-        """x: the attention's input at all rows in step 0, of texts one after the other; n_rows: of each text."""
+        """Compute step 0's keys and values from x, the attention's input at the texts' rows, n_rows of each text."""
         self.layer, self.scale = layer, layer.cfg.attn_scale
         self.window = layer.cfg.sliding_window
         k0, v0 = (layer.attn.repeat(kv).split(list(n_rows), dim=2) for kv in layer.attn.keys_and_values(x, cos, sin))
@@ -118,7 +118,7 @@ class Past:
         self.values: list[Tensor] = []
 
     def attend_first(self, q: Tensor, firsts: Sequence[int]) -> Tensor:
-        """Step 0: queries of each text's rows from `firsts` on, each to all rows of its text up to its own."""
+        """Step 0: the queries of each text's rows from `firsts` on attend to the text's rows up to their own."""
         n_queries = [k.shape[2] - first for (k, _), first in zip(self.texts, firsts, strict=True)]
         found = []
         for q_text, (k, v), first in zip(q.split(n_queries, dim=2), self.texts, firsts, strict=True):
@@ -129,11 +129,11 @@ class Past:
         return torch.cat(found, dim=2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, anchors: Sequence[Tensor]) -> Tensor:
-        """The next step at each text's anchors: to its rows up to the anchor's, and to the anchor's own steps."""
+        """The next step: each anchor attends to its text's rows up to its own, and to its own later steps."""
         self.keys.append(self.layer.attn.repeat(k))
         self.values.append(self.layer.attn.repeat(v))
         i = len(self.keys)
-        first_own = max(0, i - self.window) if self.window else 0  # of own steps j + 1, those that the window still has
+        first_own = max(0, i - self.window) if self.window else 0  # the window has left the own steps before it
         own = torch.stack([(q * key).sum(-1) * self.scale for key in self.keys[first_own:]], dim=-1).float()
         n_anchors = [len(at) for at in anchors]
         found, weights_own = [], []
@@ -155,5 +155,5 @@ class Past:
 
 
 def _of(module: str, biases: Collection[str]) -> list[str]:
-    """Names of a module's parts that have a bias."""
+    """Return the names of a module's parts that have a bias."""
     return [name.removeprefix(f"{module}.") for name in biases if name.startswith(f"{module}.")]

@@ -25,16 +25,17 @@ from .trainer import STATE, Settings, default_device, native_bf16
 
 _SETTINGS = "settings.json"
 _VERSION = 4
-"""Of what the work folder holds; 3 ignored --draft-vocab with --init, 2 had another state of the optimizer, 1 other
-names of the head's weights."""
+"""The version of the work folder's files: 3 ignored --draft-vocab with --init, 2 had another state of the optimizer, 1
+had other names of the head's weights."""
 _MUON_WIDTH_MAX = 1024
-"""Of a head: beyond it Muon's own products, in bf16, cost more than a third of the training's (docs/training.md)."""
+"""The widest head that Muon suits: beyond it Muon's own products, in bf16, cost more than a third of the training's
+(docs/training.md)."""
 _BATCH = {"adamw": 4, "muon": 8}
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to do."""
+    """The arguments of `llama-cpp-eagle3 train`."""
 
     target: Path
     output: Path
@@ -43,14 +44,14 @@ class Job:
     work: Path | None = None
     resume: bool = False
     cache: Path | None = None
-    """Where rows are kept; None: in the work folder, if that takes less than half of what is free."""
+    """The folder that rows are kept in; None: the work folder, if they take less than half of the disk's free room."""
     keeps_rows: bool = True
     export: Path | None = None
     export_form: str = "eagle"
     budget: Budget = field(default_factory=Budget)
-    """Nothing: 60 minutes, or that of the run that goes on."""
+    """If empty: 60 minutes, or the budget of the run that goes on."""
     max_tokens: int = 320
-    """Of each."""
+    """Tokens of an answer, at most."""
     n_ctx: int = 768
     n_parallel: int = 16
     layers: tuple[int, ...] = ()
@@ -70,56 +71,61 @@ class Job:
     n_evaluated: int = 128
     """Tokens of each of their answers, at most."""
     optimizer: str | None = None
-    """None: what suits the width of the head."""
+    """The optimizer, "adamw" or "muon"; None: the one that suits the width of the head."""
     batch: int | None = None
     """Texts per step; None: as many as suit the optimizer."""
     ttt_steps: int | None = None
-    """None: 4, or those that the run was begun with."""
+    """Draft steps of the loss; None: 4, or those that the run was begun with."""
     eval_every: int | None = None
-    """Steps; None: eight times in a run, at least."""
+    """Steps between evaluations; None: an eighth of the expected steps, within 25 and 100."""
     training: Settings = field(default_factory=Settings)
-    """What is left open above is not read here, but filled in by :func:`decided`."""
+    """The trainer's settings; :func:`decided` fills in those that an argument above is about."""
 
     @property
     def loading(self) -> dict[str, Any]:
-        """How the target is loaded, wherever it is."""
+        """The arguments of `Eagle3Llama` that every load of the target has."""
         n_threads = self.n_threads or torch.get_num_threads()
         return {"n_threads": n_threads, "n_threads_batch": n_threads, "n_gpu_layers": self.n_gpu_layers}
 
     @property
     def answer_device(self) -> str:
-        """Where the most probable tokens of answers are found: on a GPU that generates them (MPS sorts few alone)."""
+        """The torch device that finds an answer's most probable tokens: the CUDA GPU that generates it, or the CPU.
+
+        MPS's topk is of few values alone, so that a Mac sorts on the CPU.
+        """
         device = self.training.device or default_device()
         return device if self.n_gpu_layers and device.startswith("cuda") else "cpu"
 
     @property
     def folder(self) -> Path:
-        """Where everything lies that is needed to go on."""
+        """The work folder, with all files that the run needs to go on."""
         return self.work or self.output.with_name(self.output.name + ".work")
 
     @property
     def n_prompt_max(self) -> int:
-        """Tokens of a prompt that leave room for an answer."""
+        """Tokens of the longest prompt that leaves room for an answer."""
         return self.n_ctx - min(self.max_tokens, self.n_ctx // 2)
 
     @property
     def d2t_path(self) -> Path:
-        """The draft vocabulary, once it was chosen."""
+        """The file of the draft vocabulary, once that is chosen."""
         return self.folder / "d2t.npy"
 
     @property
     def rows(self) -> Path:
-        """Where rows are kept, if they are."""
+        """The folder of rows, if they are kept."""
         return self.cache or self.folder / "rows"
 
     @property
     def n_steps(self) -> int:
-        """Draft steps that a head ever runs."""
+        """The most draft steps that the head runs, in the loss or in an evaluation."""
         return max(self.training.ttt_steps, self.training.n_max)
 
     @property
     def sides(self) -> dict[str, Side]:
-        """What is compared at the end: the target alone first, the new head last, chains before "auto"."""
+        """The ways of generation that are compared at the end: the target alone first, the new head last, and chains
+        before "auto".
+        """
         heads = {} if self.init is None else {"the head of --init": self.init_gguf()}
         sides = {"without a head": Side()}
         for name, head in {**heads, "the new head": self.output}.items():
@@ -128,7 +134,7 @@ class Job:
         return sides
 
     def init_gguf(self) -> Path:
-        """The head of --init as a GGUF."""
+        """Return the path of --init's GGUF; a checkpoint is converted first, into the work folder."""
         assert self.init is not None
         if not self.init.is_dir():
             return self.init
@@ -140,14 +146,14 @@ class Job:
 
 
 def decided(job: Job) -> Job:
-    """With a budget, and the optimizer and batch that suit the head, or those that the run was begun with."""
+    """Fill in the budget, the optimizer and the batch: those that the run was begun with, else those that suit."""
     settings = read_settings(job) if job.resume else {}
     width = read_target(str(job.target)).n_embd if job.init is None else read_head(str(job.init_gguf())).n_embd
     has_bf16 = native_bf16(job.training.device or default_device())
     suited = "muon" if width <= _MUON_WIDTH_MAX and has_bf16 else "adamw"
     optimizer = job.optimizer or settings.get("optimizer") or suited
     if optimizer == "muon" and not has_bf16:
-        log("--optimizer muon: this device multiplies bf16 by way of f32, so that its steps take many times as long")
+        log("--optimizer muon: this device converts bf16 to f32 to multiply it: its steps take many times as long")
     training = replace(
         job.training,
         optimizer=optimizer,
@@ -162,7 +168,7 @@ def decided(job: Job) -> Job:
 
 
 def check_folder(job: Job) -> None:
-    """Refuse a folder of another run; write down this one's settings.
+    """Refuse the work folder of another run, and write this run's settings into it.
 
     Raises:
         ValueError: the folder holds a training and --resume was not given, or it has other settings.
@@ -201,18 +207,18 @@ def check_folder(job: Job) -> None:
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether a work folder has something to go on from."""
+    """Whether a work folder holds a run to go on with."""
     return (folder / _SETTINGS).exists() and any(
         (folder / name).exists() for name in (STATE, "prompts.jsonl", "d2t.npy")
     )
 
 
 def read_settings(job: Job) -> dict[str, Any]:
-    """Those that the run was begun with; empty = it was not begun."""
+    """Return the settings that the run was begun with; empty = it was not begun."""
     path = job.folder / _SETTINGS
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def log(text: str) -> None:
-    """A line for the user."""
+    """Print a line for the user on standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -29,10 +29,10 @@ class Teacher:
         self.t2d[d2t] = torch.arange(len(d2t), device=d2t.device)
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(draft ids, probabilities that sum to 1, best token, weight) of the packed rows of samples.
+        """Return (draft ids, probabilities that sum to 1, best token, weight) of the packed rows of samples.
 
-        The weight is 0 where the best token cannot be drafted, and for rows that predict tokens of the prompt, of which
-        nothing is known.
+        Ids and probabilities have shape (n_tokens, TOP_K), the others (n_tokens,). The weight is 0 where the best token
+        cannot be drafted, and for rows that predict tokens of the prompt, whose probabilities are not known.
         """
         device = self.t2d.device
 
@@ -49,7 +49,7 @@ class Teacher:
 
 @dataclass
 class Loss:
-    """What a head gets wrong on samples."""
+    """The loss of a head on samples, and how many rows it gets right."""
 
     total: float = 0.0
     n_rows: float = 0.0
@@ -65,7 +65,7 @@ class Loss:
 
     @classmethod
     def sum(cls, parts: Iterable[Loss]) -> Loss:
-        """Of several."""
+        """Add up several."""
         whole = cls()
         for part in parts:
             whole.add(part)
@@ -73,17 +73,17 @@ class Loss:
 
     @property
     def mean(self) -> float:
-        """Per row."""
+        """The loss per row, in nats."""
         return self.total / max(1.0, self.n_rows)
 
     @property
     def accuracy(self) -> list[float]:
-        """Share of rows right, per step."""
+        """The share of rows whose best token was right, per step."""
         return [round(a / max(1.0, n), 4) for a, n in zip(self.right, self.n_right, strict=True)]
 
 
 def sample_anchors(sample: Sample, n_steps: int, n_anchors: int, rng: np.random.Generator) -> Tensor:
-    """Rows of the answer that later steps start from, at random; each has n_steps rows after it."""
+    """Draw the rows of the answer that later steps start from, ascending; each has n_steps rows after it."""
     first, last = sample.n_first, len(sample.tokens) - n_steps - 1
     n = max(0, last - first)
     return torch.from_numpy(np.sort(first + rng.choice(n, size=min(n, n_anchors), replace=False)))
@@ -92,13 +92,13 @@ def sample_anchors(sample: Sample, n_steps: int, n_anchors: int, rng: np.random.
 def ttt_loss(
     head: Head, teacher: Teacher, samples: Sequence[Sample], n_steps: int, anchors: Sequence[Tensor]
 ) -> tuple[Tensor, Loss]:
-    """Training-time test: n_steps draft steps, each on the states of the one before.
+    """Compute the loss of the training-time test: n_steps draft steps, each on the states of the step before.
 
-    anchors: of each sample, the rows that later steps start from.
+    anchors: for each sample, the rows that later steps start from.
 
     Returns:
-        The mean over texts of the mean over the answer's rows of the soft cross entropy, weighted 0.8^i at step i; and
-        its figures.
+        The mean over texts of the mean over the answer's rows of the soft cross entropy, weighted by STEP_WEIGHT^i at
+        step i; and the figures of all rows.
     """
     texts = pack(samples, anchors, head.device)
     ids, p, best, weight = teacher(samples)
@@ -107,7 +107,7 @@ def ttt_loss(
     at = torch.cat([index for index, _ in steps])
     log_q = head.logits(torch.cat([normed for _, normed in steps], dim=1))[0].float().log_softmax(-1)
     each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at]
-    n_rows = [text_ids[index].bincount(minlength=len(samples)) for index, _ in steps]  # of each step and text
+    n_rows = [text_ids[index].bincount(minlength=len(samples)) for index, _ in steps]  # per step and text
     share = torch.cat([STEP_WEIGHT**i / n_rows[i][text_ids[index]] for i, (index, _) in enumerate(steps)])
     of_text = torch.zeros(len(samples), device=share.device).index_add(0, text_ids[at], each * share)
     right = (head.d2t[log_q.detach().argmax(-1)] == best[at]).float().split([len(index) for index, _ in steps])

@@ -23,14 +23,14 @@ class Measurement:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of generation, prompts not included; 0 = nothing was generated."""
+        """The speed of generation, without the prompts' passes; 0 = nothing was generated."""
         stats = self.stats
         seconds = stats.draft_seconds + stats.verify_seconds + stats.sample_seconds + stats.other_seconds
         return stats.tokens / seconds if seconds else 0.0
 
     @property
     def tokens_per_step(self) -> float:
-        """Of passes of the target, with drafts and without: no gain in speed can be greater."""
+        """Tokens for each pass of the target, with drafts and without: no gain in speed can be greater."""
         return self.stats.tokens / max(1, self.stats.steps)
 
     def __str__(self) -> str:
@@ -50,9 +50,9 @@ class Side:
     """A way to generate."""
 
     head: Path | None = None
-    """Its GGUF; None = the target alone."""
+    """The GGUF of its head; None = the target alone."""
     mode: str = "chain"
-    """As `draft` of `Eagle3Llama`."""
+    """The `draft` argument of `Eagle3Llama`."""
 
 
 def measure(
@@ -61,7 +61,7 @@ def measure(
     prompts: Sequence[Sequence[int]],
     **options: Any,
 ) -> Measurement:
-    """One head (None = the target alone), with chains; options: as of `measure_sides`."""
+    """Measure one head (None = the target alone) with chains; options are those of :func:`measure_sides`."""
     return measure_sides(target, {"": Side(head)}, prompts, **options)[""]
 
 
@@ -81,17 +81,17 @@ def measure_sides(
     """Have the target go on from each prompt, in each of several ways.
 
     Args:
-        target: its GGUF.
-        sides: by name.
-        prompts: tokens. What does not fit into n_ctx with max_tokens is left out.
-        n_ctx: of the context.
-        max_tokens: of each answer.
+        target: The target's GGUF.
+        sides: The ways, by name.
+        prompts: Their tokens. A prompt that does not fit into n_ctx together with max_tokens is left out.
+        n_ctx: Tokens of the context.
+        max_tokens: Tokens of each answer, at most.
         temperature: 0 = greedy.
-        n_max: length of chains.
-        seed: of the sampler.
-        at_once: load all sides and have each prompt be answered by all in turn, so that what else the machine does
-            meets all of them; costs a context for each, and on an accelerator the target's weights too.
-        **loading: more arguments of `Eagle3Llama`.
+        n_max: Tokens of a chain.
+        seed: The sampler's seed.
+        at_once: Whether all sides are loaded and answer each prompt in turn, so that whatever else the machine does
+            slows all of them. It costs a context for each, and on an accelerator the target's weights too.
+        **loading: Further arguments of `Eagle3Llama`.
     """
     fitting = [list(p) for p in prompts if len(p) + max_tokens <= n_ctx]
     common: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}

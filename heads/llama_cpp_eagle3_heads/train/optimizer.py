@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 _NOT_OF_LAYERS = ("embd", "lm_head")
-"""Matrices with a line for each token, which Muon's authors leave to AdamW."""
+"""Matrices with a row for each token, which Muon's authors leave to AdamW."""
 
 
 class Optimizer:
-    """Muon (Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024) needs fewer texts for the
-    same loss than AdamW alone, and a time for each step that grows with the cube of the width, so that it wants large
-    batches.
+    """AdamW, or Muon for the layers' matrices and AdamW for all else.
+
+    Muon (Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024) needs fewer texts for the same
+    loss than AdamW alone. The time of its step grows with the cube of the width, so that large batches suit it.
     """
 
     def __init__(
@@ -30,14 +31,14 @@ class Optimizer:
         weight_decay: float = 0.01,
         weight_decay_muon: float = 0.01,
     ) -> None:
-        """Make one.
+        """Make the optimizer of a module.
 
         Args:
-            parameters: of a module, with their names; those that do not learn are left out.
-            lr: learning rate, to begin with.
-            muon: for matrices of layers; else AdamW for everything.
-            weight_decay: of AdamW's matrices.
-            weight_decay_muon: of Muon's.
+            parameters: The module's parameters with their names; those that do not learn are left out.
+            lr: The learning rate of the first step.
+            muon: Whether Muon trains the layers' matrices.
+            weight_decay: Weight decay of AdamW's matrices.
+            weight_decay_muon: Weight decay of Muon's matrices.
         """
         learning = [(name, p) for name, p in parameters if p.requires_grad]
         matrices = [p for name, p in learning if p.dim() == 2 and not any(word in name for word in _NOT_OF_LAYERS)]
@@ -68,7 +69,7 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """State of all parts."""
+        """Return the states of AdamW and, if there is one, of Muon."""
         return [part.state_dict() for part in self.parts]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:

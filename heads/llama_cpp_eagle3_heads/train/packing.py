@@ -1,4 +1,4 @@
-"""Texts one after the other, so that a head's matrices multiply the rows of all of them at once."""
+"""Pack several texts one after the other, so that a head's matrices multiply the rows of all of them at once."""
 
 # mypy: disable-error-code="no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -18,22 +18,22 @@ from .rows import Sample
 
 @dataclass(frozen=True)
 class PackedTexts:
-    """What a head reads of several texts (sequence packing); attention sees each of them alone."""
+    """The tokens and rows of several texts (sequence packing); attention stays within each text."""
 
     tokens: Tensor
-    """Of all texts, (n_tokens,)."""
+    """The tokens of all texts, (n_tokens,)."""
     rows: Tensor
     """Hidden states of the target, (n_tokens, n_feat)."""
     lengths: Sequence[int]
     """Tokens of each text."""
     firsts: Sequence[int]
-    """Of each text, the row that step 0 predicts from on: of the rows before it has keys and values alone."""
+    """For each text, the first row that step 0 predicts a token from; the rows before it give keys and values alone."""
     anchors: Sequence[Tensor]
-    """Of each text, the rows that later steps start from, ascending."""
+    """For each text, the rows that later steps start from, ascending."""
 
     @property
     def starts(self) -> list[int]:
-        """Where each text begins in `tokens`."""
+        """The index in `tokens` at which each text begins."""
         return [0, *accumulate(self.lengths)][:-1]
 
     @property
@@ -43,7 +43,7 @@ class PackedTexts:
 
     @property
     def text_ids(self) -> Tensor:
-        """The text of each token."""
+        """The number of each token's text, (n_tokens,)."""
         lengths = torch.tensor(self.lengths, device=self.tokens.device)
         return torch.arange(len(self.lengths), device=self.tokens.device).repeat_interleave(lengths)
 
@@ -52,9 +52,9 @@ def pack(samples: Sequence[Sample], anchors: Sequence[Tensor], device: torch.dev
     """Pack the texts of samples.
 
     Args:
-        samples: at least one.
-        anchors: of each sample, rows of its text.
-        device: where the head is.
+        samples: At least one.
+        anchors: For each sample, the rows that later steps start from.
+        device: The head's device.
     """
     tokens = np.concatenate([sample.tokens for sample in samples]).astype(np.int64)
     rows = np.concatenate([sample.rows for sample in samples])

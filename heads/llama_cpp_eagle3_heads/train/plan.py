@@ -1,4 +1,4 @@
-"""What a training is to take: one budget, divided by measured speeds, and what it costs, before anything starts."""
+"""Plan a training before it starts: divide one budget by measured speeds, and estimate time, memory and disk."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 from llama_cpp_eagle3.files.whole_file import whole_file
 
 MINUTES = 60.0
-"""If nothing else is said."""
+"""The default budget."""
 
 _PLAN = "plan.json"
 _REPEATS = 15.4
 """Muennighoff et al., arXiv 2305.16264: a text that is read R times again is worth R* (1 - e^(-R / R*)) new ones."""
 _N_EPOCHS_MAX = 20
 _N_EPOCHS_OF_STEPS = 3
-"""Times that texts are read if only --steps are given."""
+"""Epochs, if only --steps is given."""
 _N_PROMPT = 64
-"""Tokens of a prompt, about."""
+"""Estimated tokens of a prompt."""
 _N_WRITTEN = 100
-"""Tokens that a model writes for each prompt of its own that can be used, about."""
+"""Estimated tokens that the target writes for each usable prompt of its own."""
 _EVALUATION_SHARE = 0.15
-"""Of the whole, at most."""
+"""The largest share of the budget that the evaluation at the end takes."""
 _N_STEPS_MIN = 20
 N_CUT_MIN = 16
 """Tokens of an answer that is cut, at least."""
 _N_TEXTS_MIN, _N_SHORT = 4, 64
-"""Texts of the shortest trial; and tokens of a text, rather than more texts."""
+"""Texts of the shortest trial; and the tokens that a text has before a plan with few tokens takes more texts."""
 _N_EVALUATED_MIN = 16
 _LOAD_SECONDS = 5.0
 _N_TOKENS_FEW = 50_000
@@ -36,52 +36,52 @@ _N_TOKENS_FEW = 50_000
 
 @dataclass(frozen=True)
 class Speeds:
-    """What was measured on this machine with this target and head; tokens and rows are those of answers."""
+    """Speeds and memory that were measured on this machine with this target and head; tokens and rows are answers'."""
 
     prefill: float
-    """Rows a second of texts that are evaluated as prompts."""
+    """Rows a second of prompts, several at once."""
     answers: float
     """Tokens a second of answers, several at once, with their rows and probabilities."""
     alone: float
-    """Tokens a second of one text."""
+    """Tokens a second of one answer alone."""
     training: float
-    """Rows a second."""
+    """Rows a second that the head trains on."""
     n_parameters: int
-    """Of the head, that learn."""
+    """The head's parameters that learn."""
     memory: int
-    """Bytes that the process took at most meanwhile."""
+    """Peak memory of the process until then, in bytes."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done, as far as it is known beforehand."""
+    """The sizes of the work, as far as they are known beforehand."""
 
     max_tokens: int
-    """Of an answer."""
+    """Tokens of an answer, at most."""
     batch: int
     n_parallel: int
     n_prompts: int | None
-    """That files give; None = the target writes them."""
+    """The prompts of files; None = the target writes them."""
     n_measured: int
-    """Held-out prompts that can be measured, at most."""
+    """Held-out prompts of the evaluation at the end, at most."""
     n_sides: int
-    """Ways of generation that are compared with them."""
+    """Ways of generation that the evaluation compares."""
     n_evaluated: int
-    """Tokens of each of these answers."""
+    """Tokens of each of its answers."""
     row_bytes: int
-    """Of a token's rows on disk; 0 = they are not kept."""
+    """Bytes of a token's rows on disk; 0 = they are not kept."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What was asked for."""
+    """The budget that the user gave."""
 
     minutes: float | None = None
-    """Of the whole run; None = as long as the other two take."""
+    """Minutes of the whole run; None = as long as the other two take."""
     tokens: int | None = None
-    """Of answers; None = as many as there is time for."""
+    """Tokens of answers; None = as many as there is time for."""
     steps: int = 0
-    """Of training; 0 = as long as there is time, or as often as pays."""
+    """Steps of training; 0 = as many as there is time for, or as pay if no minutes are given."""
 
 
 @dataclass
@@ -90,49 +90,49 @@ class Plan:
 
     budget: Budget
     speeds: Speeds
-    """By which it was divided."""
+    """The speeds that it was divided by."""
     tokens: int | None
-    """Of answers, at most; None = as many as there is time for."""
+    """Tokens of answers, at most; None = as many as there is time for."""
     steps: int
-    """Of training; 0 = as long as there is time."""
+    """Steps of training; 0 = as many as there is time for."""
     epochs: float
-    """Times that each text is expected to be read."""
+    """Expected times that each text is read."""
     seconds_texts: float | None
-    """Until there are no more texts to be made, `setup` included; None = until there are enough tokens."""
+    """Seconds after which no more texts are made, `setup` included; None = texts are made until `tokens` is reached."""
     seconds_evaluation: float
     n_measured: int
-    """Held-out prompts."""
+    """Held-out prompts of the evaluation at the end."""
     n_evaluated: int
-    """Tokens of each of their answers."""
+    """Tokens of each of its answers."""
     n_tokens_expected: int
     n_steps_expected: int
     keeps_rows: bool
     setup: float
     """Seconds that loading, reading prompts and measuring took."""
     spent: float = 0.0
-    """Seconds on that and on prompts and answers so far."""
+    """Seconds that `setup` and the prompts and answers took so far."""
     has_texts: bool = False
     """Whether all prompts and answers are there."""
 
     @property
     def minutes_of_training(self) -> float:
-        """What is left of the budget after the texts, without the evaluation at the end."""
+        """The budget's minutes that the texts and the evaluation at the end leave."""
         whole = 60 * (self.budget.minutes or 0.0)
         return max(whole - self.spent - self.seconds_evaluation, 0.05 * whole, 1.0) / 60
 
     def save(self, folder: Path) -> None:
-        """Keep it in a work folder."""
+        """Write the plan into a work folder."""
         with whole_file(folder / _PLAN) as part:
             part.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @property
     def eval_every(self) -> int:
-        """Steps between evaluations, if nothing else was asked for."""
+        """Steps between evaluations, unless --eval-every gives them."""
         return min(100, max(25, self.n_steps_expected // 8))
 
     @classmethod
     def load(cls, folder: Path) -> Plan | None:
-        """That of a work folder; None = it has none."""
+        """Read the plan of a work folder; None = it has none."""
         path = folder / _PLAN
         if not path.exists():
             return None
@@ -141,11 +141,11 @@ class Plan:
 
 
 def best_epochs(seconds_new: float, seconds_again: float) -> float:
-    """How often each text is to be read for the best head in a given time.
+    """Return how often to read each text for the best head in a given time.
 
     Args:
-        seconds_new: that a new token of an answer takes.
-        seconds_again: that training on it once takes.
+        seconds_new: Seconds to generate a token of an answer.
+        seconds_again: Seconds to train on it once.
     """
 
     def value(epochs: int) -> float:
@@ -156,10 +156,10 @@ def best_epochs(seconds_new: float, seconds_again: float) -> float:
 
 
 def make_plan(budget: Budget, work: Work, speeds: Speeds, setup: float = 0.0) -> Plan:
-    """Divide the budget, of which setup seconds are gone.
+    """Divide the budget, of which `setup` seconds are spent.
 
     Raises:
-        ValueError: it is too short for anything; the message says what the least is.
+        ValueError: the budget is too short for the shortest trial; the message names the least that suffices.
     """
     per_prompt = _N_PROMPT / speeds.prefill + (_N_WRITTEN / speeds.answers if work.n_prompts is None else 0.0)
     new = 1 / speeds.answers + per_prompt / work.max_tokens
@@ -216,7 +216,7 @@ def make_plan(budget: Budget, work: Work, speeds: Speeds, setup: float = 0.0) ->
 
 
 def describe(plan: Plan, work: Work, folder: Path) -> str:
-    """What it is to take, for the log."""
+    """Describe what the plan will take, in lines for the log."""
     speeds = plan.speeds
     of_texts = plan.seconds_texts
     if of_texts is None:

@@ -13,14 +13,15 @@ from llama_cpp_eagle3.files.whole_file import whole_file
 
 
 def plot_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]) -> None:
-    """How a head learned: loss on held-out text, and the mean acceptance length that it would have there.
+    """Plot how a head learned: the loss on held-out text, and the mean acceptance length that it would have there.
 
     Args:
-        path: the file; its suffix chooses the format.
-        log: evaluations, with rows, loss, length (None: no text to play steps on) and right, a share for each step.
+        path: The file to write; its suffix chooses the format.
+        log: The evaluations: `rows`, `loss`, `length` (None: no text to simulate drafts on), and `right`, a share for
+            each step.
 
     Raises:
-        Eagle3Error: no matplotlib.
+        Eagle3Error: matplotlib is not installed.
     """
     with figure_file(path, 9, 3.5) as figure:
         loss, right, length = figure.subplots(1, 3)
@@ -40,12 +41,12 @@ def plot_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]
 
 @contextmanager
 def figure_file(path: str | os.PathLike[str], width: float, height: float) -> Iterator[Any]:
-    """A figure to draw on, saved at the end: the same drawing gives the same file."""
+    """Open a figure to draw on, and save it at the end: the same drawing gives the same file."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as e:
-        raise Eagle3Error("no matplotlib: pip install matplotlib") from e
+        raise Eagle3Error("matplotlib is not installed: pip install matplotlib") from e
     with matplotlib.rc_context({"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure

@@ -1,4 +1,4 @@
-"""How fast this machine generates answers and trains a head: measured before a training is planned."""
+"""Measure how fast this machine generates answers and trains a head, before a training is planned."""
 
 # mypy: disable-error-code="misc, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -24,11 +24,11 @@ _N_PROMPT, _N_TOKENS = 8, 16
 _N_PASSES_MIN = 4
 _N_OF_TEXT = 64
 _SHORT = 2.0
-"""Seconds: what takes longer is not tried more often than is needed."""
+"""Seconds: a measurement that takes longer is not repeated more often than needed."""
 
 
 class _RandomSamples(Source):
-    """Texts that nobody wrote, with rows that no target made."""
+    """Random texts with random rows, to measure the speed of training."""
 
     def __init__(self, head: Head, n_answer: int) -> None:
         super().__init__(None, None)
@@ -37,11 +37,11 @@ class _RandomSamples(Source):
         self.n_prompt = min(_N_OF_TEXT, self.n // 2)
 
     def texts(self, n: int) -> list[Text]:
-        """So many of them."""
+        """Make n texts, whose tokens :meth:`get` draws."""
         return [Text(i, [0] * self.n, self.n_prompt, 1.0, "model") for i in range(n)]
 
     def get(self, text: Text) -> Sample:
-        """A text's rows and probabilities."""
+        """Draw the tokens, rows and most probable tokens of a text."""
         rng = np.random.default_rng(text.id)
         n_known = self.n - text.n_first
         d2t = self.head.d2t.cpu().numpy()
@@ -53,7 +53,7 @@ class _RandomSamples(Source):
 
 
 def measure_speeds(generator: AnswerGenerator, head: Head, settings: Settings, max_tokens: int) -> Speeds:
-    """Measure; the head is changed, and of no use afterwards. Takes some passes of the target and some steps."""
+    """Measure some passes of the target and some steps of training, which leave the head of no use."""
     prefill, answers = _generate(generator, generator.llm.engine.target.n_seq)
     _, alone = _generate(generator, 1)
     training = _train(head, settings, max_tokens)
@@ -69,7 +69,7 @@ def measure_speeds(generator: AnswerGenerator, head: Head, settings: Settings, m
 
 
 def _generate(generator: AnswerGenerator, n_prompts: int) -> tuple[float, float]:
-    """(rows of prompts, tokens of answers) a second: of the first pass, and of the following ones."""
+    """Return the rows of prompts a second in the first pass, and the tokens of answers a second in the others."""
     rng = np.random.default_rng(0)
     n_vocab = generator.llm.engine.vocab.n_tokens
     n_prompt = max(1, min(_N_PROMPT, generator.n_prompt_max // n_prompts))
@@ -89,7 +89,7 @@ def _generate(generator: AnswerGenerator, n_prompts: int) -> tuple[float, float]
 
 
 def _train(head: Head, settings: Settings, max_tokens: int) -> float:
-    """Rows a second: of steps with one text if they take long, else of whole steps."""
+    """Return the rows a second of training: in steps with one text if those take long, else in whole steps."""
     source = _RandomSamples(head, max_tokens)
     texts = source.texts(settings.batch + 2)
     with tempfile.TemporaryDirectory() as folder:

@@ -13,11 +13,11 @@ from . import corpus
 N_PROMPTS = 40
 N_BEGINNINGS = 4000
 N_TOKENS_MAX = 256
-"""Of a beginning: the other half of the context is the target's to fill."""
+"""The longest beginning, in tokens: half of the context, since the target writes the other half."""
 
 
 def cut(tokenizer: Any, n_prompts: int = N_PROMPTS, n_tokens: int = 192) -> list[dict[str, str]]:
-    """Prompts of about ``n_tokens`` tokens, taken in turn from every held-out module at even distances."""
+    """Cut prompts of about ``n_tokens`` tokens, taken in turn from every held-out module at even distances."""
     files = corpus.sources()[1]
     per_file = -(-n_prompts // len(files))
     prompts: list[dict[str, str]] = []
@@ -32,7 +32,7 @@ def cut(tokenizer: Any, n_prompts: int = N_PROMPTS, n_tokens: int = 192) -> list
 
 
 def _lines_from(lines: Sequence[str], first: int, tokenizer: Any, n_tokens: int) -> str:
-    """Whole lines from the next one with code, at most ``n_tokens`` tokens unless one line has more.
+    """Return whole lines from the next one with code on: at most ``n_tokens`` tokens, unless one line has more.
 
     The newline at the end is left out: the tokenizer joins it with the next line's indent.
     """
@@ -47,7 +47,7 @@ def _lines_from(lines: Sequence[str], first: int, tokenizer: Any, n_tokens: int)
 
 
 def beginnings(tokenizer: Any, n: int = N_BEGINNINGS, seed: int = 1) -> list[dict[str, str]]:
-    """Texts from random lines of the training files, of random length: what the target is to go on from."""
+    """Cut texts of random length from random lines of the training files, which the target is to continue."""
     rng = random.Random(seed)
     files = corpus.sources()[0]
     chosen = rng.choices(files, [len(source.text) for source in files], k=n)

@@ -1,4 +1,4 @@
-"""Several processes that train one head, as `torchrun` starts them: each has a target of its own."""
+"""Several processes that train one head, as `torchrun` starts them; each loads a target of its own."""
 
 # mypy: disable-error-code="misc, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -16,55 +16,55 @@ from torch import Tensor, distributed
 
 T = TypeVar("T")
 _TIMEOUT = timedelta(days=7)
-"""The others wait while the first makes the texts; torchrun ends them if that one has ended."""
+"""The timeout of the other ranks, which wait while rank 0 makes the texts; torchrun ends them if rank 0 has ended."""
 
 
 class Ranks:
-    """One process alone."""
+    """The ranks of a training; here one process alone."""
 
     rank, n_ranks, local_rank = 0, 1, 0
 
     @property
     def is_first(self) -> bool:
-        """Whether this one writes files and speaks."""
+        """Whether this rank writes the files and the log."""
         return self.rank == 0
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What the first makes, in all of them."""
+        """Return to every rank the value that `make` returns on rank 0."""
         return make()
 
     def all_gather(self, value: T) -> list[T]:
-        """What each of them has, in order."""
+        """Return the values of all ranks, in order."""
         return [value]
 
     def all_reduce(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by their sums over all."""
+        """Replace tensors by their sums over all ranks, in place."""
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace gradients by their means over all."""
+        """Replace gradients by their means over all ranks, in place."""
 
 
 class Distributed(Ranks):
-    """One of several, in torch's default process group."""
+    """One rank of several, in torch's default process group."""
 
     def __init__(self) -> None:
         self.rank, self.n_ranks = distributed.get_rank(), distributed.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What the first makes, in all of them."""
+        """Return to every rank the value that `make` returns on rank 0."""
         values: list[Any] = [make() if self.is_first else None]
         distributed.broadcast_object_list(values)
         return values[0]
 
     def all_gather(self, value: T) -> list[T]:
-        """What each of them has, in order."""
+        """Return the values of all ranks, in order."""
         values: list[Any] = [None] * self.n_ranks
         distributed.all_gather_object(values, value)
         return values
 
     def all_reduce(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by their sums over all."""
+        """Replace tensors by their sums over all ranks, in place."""
         tensors = list(tensors)
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         distributed.all_reduce(flat)
@@ -72,7 +72,7 @@ class Distributed(Ranks):
             tensor.copy_(part.view_as(tensor))
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace gradients by their means over all; one without any has learned nothing from its share."""
+        """Replace gradients by their means over all ranks, in place; a parameter without a gradient counts as 0."""
         parameters = [p for p in parameters if p.requires_grad]
         for p in parameters:
             if p.grad is None:
@@ -84,7 +84,7 @@ class Distributed(Ranks):
 
 @contextmanager
 def process_group() -> Iterator[Ranks]:
-    """The ranks that torchrun has started, or one alone."""
+    """Open the process group of the ranks that torchrun has started, or of one process alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield Ranks()
         return

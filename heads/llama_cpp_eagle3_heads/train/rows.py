@@ -1,4 +1,4 @@
-"""What a head learns from: hidden states and probabilities of the target's GGUF, streamed from the package's tap."""
+"""The rows that a head learns from: hidden states and probabilities of the target's GGUF, read by the package's tap."""
 
 # mypy: disable-error-code="no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -24,15 +24,15 @@ from llama_cpp_eagle3.llama import Eagle3Llama
 from .data import TEMPERATURES, Prompt, Text
 
 _N_CTX_UNIT = 256
-"""llama.cpp rounds a sequence's context up to this, with a warning."""
+"""llama.cpp rounds the context of a sequence up to a multiple of it, with a warning."""
 
 TOP_K = 64
-"""Probabilities kept of each row: what lies beyond is too small to be drafted."""
+"""Tokens whose probabilities are kept for each row: less probable ones are too improbable to be drafted."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A text with what the target makes of it."""
+    """A text with the target's hidden states and probabilities."""
 
     id: int
     n_prompt: int
@@ -47,11 +47,11 @@ class Sample:
 
     @property
     def n_first(self) -> int:
-        """The first row that predicts a token of the answer."""
+        """The number of the first row that predicts a token of the answer."""
         return max(0, self.n_prompt - 1)
 
     def save(self, path: Path) -> None:
-        """Write it as safetensors."""
+        """Write the sample as a safetensors file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
             save_file({name: getattr(self, name) for name in ("tokens", "rows", "top_ids", "top_p")}, part)
@@ -61,7 +61,7 @@ class Extractor:
     """The target in llama.cpp with a tap on the head's boundaries."""
 
     def __init__(self, path: Path, boundaries: Sequence[int], n_ctx: int, **loading: Any) -> None:
-        """loading: more arguments of `Eagle3Llama`."""
+        """Load the target; loading: further arguments of `Eagle3Llama`."""
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=n_ctx, logits_all=True,
             verbose=False, **loading,
@@ -69,7 +69,7 @@ class Extractor:
         self._lock = threading.Lock()
 
     def __call__(self, text: Text) -> Sample:
-        """Run the target over a text. Every text is a pass of its own, so that its rows depend on nothing else."""
+        """Run the target over a text, in a pass of its own, so that its rows depend on no other text."""
         with self._lock:
             return self._extract(text)
 
@@ -90,7 +90,7 @@ class Extractor:
 
 
 class LazyExtractor:
-    """An extractor that is loaded when the first text needs it: where all rows are on disk, never."""
+    """An extractor that is loaded when the first text needs it: never, if all rows are on disk."""
 
     def __init__(self, make: Callable[[], Extractor]) -> None:
         self._make = make
@@ -113,7 +113,10 @@ class LazyExtractor:
 def top_probabilities(
     logits: npt.NDArray[np.float32], device: str = "cpu"
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]:
-    """The TOP_K most probable tokens of each row of logits and their probabilities, best first; device: that sorts."""
+    """Return the TOP_K most probable tokens of each row of logits and their probabilities, best first.
+
+    device: the torch device that sorts.
+    """
     rows = torch.from_numpy(logits).to(device)
     values, ids = rows.topk(min(TOP_K, rows.shape[1]), dim=1)
     p = (values - rows.logsumexp(1, keepdim=True)).exp()
@@ -121,7 +124,7 @@ def top_probabilities(
 
 
 class _Capture:
-    """Rows of one sequence, as its passes come."""
+    """The rows of one sequence, collected pass by pass."""
 
     def __init__(self) -> None:
         self.rows: list[npt.NDArray[np.float16]] = []
@@ -129,9 +132,9 @@ class _Capture:
         self.top: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]] = []
 
     def add(self, n_past: int, rows: npt.NDArray[np.float16]) -> bool:
-        """Rows from position n_past on; False: they are known."""
+        """Add rows (n, n_values) from position n_past on; False: all of them are known."""
         if n_past + len(rows) <= self.n_rows:
-            return False  # it was preempted, and evaluates these again
+            return False  # the sequence was preempted, and evaluates these again
         if n_past > self.n_rows:
             raise ValueError(f"expected rows from position {self.n_rows} on, found {n_past}: raise the batch size")
         self.rows.append(rows[self.n_rows - n_past :])
@@ -140,9 +143,9 @@ class _Capture:
 
 
 class AnswerGenerator:
-    """Generates answers and keeps what the tap sees on the way: text, states and probabilities for one price.
+    """Generate answers and keep the hidden states and probabilities of their passes, which cost no pass of their own.
 
-    With flash attention, which is faster: nothing is drafted, so that rows need not be the same in every company.
+    Flash attention is on, since it is faster. No draft has to match the rows, which may depend on the batch.
     """
 
     def __init__(
@@ -155,7 +158,10 @@ class AnswerGenerator:
         device: str = "cpu",
         **loading: Any,
     ) -> None:
-        """device: that finds the most probable tokens, as torch names it; loading: more arguments of `Eagle3Llama`."""
+        """Load the target.
+
+        device: the torch device that finds the most probable tokens; loading: further arguments of `Eagle3Llama`.
+        """
         n_batch = n_parallel + n_prompt_max
         n_total = -(-n_ctx // _N_CTX_UNIT) * _N_CTX_UNIT * n_parallel
         self.llm = Eagle3Llama(
@@ -167,9 +173,9 @@ class AnswerGenerator:
     def __call__(
         self, prompts: Iterable[Prompt], max_tokens: int, seed: int, is_over: Callable[[], bool] = lambda: False
     ) -> Iterator[Sample]:
-        """Samples, as their texts end. Prompts of which the tap did not see all rows are left out.
+        """Yield the samples as their texts end. Prompts of more than n_prompt_max tokens are left out.
 
-        When is_over() says that the time has come, all that run end where they are, and no more are begun.
+        When is_over() returns True after a pass, all running answers end where they are, and no more are begun.
         """
         engine, tap = self.llm.engine, self.llm.tap
         assert tap is not None
@@ -190,7 +196,7 @@ class AnswerGenerator:
         engine.stepper.on_sample = on_sample
         try:
             while True:
-                n_fresh = 0  # what does not fit into the next pass would be cut, and the tap not asked for its rows
+                n_fresh = 0  # a prompt has to fit into the next pass whole: the tap reads no rows of a part of one
                 while len(running) < engine.target.n_seq:
                     prompt = following or next(left, None)
                     following = prompt
@@ -223,7 +229,7 @@ class AnswerGenerator:
             engine.drop([sequence for _, sequence, _ in running.values() if not sequence.is_done])
 
     def _keep_top(self, logits: list[tuple[_Capture, npt.NDArray[np.float32]]]) -> None:
-        """Keep what is most probable by a pass's logits, all rows at once; empties the list."""
+        """Keep the most probable tokens of a pass's logits, all rows at once, and empty the list."""
         if logits:
             ids, p = top_probabilities(np.stack([row for _, row in logits]), self.device)
             for i, (capture, _) in enumerate(logits):
@@ -246,7 +252,7 @@ class AnswerGenerator:
 
 
 def half(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Rows (n, n_boundaries, n_embd) as (n, n_boundaries * n_embd) of 16 bits."""
+    """Return rows (n, n_boundaries, n_embd) as (n, n_boundaries * n_embd) in float16, clipped to its range."""
     limit = np.finfo(np.float16).max
     flat = np.asarray(rows).reshape(len(rows), -1)
     return np.clip(flat, -limit, limit).astype(np.float16)
@@ -256,11 +262,11 @@ class Source:
     """Samples of texts: from the cache folder if there is one and it has them, else from the target."""
 
     def __init__(self, extractor: Callable[[Text], Sample] | None, cache: Path | None) -> None:
-        """No extractor: the cache has all samples."""
+        """Read samples from the cache, or make them with the extractor; None = the cache has all of them."""
         self.extractor, self.cache = extractor, cache
 
     def get(self, text: Text) -> Sample:
-        """One of them."""
+        """Return the sample of one text."""
         if self.cache is None:
             return self._extract(text)
         path = cache_path(self.cache, text.id)
@@ -278,7 +284,7 @@ class Source:
         return self.extractor(text)
 
     def stream(self, texts: Iterable[Text], n_ahead: int = 8) -> Iterator[Sample]:
-        """All of them in order, prepared by another thread while the head learns; at most `n_ahead` wait."""
+        """Yield the samples of texts in order; a thread prepares up to `n_ahead` of them while the head learns."""
         ready: queue.Queue[Sample | BaseException | None] = queue.Queue(n_ahead)
         left = threading.Event()
 
@@ -313,10 +319,10 @@ class Source:
 
 
 def cache_path(cache: Path, number: int) -> Path:
-    """Where the sample of a text lies."""
+    """Return the path of a text's sample."""
     return cache / f"{number:07d}.safetensors"
 
 
 def cache_bytes(n_tokens: int, n_values: int) -> int:
-    """Size of a cache of texts with so many tokens, prompts and answers, with rows of n_values."""
+    """Return the bytes of a cache for texts of n_tokens, prompts included, with rows of n_values."""
     return n_tokens * (4 + 2 * n_values + 6 * TOP_K)

@@ -39,21 +39,21 @@ _N_ANSWER_MIN = 8
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What the first rank makes and all need."""
+    """The values that rank 0 makes for all ranks."""
 
     job: Job
-    """With everything decided that was left open."""
+    """The job, with a value for each argument that was left open."""
     plan: Plan
     head: Head
     texts: list[Text]
 
 
 def run(job: Job) -> None:
-    """Do it.
+    """Train a head from start to end, write its files and evaluate it.
 
     Raises:
-        ValueError: something that was given cannot work.
-        Eagle3Error: the training came to an end before its time; what was made until then is kept.
+        ValueError: an argument cannot work.
+        Eagle3Error: the training ended early; its files are kept, so that it can be resumed.
     """
     if job.n_threads:
         torch.set_num_threads(job.n_threads)
@@ -89,7 +89,7 @@ def _run(job: Job) -> None:
 
 
 def _prepare(job: Job) -> _Prepared:
-    """The plan, the head as it begins, and the texts."""
+    """Make the plan, the texts, and the head of the first step."""
     output_path(job.output, job.target, *job.files, job.init)
     job = decided(job)
     check_folder(job)
@@ -116,26 +116,26 @@ def _prepare(job: Job) -> _Prepared:
     )
     job = replace(job, training=training, n_measured=plan.n_measured, n_evaluated=plan.n_evaluated)
     texts = _usable(store.texts)
-    split(texts)  # are there enough?
+    split(texts)  # raises if there are too few
     torch.manual_seed(job.training.seed)
     head = make_head(job, texts) if head is None else choose_tokens(job, head, texts)
     return _Prepared(job, plan, head, texts)
 
 
 def _usable(texts: Sequence[Text]) -> list[Text]:
-    """Those with an answer that is long enough."""
+    """Return the texts whose answer is long enough."""
     return [text for text in texts if len(text.tokens) - text.n_prompt >= _N_ANSWER_MIN]
 
 
 def _place(job: Job, ranks: Ranks) -> dict[str, Any]:
-    """Where the target of a rank lies, if each has one: on a GPU of its own."""
+    """Return the arguments that load the target of a rank onto the rank's own GPU, if there are several ranks."""
     if ranks.n_ranks == 1 or not job.n_gpu_layers:
         return {}
     return {"main_gpu": ranks.local_rank, "split_mode": llama_cpp.LLAMA_SPLIT_MODE_NONE}
 
 
 def _finish(job: Job, plan: Plan, trainer: Trainer, texts: Sequence[Text]) -> None:
-    """The best head as files, its evaluation and the verdict."""
+    """Write the best head's files, evaluate it and log the verdict."""
     best = trainer.load_best()
     log(f"best on held-out text: {json.dumps(best)}")
     plot(trainer.log, job.folder / "training.png")
@@ -146,17 +146,17 @@ def _finish(job: Job, plan: Plan, trainer: Trainer, texts: Sequence[Text]) -> No
 
 
 def plot(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """A picture of how it went: loss and acceptance on held-out text over the rows that were trained on."""
+    """Plot the loss and the acceptance on held-out text over the rows that were trained on, if there is matplotlib."""
     try:
         plot_training(path, entries)
     except Eagle3Error as e:  # no matplotlib
-        log(f"no picture: {e}")
+        log(f"no plot: {e}")
         return
     log(f"drew '{path}'")
 
 
 def write_head(job: Job, head: Head) -> None:
-    """The GGUF, and the checkpoint that it is made of."""
+    """Write the head's checkpoint, and the GGUF that it is converted to."""
     folder = job.export or job.folder / "checkpoint"
     export(head, folder, job.export_form, job.target.stem)
     convert(
@@ -173,9 +173,9 @@ def write_head(job: Job, head: Head) -> None:
 
 
 def evaluate_speculation(job: Job, held: Sequence[Text], hours: float, n_tokens: int | None) -> str:
-    """Evaluate the heads by real speculation on prompts that were not trained on; whether the new one helps.
+    """Evaluate the heads by real speculation on prompts that were not trained on, and return the verdict.
 
-    hours, n_tokens: as of `verdict`.
+    hours, n_tokens: see `verdict`.
     """
     prompts = [text.tokens[: text.n_prompt] for text in held[: job.n_measured]]
     found = measure_sides(
@@ -186,7 +186,7 @@ def evaluate_speculation(job: Job, held: Sequence[Text], hours: float, n_tokens:
         log(f"{name}: {figures}")
     alone, *others = found.values()
     plain = alone.tokens_per_second
-    # a short measurement next to other programs cannot say more than the number of passes does
+    # a short measurement next to other programs may show a gain that so many passes cannot give
     speeds = [min(figures.tokens_per_second, plain * figures.tokens_per_step) for figures in others]
     *_, chains, _ = found.values()
     return verdict(

@@ -56,12 +56,12 @@ modules.
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file."""
+    """Return the SHA-256 of a file, in hex."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def provenance(work: Path, folder: Path, note: str) -> dict[str, Any]:
-    """What is known about the pair in ``folder``."""
+    """Collect the facts about the pair in ``folder``: how it was made, its sizes and its figures."""
     names = {models.TARGET_NAME: "the target", models.DRAFT_NAME: "its EAGLE-3 head"}
     return {
         "note": note,
@@ -77,7 +77,7 @@ def provenance(work: Path, folder: Path, note: str) -> dict[str, Any]:
 
 
 def head_facts(work: Path) -> dict[str, Any]:
-    """What `llama-cpp-eagle3 train` left in its work folder, and the best of its evaluations."""
+    """Read the settings and the best evaluation from the work folder of `llama-cpp-eagle3 train`."""
     settings, log = (json.loads((work / f"{name}.json").read_text()) for name in ("settings", "log"))
     store = Store(work)
     best = min(log, key=lambda entry: float(entry["loss"]))
@@ -94,7 +94,7 @@ def head_facts(work: Path) -> dict[str, Any]:
 
 
 def page(facts: dict[str, Any]) -> str:
-    """PROVENANCE.md."""
+    """Return the text of PROVENANCE.md."""
     target, head, data = facts["target"], facts["head"], facts["corpus"]
     rows = [f"| `{name}` | {f['what']} | {f['bytes']:,} | `{f['sha256']}` |" for name, f in facts["files"].items()]
     n_layer = target["config"]["n_layer"]

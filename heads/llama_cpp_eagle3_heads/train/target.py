@@ -32,14 +32,14 @@ CHECKPOINT = "target.pt"
 
 
 def autocast() -> torch.autocast:
-    """bfloat16 matrix products where they are native; norms, softmax and the weights themselves stay float32."""
+    """Have matrix products in bfloat16 where that is native; norms, softmax and the weights stay float32."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=native_bf16("cpu"))
 
 
 def windows(stream: np.ndarray, n_ctx: int, rng: np.random.Generator) -> np.ndarray:
-    """One epoch: windows of ``n_ctx + 1`` tokens from a random offset, shuffled, each opened by BOS.
+    """Cut one epoch: windows of ``n_ctx + 1`` tokens from a random offset, shuffled, each begun with BOS.
 
-    BOS at the head of a window that starts in the middle of a file teaches the model to go on from any prompt.
+    A BOS before the middle of a file teaches the model to continue any prompt.
     """
     start = int(rng.integers(n_ctx))
     n = (len(stream) - start) // n_ctx
@@ -50,12 +50,15 @@ def windows(stream: np.ndarray, n_ctx: int, rng: np.random.Generator) -> np.ndar
 
 
 def learning_rate(progress: float, step: int, warmup: int) -> float:
-    """Cosine from 1 to 0.02 over ``progress`` 0..1, after a linear warm-up over steps."""
+    """Return the factor of the learning rate: a linear warm-up over steps times a cosine from 1 to 0.02 over progress.
+
+    progress: from 0 to 1.
+    """
     return min(1.0, (step + 1) / warmup) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
 
 def loss_of(model: Llama, batch: Tensor) -> Tensor:
-    """Mean next-token cross entropy."""
+    """Return the mean cross entropy of the next token."""
     with autocast():
         logits = model(batch[:, :-1])
     return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
@@ -63,7 +66,7 @@ def loss_of(model: Llama, batch: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: Llama, stream: np.ndarray, n_windows: int = 48) -> dict[str, float]:
-    """Loss and next-token accuracy on evenly spaced held-out windows."""
+    """Return the loss and the next-token accuracy on evenly spaced held-out windows."""
     data = windows(stream, model.cfg.n_ctx, np.random.default_rng(0))[:n_windows]
     loss = right = total = 0.0
     for part in np.array_split(data, max(1, len(data) // 8)):
@@ -77,14 +80,14 @@ def evaluate(model: Llama, stream: np.ndarray, n_windows: int = 48) -> dict[str,
 
 
 def progress_bar(steps: int, minutes: float, step: int, elapsed: float) -> Any:
-    """A bar over steps if their number is given, else over seconds."""
+    """Make a progress bar over steps if their number is given, else over seconds."""
     form = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
     start, total, unit = (step, float(steps), "steps") if steps else (elapsed, minutes * 60, "s")
     return tqdm(total=total, initial=min(start, total), unit=unit, bar_format=form, mininterval=1.0)
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:
-    """The loop; returns what provenance records."""
+    """Train until the steps or minutes are over, and return the figures for PROVENANCE.md."""
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     corpus.prepare(args.out)
@@ -162,7 +165,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def batches(data: np.ndarray, n_batch: int) -> tuple[np.ndarray, int]:
-    """Arguments for ``np.split``: whole batches only."""
+    """Return the arguments of ``np.split`` that split data into whole batches, without the rest."""
     n = max(1, len(data) // n_batch)
     return data[: n * n_batch], n
 

@@ -1,4 +1,4 @@
-"""The plan of a training, and its texts as the plan says."""
+"""Make the plan of a training, and its texts by that plan."""
 
 # mypy: disable-error-code="misc, untyped-decorator, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -28,19 +28,19 @@ from .rows import AnswerGenerator, cache_bytes, cache_path
 from .trainer import STATE
 
 _N_SELF = 128
-"""Prompts that the model makes up at once, at most."""
+"""Prompts that the target writes at once, at most."""
 _N_SELF_MIN = 4
 _N_IN_VAIN_MAX = 256
-"""Of these without one that can be used, more are not tried."""
+"""Prompts of the target's own in a row without a usable one, after which the run fails."""
 _FREE_SHARE = 0.5
-"""Of the disk's free room, that rows may take if nothing was said about them."""
+"""The largest share of the disk's free room that rows take without --cache DIR."""
 
 
 def texts_by_plan(job: Job, boundaries: Sequence[int], store: Store) -> Plan:
-    """Plan the run, or go on by the plan that there is; have prompts and answers as it says.
+    """Plan the run, or go on with its plan, and make the prompts and answers that it asks for.
 
     Raises:
-        ValueError: there is too little time for anything, or too little room on the disk.
+        ValueError: the budget is too short for the shortest trial, or the disk has too little room.
     """
     plan = Plan.load(job.folder)
     if plan is not None and plan.budget == job.budget and plan.has_texts:
@@ -82,10 +82,10 @@ def _new_plan(
     known: Plan | None,
     start: float,
 ) -> Plan:
-    """Measure what this machine can do, divide the budget by it, and say what it comes to.
+    """Measure this machine's speeds, divide the budget by them, and log the plan.
 
-    n_prompts: of files; None = the target writes them. known: of the same training, for another budget. start: of the
-    time that this costs.
+    n_prompts: prompts of files, None = the target writes them; known: the plan of the same training for another budget;
+    start: the time.monotonic() at which the planning began.
     """
     cache = job.rows if job.keeps_rows else None
     if known is not None:
@@ -158,7 +158,7 @@ def _make_texts(job: Job, plan: Plan, generator: AnswerGenerator, store: Store, 
 
 
 def _prompts(job: Job, plan: Plan, store: Store, generator: AnswerGenerator) -> Iterator[list[Prompt]]:
-    """Those without an answer, then new ones."""
+    """Yield the prompts without an answer, then new ones of the target's own, without end."""
     if left := store.unanswered():
         yield left
     if job.files:
@@ -182,10 +182,10 @@ def _prompts(job: Job, plan: Plan, store: Store, generator: AnswerGenerator) -> 
 
 
 def _has_room(job: Job, cache: Path, boundaries: Sequence[int], n_tokens: int, store: Store) -> bool:
-    """Whether the disk has room for the rows of so many tokens of answers; marks the folder as the target's.
+    """Whether the disk has room for the rows of n_tokens of answers; notes in the folder which target they are of.
 
     Raises:
-        ValueError: a folder that was named has none, or its rows are of another target or other boundaries.
+        ValueError: the folder of --cache has no room, or holds rows of another target or other boundaries.
     """
     info = read_target(str(job.target))
     n_values = len(boundaries) * info.n_embd

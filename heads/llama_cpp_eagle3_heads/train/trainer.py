@@ -1,4 +1,4 @@
-"""The training loop of `llama-cpp-eagle3 train`: it can be interrupted anywhere and goes on without loss."""
+"""The training loop of `llama-cpp-eagle3 train`, which can be interrupted anywhere and resumed."""
 
 # mypy: disable-error-code="misc, untyped-decorator, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -35,36 +35,36 @@ from .rows import Sample, Source
 
 STATE, BEST = "state.pt", "best.pt"
 HELD_OUT_EVERY = 32
-"""One text of so many is never trained on."""
+"""One of so many texts is held out: it is never trained on."""
 
 _STANDSTILL = 20
-"""A step that takes so many times as long as usual was suspended; the schedule does not follow that."""
+"""A step that takes so many times the median means that the process was suspended: the schedule leaves that out."""
 
 _N_MEASURED = 16
-"""Texts whose rows measure the size of the values."""
+"""Texts whose rows measure the size of the target's values."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train; the defaults are for a head of ten million parameters."""
+    """The settings of a training; the defaults suit a head of ten million parameters."""
 
     minutes: float = 60.0
-    """The schedule follows the time of training, evaluations included, unless `steps` is given."""
+    """Minutes of training, evaluations included, which the schedule follows unless `steps` is given."""
     steps: int = 0
     lr: float | None = None
-    """None = 0.6 / width: 1e-3 for a head 600 wide, 1.5e-4 for one of 4096, about the field's 1e-4."""
+    """Learning rate; None = 0.6 / width: 1e-3 for a head 600 wide, 1.5e-4 for one of 4096 (others take 1e-4)."""
     device: str | None = None
-    """Where the head learns, as torch names it; None = an accelerator if there is one."""
+    """The torch device that the head learns on; None = an accelerator if there is one."""
     dtype: str = "auto"
-    """Of matrix products: "bf16", "f32", or "auto": bf16 where the device has it. Weights and norms are f32."""
+    """The type of matrix products: "bf16", "f32", or "auto": bf16 where that is native. Weights and norms are f32."""
     optimizer: str = "adamw"
-    """Or "muon", for matrices of layers."""
+    """AdamW ("adamw"), or "muon" for the layers' matrices."""
     warmup: int = 30
     batch: int = 4
     """Texts per step."""
     ttt_steps: int = 4
     anchors: int = 48
-    """Rows of a text that draft steps after the first start from."""
+    """Rows of a text that later draft steps start from, at most."""
     clip: float = 0.5
     n_max: int = 4
     """Draft length of the acceptance figures."""
@@ -73,16 +73,16 @@ class Settings:
     patience: int = 0
     """Stop after so many evaluations without a better one; 0 = never."""
     save_every: float = 120.0
-    """Seconds."""
+    """Seconds between two saves of the state."""
     seed: int = 1
 
 
 class TrainingError(Eagle3Error):
-    """The training cannot go on; what was learned is kept."""
+    """The training cannot go on; the head of the step before is kept."""
 
 
 def default_device(local_rank: int = 0) -> str:
-    """An accelerator that torch has, or the CPU."""
+    """Return the accelerator that torch has, or the CPU."""
     if torch.cuda.is_available():
         return f"cuda:{local_rank % torch.cuda.device_count()}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
@@ -92,7 +92,7 @@ def check_device(name: str) -> None:
     """Refuse a device that torch does not have.
 
     Raises:
-        ValueError: it is none, or is not there.
+        ValueError: torch knows no such device, or this machine has none.
     """
     try:
         torch.empty(1, device=name)
@@ -102,18 +102,18 @@ def check_device(name: str) -> None:
 
 
 def native_bf16(device: str) -> bool:
-    """Whether a device multiplies bf16 itself, and not by way of f32."""
+    """Whether a device multiplies bf16 natively, without converting it to f32."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device)[0] >= 8
-    # torch has no public name for it: with AVX-512 alone it would widen them, which is slower than f32
+    # torch has no public name for it; with AVX-512 alone it would convert bf16 to f32, which is slower than f32
     return device == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """(texts to train on, texts that are held out). A text stays where it is when others come.
+    """Return the texts to train on and those that are held out; a text keeps its side when others are added.
 
     Raises:
-        TrainingError: there are too few.
+        TrainingError: there are fewer than two texts.
     """
     held = [text for i, text in enumerate(texts) if i % HELD_OUT_EVERY == 0]
     train = [text for i, text in enumerate(texts) if i % HELD_OUT_EVERY]
@@ -123,7 +123,7 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 
 
 class Trainer:
-    """A head in training."""
+    """The training of one head."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Trainer:
         settings: Settings,
         ranks: Ranks | None = None,
     ) -> None:
-        """Begin, or go on from what lies in the folder. All ranks have the same texts and the same head."""
+        """Begin, or go on from the state in the folder. All ranks pass the same texts and the same head."""
         self.head, self.source, self.folder, self.settings = head, source, folder, settings
         self.ranks = ranks or Ranks()
         self.lr = 0.6 / head.cfg.n_embd if settings.lr is None else settings.lr
@@ -153,7 +153,7 @@ class Trainer:
             self._scale_rows()
 
     def _scale_rows(self) -> None:
-        """Before the first step."""
+        """Fit the head's scale of rows to the target's values, before the first step."""
 
         def scaled() -> dict[str, Any]:
             texts = split(self.texts)[0][:_N_MEASURED]
@@ -165,7 +165,7 @@ class Trainer:
         self.head.load_state_dict(self.ranks.broadcast(scaled), strict=False)
 
     def describe(self) -> str:
-        """Where and how it learns, for the user."""
+        """Describe the device, the type of products and the optimizer, for the log."""
         device = self.head.device
         name = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
         return (
@@ -174,12 +174,12 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """From 0 to 1."""
+        """The share of the steps or minutes that is done, from 0 to 1."""
         s = self.settings
         return self.step / s.steps if s.steps else self.elapsed / (60 * s.minutes)
 
     def learning_rate(self) -> float:
-        """Learning rate: linear warm-up, then a cosine down to a fiftieth."""
+        """Return this step's learning rate: a linear warm-up, then a cosine down to a fiftieth."""
         cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
         return self.lr * cosine * min(1.0, (self.step + 1) / max(1, self.settings.warmup))
 
@@ -187,7 +187,7 @@ class Trainer:
         """Train to the end.
 
         Raises:
-            TrainingError: the loss is no number any more.
+            TrainingError: the loss or its gradient is not finite.
         """
         s = self.settings
         total = float(s.steps or 60 * s.minutes)
@@ -227,7 +227,7 @@ class Trainer:
                     )
                     if self.step % s.eval_every == 0:
                         self._log_evaluation(self.evaluate(), bar)
-                        last = time.monotonic()  # no part of a step, which may be taken for a standstill
+                        last = time.monotonic()  # an evaluation may take so long that its step would look suspended
                         self.elapsed = self._time_of_first(self.elapsed + last - now)
                     if now - saved > s.save_every:
                         self.save()
@@ -243,7 +243,7 @@ class Trainer:
             self.save()
 
     def _time_of_first(self, elapsed: float) -> float:
-        """The first rank's time, which the schedule of all follows."""
+        """Return rank 0's time in seconds, which the schedule of all ranks follows."""
         if self.ranks.n_ranks == 1:
             return elapsed
         time_of_first = torch.tensor(elapsed if self.ranks.is_first else 0.0, dtype=torch.float64)
@@ -258,7 +258,7 @@ class Trainer:
         return 0 < self.settings.patience <= self.n_without_gain
 
     def _batches(self) -> Iterator[list[Sample]]:
-        """What is left of this epoch: this rank's part of each step's texts."""
+        """Yield this rank's samples of each step that is left in this epoch."""
         s = self.settings
         texts = split(self.texts)[0]
         order = np.random.default_rng((s.seed, self.epoch)).permutation(len(texts))
@@ -278,10 +278,10 @@ class Trainer:
             samples.close()  # type: ignore[attr-defined]
 
     def train_step(self, samples: Sequence[Sample]) -> Loss:
-        """One step.
+        """Take one step and return its loss over all ranks.
 
         Raises:
-            TrainingError: the loss or its gradient is no number; the head is as it was before.
+            TrainingError: the loss or its gradient is not finite; the head is unchanged.
         """
         s, figures = self.settings, Loss()
         self.head.train()
@@ -312,7 +312,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
-        """Loss and simulated acceptance on held-out text; the best head so far is kept."""
+        """Measure the loss and the simulated acceptance on held-out text; the head is kept if it is the best so far."""
         s, loss, acceptance = self.settings, Loss(), Acceptance()
         self.head.eval()
         held = split(self.texts)[1][: s.n_held_out]
@@ -352,7 +352,7 @@ class Trainer:
         return found
 
     def save(self) -> None:
-        """Keep everything that is needed to go on: the first rank's files are those of all."""
+        """Write the state that a resumed run needs; rank 0 writes it for all."""
         if not self.ranks.is_first:
             return
         state = {
@@ -365,7 +365,7 @@ class Trainer:
         (self.folder / "log.json").write_text(json.dumps(self.log, indent=1) + "\n")
 
     def _load(self) -> bool:
-        """Go on from what was kept; False = nothing was."""
+        """Load the state of an earlier run; False = there is none."""
         path = self.folder / STATE
 
         def read() -> Any:
@@ -381,7 +381,7 @@ class Trainer:
         return True
 
     def load_best(self) -> dict[str, Any]:
-        """Have the head be the best that was seen; what was measured of it."""
+        """Load the best head's weights, and return its evaluation; {} = no head was evaluated."""
         if (self.folder / BEST).exists():
             state = torch.load(self.folder / BEST, map_location="cpu", weights_only=True)
             self.head.load_state_dict(state["head"])

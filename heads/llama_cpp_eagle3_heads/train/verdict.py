@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 _USEFUL = 1.05
-"""Times as fast as plain decoding, from which on a head is worth its memory."""
+"""The least speed, as a multiple of plain decoding, at which a head is worth its memory."""
 _WANTED = 1.1
-"""What the time is told for that a head needs which does not help yet."""
+"""The speed, as a multiple of plain decoding, for which a longer training's time is estimated."""
 _PER_DOUBLING = 0.215
-"""SmolLM2's head grew from 1.59 to 2.86 tokens a step from 52,343 to 3,132,154 tokens of answers: so much for each
-doubling (docs/training.md)."""
+"""Tokens a step gained by each doubling of the answers' tokens: SmolLM2's head grew from 1.59 to 2.86 from 52,343 to
+3,132,154 of them (docs/training.md)."""
 _LENGTH_THERE, _TOKENS_THERE = 1.59, 52_343
 _DAYS_MAX = 30
 
@@ -26,17 +26,17 @@ def verdict(
     n_tokens: int | None,
     before: float | None = None,
 ) -> str:
-    """One line.
+    """Say in one line whether to use the head.
 
     Args:
-        plain: tokens/s without a head.
-        chain: with chains of n_max tokens from it; at most as much faster as it has tokens a step.
-        auto: with draft="auto", likewise.
-        length: mean acceptance length of the chains.
-        n_max: length of the chains.
-        hours: that this run took.
-        n_tokens: of answers that a fresh head learned from; None = it went on from another head.
-        before: tokens/s with that one, the better of both ways.
+        plain: Tokens/s without a head.
+        chain: Tokens/s with the head and chains of n_max tokens, capped at plain times the tokens of a step.
+        auto: Tokens/s with the head and draft="auto", capped likewise.
+        length: Mean acceptance length of the chains.
+        n_max: Tokens of a chain.
+        hours: Hours that this run took.
+        n_tokens: Tokens of answers that a fresh head learned from; None = the head is --init's, trained further.
+        before: Tokens/s with --init's head, the faster of both ways; None = there is none.
     """
     if not (plain > 0 and chain > 0 and auto > 0):
         return "no verdict: nothing was generated from the held-out prompts"
@@ -53,7 +53,7 @@ def verdict(
 
 
 def _more(cost: float, length: float, n_max: int, hours: float, n_tokens: int | None) -> str:
-    """What would have to be done. cost: of a step with a chain, in passes without one."""
+    """Say what could help. cost: the time of a step with a chain, as a multiple of one without."""
     needed = _WANTED * cost
     if needed > 0.9 * (n_max + 1):
         return (
@@ -61,7 +61,7 @@ def _more(cost: float, length: float, n_max: int, hours: float, n_tokens: int | 
             "any head would help: shorter drafts or another machine (docs/why.md)"
         )
     doublings = max(0.0, needed - length) / _PER_DOUBLING
-    if n_tokens:  # young heads grow faster at first than they go on
+    if n_tokens:  # a head's first doublings gain more than its later ones
         there = _TOKENS_THERE * 2 ** ((needed - _LENGTH_THERE) / _PER_DOUBLING)
         doublings = max(doublings, math.log2(there / n_tokens))
     more = hours * 2.0**doublings

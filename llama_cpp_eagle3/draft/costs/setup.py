@@ -107,11 +107,11 @@ def costs_of(
         else:
             if not costs.is_whole:
                 log(
-                    "it is not finished: what is missing is guessed until the context is empty again, or another "
-                    "process begins; then it goes on"
+                    "measuring is not finished: missing costs are estimated until the context is empty again, or "
+                    "another process begins; then it goes on"
                 )
             if costs.was_busy:
-                log(f"other programs had {_percent(costs)} meanwhile: a start when they have less measures again")
+                log(f"other programs had {_percent(costs)} meanwhile: a start at which they have less measures again")
             save_costs(key, costs)
     elif head is not None and costs.draft_type != head.type and is_idle(engine):
         head.convert(costs.draft_type, engine.set_drafters)
