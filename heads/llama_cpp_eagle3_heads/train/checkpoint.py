@@ -45,6 +45,9 @@ _LAYER_NAMES = {
 }
 """Modules of `HeadLayer` -> those of a checkpoint's layer."""
 
+FORMS = ("eagle", "speculators")
+"""Forms of a checkpoint: SpecForge's, which SGLang and vLLM load; and speculators', which names the target for vLLM."""
+
 
 def checkpoint_name(name: str) -> str:
     """A `Head` parameter's name in a checkpoint, as `convert` reads it."""
@@ -201,7 +204,7 @@ def export(head: Head, folder: Path, form: str = "eagle", verifier: str = "") ->
     Args:
         head: the head.
         folder: where.
-        form: "eagle": SpecForge's, which SGLang and vLLM load; or "speculators": vLLM's, which names the target.
+        form: one of FORMS.
         verifier: name of the target for that form.
     """
     check_form(head.cfg, form)
