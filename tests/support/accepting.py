@@ -1,4 +1,4 @@
-"""Whether a grammar lets a text through: llama.cpp's own sampler, asked about each token of it."""
+"""Check whether a grammar lets a text through, by giving each of its tokens to llama.cpp's own sampler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llama_cpp_eagle3._core import GrammarLookahead, grammar_sampler
 
 
 def accepts(llm: Eagle3Llama, grammar: str, text: str, root: str = "root") -> bool:
-    """Whether the text may be written, and end then."""
+    """Whether the grammar accepts the text, and its end after it."""
     vocab = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
     assert vocab is not None
     sampler = grammar_sampler(vocab, grammar, root)

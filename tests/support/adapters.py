@@ -15,14 +15,14 @@ from loading import is_tie, load, load_plain, prompts, take
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a random target of any architecture."""
+    """Sizes of a random target of any architecture."""
 
     n_layer: int = N_LAYER
     n_embd: int = N_EMBD
 
 
 def write_lora(path: Any, target: Any, scale: float = 8.0, arch: str = "llama") -> str:
-    """A LoRA adapter for all output projections of a target with `n_layer` layers and `n_embd` values."""
+    """Write a LoRA adapter for all output projections of a target with `n_layer` layers and `n_embd` values."""
     rng, rank = np.random.default_rng(0), 2
     writer = gguf.GGUFWriter(str(path), arch)
     writer.add_type("adapter")
@@ -40,7 +40,7 @@ def write_lora(path: Any, target: Any, scale: float = 8.0, arch: str = "llama") 
 
 
 def check_adapter(files: Sequence[Any], lora: str, source: str, n_tokens: int, **options: Any) -> None:
-    """The text with an adapter of the target is the target's own with it, and some of what is drafted is accepted.
+    """Check that the text with an adapter of the target is the target's own with it, and that some drafts are accepted.
 
     files: the target, and the drafter if it is not in the target's file.
     """

@@ -1,6 +1,7 @@
-"""Every architecture that libllama knows: the metadata of a tiny model of it, or why it is no target.
+"""Every architecture that libllama knows: the metadata of a tiny model of it, or the reason why it is no target.
 
-A tiny model has three layers of width 64; what an architecture asks for beyond that, or cannot have, is in its row.
+A tiny model has three layers of width 64; an architecture's further keys, and those that it cannot have, are in its
+row.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ N_VOCAB = N_VOCAB_MIN + 2
 N_EMBD, N_HEAD, N_FF, N_LAYER = 64, 2, 96, 3
 HEAD_DIM = N_EMBD // N_HEAD
 
-# A key that an architecture does not know does no harm. A slash: without the architecture's name in front
+# A key that an architecture does not know has no effect. A slash: without the architecture's name before it
 _BASE: Keys = {
     "vocab_size": N_VOCAB,
     "context_length": 512,
@@ -35,7 +36,7 @@ _BASE: Keys = {
     "attention.q_lora_rank": 32,
     "attention.kv_lora_rank": 32,
     "attention.indexer.head_count": 4,
-    "attention.indexer.key_length": 64,  # it is rotated in blocks of 64
+    "attention.indexer.key_length": 64,  # the rotation works on blocks of 64
     "attention.indexer.top_k": 1024,
     "attention.indexer.block_size": 4,
     "attention.indexer.local_blocks": 1,
@@ -93,12 +94,12 @@ _MLA: Keys = {
     "attention.value_length_mla": 16,
     "rope.dimension_count": 16,
 }
-# layer 1 has no attention or layer 1 is the only one that has: what 0 heads mean differs
+# only layer 1 has no attention, or only layer 1 has it: 0 heads mean different things
 _GAP = [N_HEAD, 0, N_HEAD]
 _GAP_KV: Keys = {"attention.head_count_kv": _GAP}
 _GAP_HEADS: Keys = {"attention.head_count": _GAP, "attention.head_count_kv": _GAP}
 _ALTERNATE: Keys = {"attention.sliding_window_pattern": [0, 1, 0]}
-# which of an image's further rows are added before a layer
+# the layers before which an image's further rows are added
 _DEEPSTACK: Keys = {"deepstack_mapping": [-1, 2, 1]}
 # gated delta nets: heads of the state's size
 _DELTA: Keys = {"ssm.inner_size": 16 * N_HEAD}
@@ -108,24 +109,24 @@ _ALIBI: Keys = {"attention.max_alibi_bias": 8.0}
 
 @dataclass(frozen=True)
 class Arch:
-    """A row: keys beyond the common ones, and what else is special."""
+    """A row: the keys beyond the common ones, and other exceptions."""
 
     keys: Keys = field(default_factory=dict)
-    # the architecture's name, where the row is called otherwise
+    # the architecture's name, where the row has another one
     arch: str = ""
-    # endings of optional tensors that no model of it has
+    # endings of optional tensors that no model of the architecture has
     without: tuple[str, ...] = ()
-    # shapes of tensors for which llama.cpp does not ask where there is only metadata
+    # shapes of tensors for which llama.cpp does not ask if there is only metadata
     more: dict[str, tuple[int, ...]] = field(default_factory=dict)
     # whether the matrices of queries, keys and values are one
     fused: bool = False
-    # what the head of the tests reads; by default layer 1, the last one but one, and the last
+    # the boundaries that the tests' head reads; by default layer 1, the last layer but one, and the last
     boundaries: tuple[int, ...] = ()
-    # how boundary 0 comes from the token embeddings: times a number, plus positions, or normed
+    # the way from the token embeddings to boundary 0: times a number, plus positions, or normed
     embd: str = "scaled"
-    # the tensor of the final norm; empty if there is more between the last layer and it
+    # the tensor of the final norm; "" if there is more between the last layer and the norm
     norm: str = "output_norm"
-    # its graph computes all rows, and llama.cpp takes the first of them when only the last is asked for
+    # the graph computes all rows, and llama.cpp takes the first ones if only the last is asked for
     logits_all: bool = False
 
 
@@ -314,7 +315,7 @@ TARGETS: dict[str, Arch] = {
     "xverse": Arch(),
 }
 
-# Architectures for which no head can draft. The package knows why (csrc/target/arch_table.cpp)
+# Architectures for which no head can draft, for reasons that the package knows (csrc/target/arch_table.cpp)
 OTHERS = (
     "bert", "chameleon", "clip", "dflash", "dream", "eagle3", "eurobert", "gemma-embedding", "gemma3n",
     "gemma4-assistant", "glm5-next", "gptj", "hy_v4", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe",
@@ -323,7 +324,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-# Those of them that hand on several residual streams: a head reads none, a small model and n-grams draft for them
+# Those of them with several residual streams: a head reads none, but small models and n-grams draft for them
 _HC: Keys = {
     "hyper_connection.count": 4,
     "hyper_connection.sinkhorn_iterations": 2,
@@ -332,7 +333,7 @@ _HC: Keys = {
     "hyper_connection.magnitude": 1.0,
 }
 STREAMS: dict[str, Arch] = {
-    # llama.cpp has the K/V of layer 20 and all after it read from layers 18 and 19
+    # in llama.cpp layers from 20 on read the K/V of layers 18 and 19
     "gemma3n": Arch({"block_count": 22, "attention.sliding_window_pattern": 5}),
     "glm5-next": Arch(
         _MOE
@@ -340,7 +341,7 @@ STREAMS: dict[str, Arch] = {
         | _HC
         | {
             "attention.head_count_kv": [0, 1, 0],
-            "attention.key_length": 32,  # nothing is rotated
+            "attention.key_length": 32,  # without rotation
             "attention.key_length_mla": 16,
             "rope.dimension_count": 0,
         }
@@ -350,7 +351,7 @@ STREAMS: dict[str, Arch] = {
 }
 
 
-# Common models whose graph has parts that the rows above leave out: experts, shared heads, fewer projections
+# Common models whose graphs have parts that the rows above lack: experts, shared heads, fewer projections
 VARIANTS: dict[str, Arch] = {
     "deepseek2-lite": Arch(_MOE | _MLA | {"attention.q_lora_rank": 0}, arch="deepseek2"),
     "gemma4-a4b": Arch(_MOE | TARGETS["gemma4"].keys | {"embedding_length_per_layer_input": 0}, arch="gemma4"),
@@ -376,7 +377,7 @@ ROWS = TARGETS | VARIANTS
 
 
 def _with_block(name: str, fused: bool = False, more: dict[str, tuple[int, ...]] | None = None, **keys: Any) -> Arch:
-    """A target with a block for multi-token prediction after its layers; what layers have is said for it too."""
+    """Return a target with a block for multi-token prediction after its layers; arrays of the layers include it."""
     block = {"block_count": N_LAYER + 1, "nextn_predict_layers": 1}
     own = {key.replace("__", "."): value for key, value in keys.items()}
     return Arch(
@@ -448,22 +449,22 @@ ASSISTANTS: dict[str, Arch] = {
             "attention.value_length_swa": HEAD_DIM,
             "attention.sliding_window_pattern": [1, 0, 1],
             "attention.shared_kv_layers": N_LAYER,
-            "wkv.head_size": N_EMBD // 2,  # not its own, but at most the width
+            "wkv.head_size": N_EMBD // 2,  # not its own value, but at most the width
         }
     ),
 }
 
 
 def row_of(name: str) -> Arch:
-    """A row by its name."""
+    """Return the row of a name."""
     return (ROWS | STREAMS | MTP | ASSISTANTS)[name]
 
 
 def arch_of(name: str) -> str:
-    """The architecture of a row."""
+    """Return the architecture of a row."""
     return row_of(name).arch or name
 
 
 def keys_of(name: str) -> Keys:
-    """The metadata of a tiny model, without the architecture's name in front of each key."""
+    """Return the metadata of a tiny model, without the architecture's name before each key."""
     return _BASE | row_of(name).keys

@@ -13,7 +13,7 @@ _EPS = 1e-5
 _ROPE_BASE = 10000.0
 _N_WINDOW = 16
 _WINDOWS = (True, False, True)
-"""Which of the assistant's layers have a window: they read the target's last but one, the others its last."""
+"""Whether each of the assistant's layers has a window: then it reads the target's last layer but one, else its last."""
 
 
 def _normed(x: np.ndarray, weight: np.ndarray | float) -> np.ndarray:
@@ -21,7 +21,7 @@ def _normed(x: np.ndarray, weight: np.ndarray | float) -> np.ndarray:
 
 
 def _rotate(x: np.ndarray, positions: np.ndarray, factors: np.ndarray | float) -> np.ndarray:
-    """[n, n_head, head_dim]: the first half of a head's values goes with the second."""
+    """Rotate [n, n_head, head_dim]: the first half of a head's values is paired with the second."""
     half = x.shape[-1] // 2
     angle = positions[:, None] * _ROPE_BASE ** (-np.arange(half) / half) / factors
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
@@ -30,14 +30,14 @@ def _rotate(x: np.ndarray, positions: np.ndarray, factors: np.ndarray | float) -
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    """With what goes in and comes out in F16, as ggml's table has it."""
+    """Return GELU with input and output in F16, as in ggml's table."""
     x = x.astype(np.float16).astype(np.float64)
     y = 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
     return y.astype(np.float16).astype(np.float64)
 
 
 class Assistant:
-    """What it says after a text, given what goes into the target's last two layers."""
+    """Computes the assistant's logits after a text, given the inputs of the target's last two layers."""
 
     def __init__(self, target: Path, assistant: Path):
         self.target, self.own = (
@@ -46,7 +46,7 @@ class Assistant:
         )
 
     def _keys_and_values(self, rows: np.ndarray, layer: int, factors: np.ndarray | float):
-        """Of the target's layer, each [n, n_head, head_dim]; rows: its input."""
+        """Return the target layer's keys and values, each [n, n_head, head_dim]; rows: the layer's input."""
         weight = {name: self.target[f"blk.{layer}.{name}"] for name in ("attn_k", "attn_v", "attn_k_norm", "attn_norm")}
         x = _normed(rows.astype(np.float64), weight["attn_norm"].reshape(-1))
         k, v = ((x @ weight[name].T).reshape(len(x), N_HEAD, HEAD_DIM) for name in ("attn_k", "attn_v"))
@@ -54,11 +54,11 @@ class Assistant:
         return _rotate(k, np.arange(len(x)), factors), _normed(v, 1.0)
 
     def chain(self, inputs: list[np.ndarray], row: np.ndarray, id_last: int, n: int) -> list[np.ndarray]:
-        """Logits of n greedy steps after id_last.
+        """Return the logits of n greedy steps after id_last.
 
         Args:
-            inputs: of the target's last two layers, each [n_tokens, n_embd].
-            row: the target's hidden state of the last token in front of id_last.
+            inputs: the inputs of the target's last two layers, each [n_tokens, n_embd].
+            row: the target's hidden state of the last token before id_last.
         """
         n_tokens = len(inputs[0])
         factors = {True: 1.0, False: self.target["rope_freqs"].reshape(-1)}

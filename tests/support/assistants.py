@@ -1,4 +1,4 @@
-"""A Gemma 4 target with an assistant, and the assistant driven by hand as llama.cpp's drafter does, as a reference."""
+"""A Gemma 4 target with an assistant, and as a reference the assistant driven by hand as llama.cpp's drafter does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROW = "gemma4-assistant"
 
 
 def write_assistant(folder: Path) -> Path:
-    """Write a random assistant, if it is not there yet. To name its tensors llama.cpp has no room: it has no layers."""
+    """Write a random assistant, if it is missing. llama.cpp cannot name its tensors, as it counts no layers in it."""
     path = folder / f"{ROW}.gguf"
     if path.exists():
         return path
@@ -62,7 +62,7 @@ def write_assistant(folder: Path) -> Path:
 
 
 class Pair(LowLevel):
-    """A target that gives the rows which its assistant reads, and a drafter on it."""
+    """A target that gives the rows that its assistant reads, and a drafter on it."""
 
     def __init__(self, target: Path, assistant: Path, *, n_seq_max: int = 1, is_pooled: bool = True, **kwargs):
         self.path, self.path_draft = str(target), str(assistant)
@@ -70,11 +70,11 @@ class Pair(LowLevel):
         more = {"kv_unified": is_pooled, "n_ctx": 256} | kwargs
         super().__init__(self.path, [n_layer + 1], n_seq_max=n_seq_max, **more)
         self.n_seq_max, self.is_pooled = n_seq_max, is_pooled
-        self.last_rows: dict[int, np.ndarray] = {}  # of sequences: what the drafter was shown last
+        self.last_rows: dict[int, np.ndarray] = {}  # sequence -> the row that the drafter got last
         self.drafter = self.make_drafter()
 
     def make_drafter(self) -> _core.AssistantDrafter:
-        """One more drafter, while nothing was evaluated."""
+        """Make one more drafter, while nothing is evaluated yet."""
         draft = GemmaAssistant(self.path_draft)
         draft.fit(self.path, _core.read_target(self.path), None)
         where = place(
@@ -84,13 +84,13 @@ class Pair(LowLevel):
         return draft.make(where, None)
 
     def close(self) -> None:
-        """Free the drafter first: its context is beside the target's."""
+        """Free the drafter first: its context refers to the target's."""
         self.drafter.close()
         super().close()
 
 
 class ByHand:
-    """Target and assistant in contexts of their own, one sequence, everything evaluated anew for each answer."""
+    """Target and assistant in contexts of their own, with one sequence, evaluated anew for each answer."""
 
     def __init__(self, target: Path, assistant: Path):
         self.models = [load_model(target), load_model(assistant)]
@@ -107,7 +107,7 @@ class ByHand:
         self.n_embd = llama_cpp.llama_model_n_embd(self.models[0])
 
     def row(self, text: list[int]) -> np.ndarray:
-        """The target's row of the last token of a text."""
+        """Return the target's row of the last token of a text."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx_tgt), True)
         batch = llama_cpp.llama_batch_init(len(text), 0, 1)
         batch.n_tokens = len(text)
@@ -120,7 +120,7 @@ class ByHand:
         return rows[-1].copy()
 
     def step(self, token: int, row: np.ndarray, pos: int) -> tuple[np.ndarray, np.ndarray]:
-        """Logits after a token, and the assistant's own row, after the text that the target has evaluated."""
+        """Return the logits after a token and the assistant's own row, after the text that the target has evaluated."""
         batch = llama_cpp.llama_batch_init(1, 0, 1)
         row = np.ascontiguousarray(row, dtype=np.float32)
         batch.embd, batch.n_tokens = row.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1
@@ -133,14 +133,14 @@ class ByHand:
         return logits, state
 
     def path(self, text: list[int], drafted: list[int]) -> np.ndarray:
-        """Logits after drafted tokens, the first of which is the token after the text: all are at its position."""
+        """Return logits after drafted tokens, the first of which is the token after the text: all have its position."""
         row = self.row(text)
         for token in drafted:
             logits, row = self.step(token, row, len(text))
         return logits
 
     def chain(self, text: list[int], id_last: int, n: int) -> tuple[list[int], list[np.ndarray]]:
-        """A greedy chain after id_last, and the logits of its steps."""
+        """Return a greedy chain after id_last, and the logits of its steps."""
         row, token, found, logits = self.row(text), id_last, [], []
         for _ in range(n):
             x, row = self.step(token, row, len(text))
@@ -150,7 +150,7 @@ class ByHand:
         return found, logits
 
     def close(self) -> None:
-        """Free both."""
+        """Free both contexts."""
         llama_cpp.llama_free(self.ctx)
         llama_cpp.llama_free(self.ctx_tgt)
         for model in self.models:
@@ -171,7 +171,7 @@ def write_able(folder: Path, row: str = "gemma4") -> tuple[Path, Path]:
                 part[name] = np.full_like(part[name], 0.03)
             elif "layer_output_scale" in name:
                 part[name] = np.ones_like(part[name])
-    # what goes from layer to layer is nearly the token's embedding, of which half is enough
+    # a layer's output is nearly the token's embedding, of which half is enough
     tensors["token_embd.weight"] = np.copy(tensors["token_embd.weight"])
     tensors["token_embd.weight"][..., n_embd:] = 0.0
     tensors["output_norm.weight"] = np.ones_like(tensors["output_norm.weight"])

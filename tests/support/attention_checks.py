@@ -1,4 +1,4 @@
-"""Tests of an attention kernel, for a module whose fixture `case` attends: `attend(rows, cells, n_threads)` gives the
+"""Tests of an attention kernel, for a module with a fixture `case`: `attend(rows, cells, n_threads)` gives the
 operation's inputs and its result [head][row][channel]."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from llama_cpp_eagle3 import _core
 
 KERNEL = "f16/avx2" if "f16/avx2" in _core.cpu_kernel_names() else "f16/neon"
-"""Of the product that an operation's inputs come from: then the operation is ours too."""
+"""The kernel of the product that gives an operation's inputs: then our kernels compute the operation too."""
 N_EMBD = 64
 needs_kernel = pytest.mark.skipif(KERNEL not in _core.cpu_kernel_names(), reason="no kernel for this processor")
 

@@ -12,9 +12,9 @@ from checkpoints import write_safetensors
 from dflash import Shape, random_tensors
 
 N_LAYER_TGT = 4
-"""Of the targets that they say they were trained for."""
+"""Layers of the targets that the checkpoints name."""
 
-# as the published model code names them (dflash/model.py, deepspec/modeling/dspark, speculators/models)
+# names as in the published model code (dflash/model.py, deepspec/modeling/dspark, speculators/models)
 LAYER = {
     "attn_norm.weight": "input_layernorm.weight",
     "attn_q.weight": "self_attn.q_proj.weight",
@@ -57,7 +57,7 @@ SELECTOR = ("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_s
 
 
 def weights_of(shape: Shape) -> dict[str, np.ndarray]:
-    """Random weights by the checkpoint's names."""
+    """Return random weights by the checkpoint's names."""
     found = {}
     layer = GEMMA_LAYER if shape.has_post_norms else LAYER
     for name, data in random_tensors(shape).items():
@@ -73,7 +73,7 @@ def weights_of(shape: Shape) -> dict[str, np.ndarray]:
 
 
 def layers_config(shape: Shape) -> dict[str, Any]:
-    """What is said of layers in all forms."""
+    """Return the keys for layers that all forms share."""
     return {
         "model_type": "qwen3",
         "hidden_size": shape.n_embd,
@@ -93,7 +93,7 @@ def layers_config(shape: Shape) -> dict[str, Any]:
 
 
 def zlab(shape: Shape) -> dict[str, Any]:
-    """config.json of z-lab's DFlash and DFlash2."""
+    """Return config.json of z-lab's DFlash and DFlash2."""
     config = layers_config(shape) | {"architectures": ["DFlash2DraftModel" if shape.selector else "DFlashDraftModel"]}
     ids = [b - 1 for b in shape.boundaries]
     config |= {"block_size": shape.block_size, "num_target_layers": N_LAYER_TGT}
@@ -108,7 +108,7 @@ def zlab(shape: Shape) -> dict[str, Any]:
 
 
 def deepspec(shape: Shape) -> dict[str, Any]:
-    """config.json of deepseek-ai's DSpark."""
+    """Return config.json of deepseek-ai's DSpark."""
     return layers_config(shape) | {
         "architectures": ["Qwen3DSparkModel"],
         "num_target_layers": N_LAYER_TGT,
@@ -124,7 +124,7 @@ def deepspec(shape: Shape) -> dict[str, Any]:
 
 
 def gemma(shape: Shape) -> dict[str, Any]:
-    """config.json of DeepSpec's DSpark with Gemma 4's layers: a copy of the target's, with both kinds of heads."""
+    """Return config.json of DeepSpec's DSpark with Gemma 4's layers: a copy of the target's, both kinds of heads."""
     config = deepspec(shape) | {"architectures": ["Gemma4DSparkModel"], "model_type": "gemma4_text"}
     del config["rope_theta"], config["hidden_act"]
     return config | {
@@ -146,7 +146,7 @@ def gemma(shape: Shape) -> dict[str, Any]:
 
 
 def neighbours(shape: Shape, weights: dict[str, np.ndarray], n_rot: int) -> dict[str, np.ndarray]:
-    """The same drafter for a rotation of neighbouring channels (rope_is_neox_style false)."""
+    """Return the same drafter for a rotation of neighbouring channels (rope_is_neox_style false)."""
 
     def turned(x: np.ndarray) -> np.ndarray:
         heads = x.reshape(-1, shape.head_dim, *x.shape[1:])
@@ -158,7 +158,7 @@ def neighbours(shape: Shape, weights: dict[str, np.ndarray], n_rot: int) -> dict
 
 
 def speculators(shape: Shape) -> dict[str, Any]:
-    """config.json of speculators' two kinds."""
+    """Return config.json of speculators' two kinds."""
     kind = "dspark" if shape.markov_rank else "dflash"
     return {
         "architectures": ["DSparkSpeculator" if shape.markov_rank else "DFlashSpeculator"],
@@ -174,7 +174,7 @@ def speculators(shape: Shape) -> dict[str, Any]:
 
 
 def write_block(folder: Path, config: dict[str, Any], weights: dict[str, np.ndarray], *, dtype: str = "f32") -> Path:
-    """Write the folder."""
+    """Write the checkpoint's folder."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     write_safetensors(folder / "model.safetensors", weights, dtype)

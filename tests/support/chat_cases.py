@@ -1,4 +1,4 @@
-"""Conversations that are put through all chat templates of llama.cpp, and what its llama-server made of them.
+"""Conversations for all chat templates of llama.cpp, with llama-server's results.
 
 chat_goldens.json has, for each template and conversation, the SHA-256 of the prompt that llama-server's /apply-template
 gives, or the beginning of its error; `tools/chat_goldens.py` writes it.
@@ -62,7 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def templates() -> list[Path]:
-    """llama.cpp's chat templates, which the build has unpacked; except for those that write today's date."""
+    """Return llama.cpp's chat templates, which the build has unpacked, without those that write today's date."""
     folders = sorted(ROOT.glob("build/*/llama.cpp/models/templates"))
     found = sorted(folders[-1].glob("*.jinja")) if folders else []
     dated = ("strftime_now", "date_string", "datetime")
@@ -70,5 +70,5 @@ def templates() -> list[Path]:
 
 
 def digest(prompt: str) -> str:
-    """What stands for a prompt."""
+    """Return the first 16 digits of a prompt's SHA-256."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What tests of the chat code share: names of templates, how they are loaded, and deltas as clients see them."""
+"""Helpers for tests of the chat code: names of templates, the loading of templates, deltas as clients see them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from llama_cpp_eagle3.chat import ChatTemplates, Message
 
 Load = Callable[[str], ChatTemplates]
-"""One of llama.cpp's templates by its name, without a model."""
+"""Loads one of llama.cpp's templates by its name, without a model."""
 QWEN3 = "Qwen-Qwen3-0.6B.jinja"
 GEMMA4 = "google-gemma-4-31B-it.jinja"
 
 
 def joined(deltas: list[Message]) -> tuple[str, str, list[dict[str, str]]]:
-    """Deltas put together as clients do it: content, reasoning, calls."""
+    """Join deltas as clients do: content, reasoning, calls."""
     content, reasoning, calls = "", "", list[dict[str, str]]()
     for delta in deltas:
         content += delta.get("content", "")
@@ -24,7 +24,7 @@ def joined(deltas: list[Message]) -> tuple[str, str, list[dict[str, str]]]:
                 assert call["type"] == "function"
                 calls.append({"id": call["id"], "name": "", "arguments": ""})
             function = call.get("function", {})
-            # a name may come in pieces, each with all that is known of it
+            # a name may come in pieces, each of which has all of it so far
             calls[-1]["name"] = function.get("name", calls[-1]["name"])
             calls[-1]["arguments"] += function.get("arguments", "")
     return content, reasoning, calls

@@ -20,13 +20,13 @@ _NUMPY_TYPES = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2"}
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """Bits of the nearest bfloat16."""
+    """Return the bits of the nearest bfloat16."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def rounded(weights: Weights, dtype: str) -> Weights:
-    """The weights as a checkpoint of `dtype` holds them, float64 again."""
+    """Return the weights as a checkpoint of `dtype` holds them, in float64 again."""
     out = {}
     for name, array in weights.items():
         if array.dtype == np.int64:
@@ -39,7 +39,7 @@ def rounded(weights: Weights, dtype: str) -> Weights:
 
 
 def _stored(array: np.ndarray, dtype: str) -> tuple[str, np.ndarray]:
-    """Type in the file and the bytes."""
+    """Return the type in the file and the bytes."""
     if array.dtype == np.int64:
         return "i64", array
     if array.dtype == np.bool_:
@@ -48,7 +48,7 @@ def _stored(array: np.ndarray, dtype: str) -> tuple[str, np.ndarray]:
 
 
 def write_safetensors(path: Path, weights: Weights, dtype: str) -> None:
-    """The format by hand: the library knows no bfloat16 in NumPy."""
+    """Write the format by hand: the library has no bfloat16 in NumPy."""
     header, blobs, offset = {}, [], 0
     for name, array in weights.items():
         kind, stored = _stored(array, dtype)
@@ -61,7 +61,7 @@ def write_safetensors(path: Path, weights: Weights, dtype: str) -> None:
 
 
 def write_sharded(folder: Path, weights: Weights, dtype: str, n: int = 2) -> None:
-    """`n` shards and an index."""
+    """Write `n` shards and an index."""
     names = list(weights)
     weight_map = {}
     for i in range(n):
@@ -101,7 +101,7 @@ _EMPTY_DICT = b"ccollections\nOrderedDict\n)R"
 def write_torch_file(
     path: Path, weights: Weights, dtype: str, evil: bytes = b"", numbers: dict[str, int] | None = None
 ) -> None:
-    """What torch.save writes for a state dict: a zip archive with a pickle. `evil` goes into the pickle.
+    """Write a state dict as torch.save does: a zip archive with a pickle. `evil` goes into the pickle.
 
     numbers: values that are no tensors.
     """
@@ -123,24 +123,24 @@ def write_torch_file(
 
 
 def midlayer(name: str) -> str:
-    """SafeAILab's and SpecForge's names."""
+    """Return a name as SafeAILab and SpecForge write it."""
     return name.replace("layers.0.", "midlayer.")
 
 
 def with_model(name: str) -> str:
-    """NeMo's names."""
+    """Return a name as NeMo writes it."""
     return name if name in ("lm_head.weight", "d2t", "t2d") else f"model.{name}"
 
 
 def aux_norms(name: str) -> str:
-    """SpecDrift's first names."""
+    """Return a name as SpecDrift wrote it first."""
     for k, word in enumerate(("low", "mid", "high")):
         name = name.replace(f"fc_norm.{k}.", f"aux_norm_{word}.")
     return midlayer(name)
 
 
 def layer_config(head: Head, **changes: Any) -> dict[str, Any]:
-    """What a LlamaConfig says; None leaves a key out."""
+    """Return the keys of a LlamaConfig; None leaves a key out."""
     v = head.variant
     config = {
         "model_type": "llama",
@@ -161,13 +161,13 @@ def layer_config(head: Head, **changes: Any) -> dict[str, Any]:
 
 
 def top_config(head: Head, arch: str, **changes: Any) -> dict[str, Any]:
-    """A flat config with the draft vocabulary."""
+    """Return a flat config with the draft vocabulary."""
     v = head.variant
     return layer_config(head, **({"architectures": [arch], "draft_vocab_size": v.n_vocab_dft} | changes))
 
 
 def speculators_config(head: Head, layer: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """The nested config of speculators; `layer` changes the inner table."""
+    """Return the nested config of speculators; `layer` changes the inner table."""
     v = head.variant
     config = {
         "architectures": ["Eagle3Speculator"],
@@ -184,7 +184,7 @@ def speculators_config(head: Head, layer: dict[str, Any] | None = None, **change
 
 
 def modelopt_config(head: Head, eagle: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """An export of NVIDIA's ModelOpt."""
+    """Return the config of an export by NVIDIA's ModelOpt."""
     eagle_config = {
         "use_aux_hidden_state": head.variant.use_aux_hidden_state,
         "use_input_layernorm_in_first_layer": True,
@@ -199,7 +199,7 @@ def modelopt_config(head: Head, eagle: dict[str, Any] | None = None, **changes: 
 
 @dataclass(frozen=True)
 class Family:
-    """How one kind of checkpoint is written. `variant` is what the head means, in the family's own semantics."""
+    """The form of one kind of checkpoint. `variant` is the head's meaning, in the family's own semantics."""
 
     config: Callable[[Head], dict[str, Any]]
     variant: dict[str, Any] = field(default_factory=dict)
@@ -207,12 +207,12 @@ class Family:
     dtype: str = "bf16"
     container: str = "safetensors"
     t2d: bool = False
-    name: str = ""  # what inspect calls it
+    name: str = ""  # the name that `inspect` shows
     doubts: int = 0
 
 
 def write_family(folder: Path, family: Family, head: Head, changes: Weights | None = None) -> None:
-    """Write `head` as a checkpoint and round its weights to what the checkpoint holds."""
+    """Write `head` as a checkpoint and round its weights to the checkpoint's type."""
     folder.mkdir(parents=True, exist_ok=True)
     head.weights = rounded(head.weights | (changes or {}), family.dtype)
     weights = {family.rename(name): array for name, array in head.weights.items()}
@@ -260,7 +260,7 @@ def _mla_config(head: Head) -> dict[str, Any]:
 
 _IDS = "eagle_aux_hidden_state_layer_ids"
 
-# The target of these has 8 layers: without ids a head reads 2, 4, 5.
+# The target of these has 8 layers: without ids a head reads layers 2, 4 and 5.
 N_LAYER_TGT = 8
 _DEFAULT = {"boundaries": (2, 4, 5)}
 
@@ -324,7 +324,7 @@ FAMILIES = {
     ),
     "angelslim": Family(lambda h: top_config(h, "Eagle3LlamaForCausalLM"), _DEFAULT, t2d=True, name="vLLM/AngelSlim"),
     "speculators": Family(
-        # what equals LlamaConfig's defaults is left out: eps 1e-6, theta 1e4, as many key/value heads as heads
+        # keys equal to LlamaConfig's defaults are left out: eps 1e-6, theta 1e4, as many key/value heads as heads
         lambda h: speculators_config(
             h,
             {"rms_norm_eps": None, "rope_theta": None, "num_key_value_heads": None, "head_dim": None},
@@ -334,7 +334,7 @@ FAMILIES = {
         name="speculators",
     ),
     "speculators_qwen3": Family(
-        # Qwen3Config is the default class, its head_dim is 128
+        # Qwen3Config is the default class; its head_dim is 128
         lambda h: speculators_config(h, {"model_type": None, "rms_norm_eps": None, "head_dim": None}),
         {"boundaries": (2, 4, 5), "qk_norm": True, "head_dim": 128, "rms_eps": 1e-6},
         name="speculators",

@@ -1,4 +1,4 @@
-"""A drafter's saved state, damaged: it is refused or harmless."""
+"""Check that a drafter's damaged saved state is refused or harmless."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from llama_cpp_eagle3._core import Drafter
 
 
 def check_damaged_states(drafter: Drafter, state: bytes, i_fixed: int, n_front: int | None = None) -> None:
-    """Give a drafter a state that is too short, too long, or has other bits, and draft from what it takes.
+    """Load states that are too short, too long, or have changed bits, and draft from those that the drafter accepts.
 
     Args:
-        drafter: whose states these are.
-        state: a good one.
-        i_fixed: a byte of it that has one right value, and is not 1.
-        n_front: bits change among so many bytes at the front; None: anywhere.
+        drafter: the drafter that saved the state.
+        state: a good state.
+        i_fixed: index of a byte that has one right value, which is not 1.
+        n_front: bits change in this many bytes at the front; None: in all bytes.
     """
     fixed = state[:i_fixed] + b"\1" + state[i_fixed + 1 :]
     for bad in (b"", state[:20], state[:-1], state + b"x", b"no" + state[2:], fixed):

@@ -1,4 +1,4 @@
-"""Tiny block drafters (GGUF architecture dflash), a target with each of them, and llama.cpp's own graph by hand."""
+"""Tiny block drafters (GGUF architecture dflash), their targets, and llama.cpp's own graph driven by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Keys = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a block drafter is made of, and for which target."""
+    """Sizes and parts of a block drafter, and its target."""
 
     n_vocab: int = 320
     n_embd: int = 64
@@ -42,9 +42,9 @@ class Shape:
     mask_token: int | None = 300
     own_tables: bool = False
     n_vocab_dft: int = 0
-    """Rows of a vocabulary of its own, 0: the target's."""
+    """Tokens of a draft vocabulary, 0: the target's vocabulary."""
     sliding_window: int = 0
-    """Of every other layer, 0: none."""
+    """The window of every other layer, 0: none."""
     causal: bool | None = None
     shares_kv: bool = False
     has_post_norms: bool = False
@@ -52,17 +52,17 @@ class Shape:
     act: str = "silu"
     sections: tuple[int, ...] = ()
     markov_rank: int = 0
-    """Of DSpark's heads, 0: none."""
+    """Rank of DSpark's heads, 0: none."""
     has_confidence: bool = False
     from_anchor: bool = False
-    """DSpark: the first row drafts too."""
+    """Whether the first row drafts too (DSpark)."""
     selector: tuple[int, int, int, int] | None = None
-    """Of DFlash2: rank, candidates, rows and channels of a group of a convolution."""
+    """DFlash2's rank, candidates, rows of a convolution and channels of a group of it."""
     keys: Keys = field(default_factory=dict)
 
     @property
     def all_keys(self) -> Keys:
-        """Keys of the file, without the architecture's name in front."""
+        """Keys of the file, without the architecture's name before them."""
         keys: Keys = {
             "context_length": 512,
             "embedding_length": self.n_embd,
@@ -95,7 +95,7 @@ class Shape:
 
     @property
     def n_first(self) -> int:
-        """Rows of a block before the first that drafts."""
+        """Number of rows of a block before the first that drafts."""
         return 0 if self.from_anchor else 1
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
@@ -147,7 +147,7 @@ class Shape:
 
 
 def random_tensors(shape: Shape) -> dict[str, np.ndarray]:
-    """Random weights; two calls give the same."""
+    """Return random weights; two calls give the same."""
     tensors = {}
     for name, dims in shape.tensors().items():
         rng = np.random.default_rng(zlib.crc32(name.encode()))
@@ -165,7 +165,7 @@ def random_tensors(shape: Shape) -> dict[str, np.ndarray]:
 def write_dflash(
     path: Path, shape: Shape, tensors: dict[str, np.ndarray] | None = None, *, matrices: Any = None, **other: Any
 ) -> Path:
-    """Write a drafter. matrices: their type. other: keys in place of the shape's; None leaves one out."""
+    """Write a drafter. matrices: their type. other: keys in place of the shape's; None leaves a key out."""
     writer = gguf.GGUFWriter(path, "dflash")
     keys = shape.all_keys | other
     add_keys(writer, {f"dflash.{name}": value for name, value in keys.items() if value is not None})
@@ -202,11 +202,11 @@ SHAPES: dict[str, Shape] = {
     "dflash2-window": Shape(selector=(16, 7, 4, 16), sliding_window=12, block_size=6, own_tables=True),
     "long-block": Shape(block_size=16, boundaries=(0, 1, 2, 3)),
 }
-"""Everything that a file can have."""
+"""Shapes that together have every part that a file can have."""
 
 
 class ByHand:
-    """Blocks as llama.cpp runs them: all rows are taken in anew for each answer, as common/speculative.cpp does."""
+    """Blocks as llama.cpp runs them: all rows are processed anew for each answer, as common/speculative.cpp does."""
 
     def __init__(self, path: Path | str, shape: Shape, ctx_other: Any = None):
         self.shape = shape
@@ -220,7 +220,7 @@ class ByHand:
         self.n_pos = 4 if shape.sections else 1
 
     def inject(self, rows: np.ndarray, pos_first: int = 0) -> None:
-        """Take in the target's rows."""
+        """Process the target's rows."""
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         n = len(rows)
         batch = llama_cpp.llama_batch_init(4 * n, 0, 1)
@@ -236,7 +236,7 @@ class ByHand:
         llama_cpp.llama_batch_free(batch)
 
     def block(self, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> np.ndarray:
-        """Logits of a block of n tokens, the first of which is id_last, after these rows."""
+        """Return the logits of a block of n tokens, the first of which is id_last, after these rows."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
         self.inject(rows, pos_first)
         batch = llama_cpp.llama_batch_init(n, 0, 1)
@@ -254,7 +254,7 @@ class ByHand:
         return np.ctypeslib.as_array(logits, (n, self.shape.n_vocab)).copy()
 
     def drafted(self, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> list[int]:
-        """The n tokens that llama.cpp drafts."""
+        """Return the n tokens that llama.cpp drafts."""
         first = self.shape.n_first
         logits = self.block(rows, id_last, first + n, pos_first)
         if self.shape.selector is None:
@@ -272,12 +272,12 @@ class ByHand:
 
 
 def shape_of(name: str, **other: Any) -> Shape:
-    """One of SHAPES with something else."""
+    """Return one of SHAPES with other fields."""
     return replace(SHAPES[name], **other)
 
 
 class Pair(LowLevel):
-    """A target that gives the rows which a block drafter reads, and the drafter."""
+    """A target that gives the rows that a block drafter reads, and the drafter."""
 
     def __init__(
         self, target: Any, path: Path, *, n_seq_max: int = 1, n_ctx: int = 256, is_pooled: bool = True, **kwargs
@@ -289,7 +289,7 @@ class Pair(LowLevel):
         self.drafter = self.make_drafter()
 
     def make_drafter(self) -> _core.DflashDrafter:
-        """One more drafter."""
+        """Make one more drafter."""
         where = place(self.model, self.ctx, n_ctx=self.n_ctx, n_seq=self.n_seq_max, is_pooled=self.is_pooled)
         return BlockDrafter(self.file.path).make(where, None)
 
@@ -301,18 +301,18 @@ class Pair(LowLevel):
 
 @dataclass(frozen=True)
 class Able:
-    """A target whose next token is `step` tokens further than the last, mostly, and a block drafter that knows it."""
+    """A target whose next token is mostly `step` tokens after the last, and a block drafter that knows it."""
 
     target: Path
     drafter: Path
 
 
 def write_able(folder: Path, row: str = "llama", rest: float = 0.4, block_size: int = 7) -> Able:
-    """Write such a pair. row: of arch_keys.py. rest: how much layers add to what comes from the token itself.
+    """Write such a pair. row: one of arch_keys.py. rest: size of the layers' outputs relative to the token's embedding.
 
-    Tokens are waves: the step to the next one is a rotation of the embedding, which a head of attention can make. Head
-    h of the drafter's one layer sees the block's first row from h + 1 rows further, and masks from elsewhere; from 6
-    rows too far it would be mistaken.
+    Tokens are waves: the step to the next one is a rotation of the embedding, which an attention head can compute. Head
+    h of the drafter's one layer attends to the block's first row from h + 1 rows after it, and to masks from other
+    rows; 6 rows later it would be wrong.
     """
     step, n_embd, n_heads = 7, N_EMBD, block_size - 1
     paths = Able(folder / f"{row}-able.gguf", folder / f"{row}-dflash-{block_size}.gguf")
@@ -321,7 +321,7 @@ def write_able(folder: Path, row: str = "llama", rest: float = 0.4, block_size: 
     angles = np.outer(np.arange(N_VOCAB), waves)
     flags = np.tile([1.0, 0.0], (N_VOCAB, 1))  # a token; a mask
     embd = np.concatenate([np.cos(angles), np.sin(angles), flags], axis=1).astype(np.float32)
-    output = np.roll(embd, step, axis=0)  # of token t + step: the embedding of t
+    output = np.roll(embd, step, axis=0)  # row of token t + step: the embedding of t
     output[:, -2:] = 0.0
     if not paths.target.exists():
         tensors = arch_tensors(write_random_arch(folder, row))
@@ -343,12 +343,12 @@ def write_able(folder: Path, row: str = "llama", rest: float = 0.4, block_size: 
         if "norm" in name:
             tensors[name] += 1.0
     embd[mask] = [*[0.0] * (n_embd - 1), 1.0]
-    fast, still = n_embd // 2, n_embd // 2 - 1  # half a head: the pair that turns by 1 each row, one that hardly does
+    fast, still = n_embd // 2, n_embd // 2 - 1  # half a head: a pair that turns by 1 each row, one that hardly turns
     q, k = np.zeros((n_heads, n_embd, n_embd)), np.zeros((n_embd, n_embd))
     k[0, -2], k[still, -1] = 1.0, 1.0
     out = np.zeros((n_embd, n_heads, n_embd))
     for h in range(n_heads):
-        # the first row lies h + 1 rows before: more than 0.8 there, less elsewhere, which is what the mask has
+        # the first row's score exceeds the masks' 0.8 at the row h + 1 rows after it, and is less elsewhere
         q[h, [0, fast, still], -1] = np.cos(h + 1), -np.sin(h + 1), 0.8
         turn = step * h * waves
         half = len(waves)

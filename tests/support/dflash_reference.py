@@ -14,7 +14,7 @@ _ROPE_BASE = 10000.0
 
 
 class Block:
-    """tensors: of the file. embd, output: the target's tables, where the file has none."""
+    """tensors: those of the file. embd, output: the target's tables, where the file has none."""
 
     def __init__(self, shape: Shape, tensors: dict[str, np.ndarray], embd: np.ndarray, output: np.ndarray):
         self.shape = shape
@@ -33,7 +33,7 @@ class Block:
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + _EPS) * weight
 
     def _rotate(self, x: np.ndarray, pos: np.ndarray) -> np.ndarray:
-        """[n, n_head, head_dim]: of the values that are rotated the first half goes with the second."""
+        """Rotate [n, n_head, head_dim]: the first half of the rotated values is paired with the second."""
         n_rot = int(self._key("rope.dimension_count", self.shape.head_dim))
         half = n_rot // 2
         angle = pos[:, None] * _ROPE_BASE ** (-np.arange(half) / half) / self.tensors.get("rope_freqs.weight", 1.0)
@@ -56,7 +56,7 @@ class Block:
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
     def logits(self, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> np.ndarray:
-        """Logits of a block of n tokens, the first of which is id_last, after the target's rows."""
+        """Return the logits of a block of n tokens, the first of which is id_last, after the target's rows."""
         shape = self.shape
         fused = self._norm(
             rows.astype(np.float64) @ self.tensors["fc.weight"].T, self.tensors["enc.output_norm.weight"]
@@ -103,7 +103,7 @@ class Block:
         return logits
 
     def _spread(self, x: np.ndarray, other: float) -> np.ndarray:
-        """Values of a draft vocabulary, in that of the target."""
+        """Return values of a draft vocabulary in the target's vocabulary."""
         if not self.shape.n_vocab_dft:
             return x
         full = np.full((len(x), self.shape.n_vocab), other)
@@ -111,7 +111,7 @@ class Block:
         return full
 
     def _convolve(self, il: int, part: str, x: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-        """Of DFlash2: what enters a part of a layer, and what what leaves it goes through."""
+        """Return the input of a part of a layer, and the function of its output (DFlash2)."""
         if not self.shape.selector:
             return x, lambda out: out
         _, _, n_taps, n_group = self.shape.selector
@@ -127,7 +127,7 @@ class Block:
         return convolved(x, 0), lambda out: convolved(out, 1)
 
     def _add_markov(self, logits: np.ndarray, hidden: np.ndarray, id_last: int) -> None:
-        """Of DSpark: each row knows the best token of the one before; self.confidence."""
+        """Give each row the best token of the row before; sets self.confidence (DSpark)."""
         w1, w2 = self.tensors["markov_w1.weight"], self.tensors["markov_w2.weight"]
         previous, self.confidence = id_last, np.zeros(len(logits))
         for i in range(self.shape.n_first, len(logits)):
@@ -138,7 +138,7 @@ class Block:
             previous = int(logits[i].argmax())
 
     def _make_lattice(self, logits: np.ndarray, hidden: np.ndarray, id_last: int) -> None:
-        """Of DFlash2: self.candidates of each row, and self.scores after those of the row before."""
+        """Set self.candidates of each row, and self.scores after the candidates of the row before (DFlash2)."""
         assert self.shape.selector
         k = self.shape.selector[1]
         before, after = self.tensors["selector_predecessor.weight"], self.tensors["selector_successor.weight"]
@@ -151,7 +151,7 @@ class Block:
             self.scores[i] = (before[previous] * gate[i]) @ after[found].T + logits[i, found]
 
     def drafted(self, n: int) -> list[int]:
-        """The first n tokens on the way through the lattice that is best at each step."""
+        """Return the first n tokens on the path through the lattice that is best at each step."""
         tokens, best = [], 0
         for candidates, scores in zip(self.candidates[1 : n + 1], self.scores[1:], strict=False):
             best = int(scores[best].argmax())

@@ -1,4 +1,4 @@
-"""The dice of sampled text in numpy, and a plain llama_cpp that draws with them: written from the papers alone."""
+"""The noise of sampled text in NumPy, and a plain llama_cpp that draws with it: written from the papers alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HALF = np.uint64(32)
 
 
 def philox(counter: npt.ArrayLike, key: tuple[int, int]) -> npt.NDArray[np.uint64]:
-    """Philox4x32-10 (Salmon et al., SC11) of counters (..., 4): words of 32 bits (..., 4)."""
+    """Return Philox4x32-10 (Salmon et al., SC11) of counters (..., 4): words of 32 bits (..., 4)."""
     c = [np.asarray(counter, dtype=np.uint64)[..., i] for i in range(4)]
     for i in range(10):
         k = [np.uint64((key[j] + i * _WEYL[j]) & 0xFFFFFFFF) for j in range(2)]
@@ -29,7 +29,7 @@ def philox(counter: npt.ArrayLike, key: tuple[int, int]) -> npt.NDArray[np.uint6
 
 
 def noise(seed: int, position: npt.ArrayLike, token: npt.ArrayLike, attempt: int = 0) -> npt.NDArray[np.float64]:
-    """Gumbel noise of tokens at positions: two tokens share a block, each has 52 bits of it."""
+    """Return the Gumbel noise of tokens at positions: two tokens share a block, each has 52 bits of it."""
     tokens, position = np.broadcast_arrays(np.asarray(token, dtype=np.uint64), position)
     counter = np.zeros((*tokens.shape, 4), dtype=np.uint64)
     counter[..., 0] = tokens // np.uint64(2)
@@ -43,7 +43,7 @@ def noise(seed: int, position: npt.ArrayLike, token: npt.ArrayLike, attempt: int
 
 
 class NumpyDice:
-    """A custom sampler of llama_cpp in the place of `dist`."""
+    """A custom sampler of llama_cpp in place of `dist`."""
 
     def __init__(self, seed: int, position: int = 0):
         self.seed, self.position = seed, position
@@ -58,11 +58,11 @@ class NumpyDice:
 
 
 class DiceLlama(llama_cpp.Llama):  # type: ignore[misc]
-    """Plain llama_cpp, whose last draw is numpy's with rng "gumbel"."""
+    """Plain llama_cpp, whose last draw is NumPy's with rng "gumbel"."""
 
     rng: Rng = "gumbel"
     n_drawn = 0
-    """Tokens of the text that were drawn before."""
+    """Number of tokens of the text that were drawn before."""
 
     def _init_sampler(self, *args: Any, **options: Any) -> Any:
         if self.rng == "llama":

@@ -1,4 +1,4 @@
-"""Every kind of drafter but heads, each mostly right about its target."""
+"""Every kind of drafter except heads, each mostly right about its target."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Kind:
 
     source: str
     write: Callable[[Path], tuple[Any, Any]]
-    """Target and drafter, which is None where the target's own file has it."""
+    """Writes target and drafter, which is None where the target's own file has it."""
     n_max: int = 4
     share: float = 0.4
-    """Of a chain's tokens that are accepted, at least."""
+    """The least part of a chain's tokens that is accepted."""
     tree_share: float = 0.15
-    """Of a tree's nodes: of several at one place one can be right, and where rows cost nothing there are many."""
+    """The least part of a tree's nodes that is accepted: of siblings only one can be, and free rows give many nodes."""
 
 
 def _mtp(row: str) -> Kind:

@@ -18,14 +18,14 @@ from tolerance import tolerance
 
 N_STEPS = 6
 
-# what the target accepted, step by step: all, none, more than one catch-up graph takes, ...
+# numbers of tokens that the target accepted, step by step: all, none, more than one catch-up graph takes, ...
 ACCEPTED = (3, 0, 6, 1, 0, 2, 20, 4)
 
 
 def draft_chains(
     drafter: _core.Drafter, seq_ids: Sequence[int], ids_last: Sequence[int], n_max: Sequence[int], p_min: float = 0.0
 ) -> list[list[int]]:
-    """Chains of up to n_max tokens for each sequence, together."""
+    """Draft chains of up to n_max tokens for the sequences, together."""
     requests = [
         DraftRequest(seq_id, id_last, n, shape=DraftShape(n, p_min=p_min))
         for seq_id, id_last, n in zip(seq_ids, ids_last, n_max, strict=True)
@@ -34,37 +34,37 @@ def draft_chains(
 
 
 def draft_chain(drafter: _core.Drafter, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
-    """A chain for one sequence."""
+    """Draft a chain for one sequence."""
     return draft_chains(drafter, [seq_id], [id_last], [n_max], p_min)[0]
 
 
 def draft_tree(drafter: _core.Drafter, id_last: int, depth: int, top_k: int, n_tokens: int, seq_id: int = 0) -> Drafted:
-    """A tree for one sequence."""
+    """Draft a tree for one sequence."""
     shape = DraftShape(depth, top_k, n_tokens)
     return Policy([drafter], n_leaves_max=n_tokens).propose([DraftRequest(seq_id, id_last, n_tokens, shape=shape)])[0]
 
 
 def plan(policy: Policy, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Drafted:
-    """What a policy drafts for one sequence."""
+    """Return the policy's draft for one sequence."""
     return policy.propose([DraftRequest(seq_id, id_last, n_room)], n_rows_extra)[0]
 
 
 def plan_all(
     policy: Policy, seq_ids: Sequence[int], ids_last: Sequence[int], n_rooms: Sequence[int], **options: Sequence[Any]
 ) -> list[Drafted]:
-    """What it drafts for several; options: of each request."""
+    """Return the policy's drafts for several sequences; options: those of each request."""
     rows = zip(seq_ids, ids_last, n_rooms, *options.values(), strict=True)
     return policy.propose([DraftRequest(*row[:3], **dict(zip(options, row[3:], strict=True))) for row in rows])
 
 
 def make_drafter(head: Head, model_tgt: int, n_ctx: int = 256, **kwargs: Any) -> _core.Eagle3Drafter:
-    """A drafter on the CPU, or where `placement` says, whose K/V are F32, unless told otherwise."""
+    """Make a drafter on the CPU, or where `placement` says, whose K/V are F32, unless told otherwise."""
     options = {"n_gpu_layers": 0, "device": placement.draft_device(), "type_k": 0, "type_v": 0}
     return _core.Eagle3Drafter(head.path, model_tgt, n_ctx, **options | kwargs)
 
 
 def rel_error(got: np.ndarray, want: np.ndarray) -> float:
-    """Largest difference, relative to the largest value."""
+    """Return the largest difference, relative to the largest value."""
     if got.shape != want.shape or not np.all(np.isfinite(got)):
         return float("inf")
     return float(np.abs(got - want).max() / np.abs(want).max())
@@ -72,7 +72,7 @@ def rel_error(got: np.ndarray, want: np.ndarray) -> float:
 
 @dataclass
 class Worst:
-    """The largest errors seen, and whether a drafted id differed."""
+    """The largest errors so far, and whether a drafted id differed."""
 
     logits: float = 0.0
     states: float = 0.0
@@ -98,7 +98,7 @@ class SideBySide:
         return int(self.rng.integers(0, self.reference.head.target.n_vocab))
 
     def process(self, n: int, first: int | None = None, can_defer: bool = False) -> None:
-        """Give both `n` random rows; `first` is the token of the first one."""
+        """Process `n` random rows in both; `first` is the token of the first one."""
         if n == 0:
             return
         tokens = [self.token() for _ in range(n)]
@@ -110,7 +110,7 @@ class SideBySide:
         assert self.drafter.n_past(self.seq_id) == self.n_past
 
     def truncate(self, n_past: int) -> None:
-        """Forget in both. The drafter may ask for the row before again: its slot held a token that is gone."""
+        """Truncate both. The drafter may ask for the row before again: its slot held a removed token."""
         self.reference.truncate(n_past)
         n_past = self.drafter.truncate(n_past, self.seq_id)
         assert self.drafter.n_past(self.seq_id) == n_past
@@ -120,7 +120,7 @@ class SideBySide:
         self.drafter.process_rows(rows[n:], tokens[n:], n_past, self.seq_id)
 
     def restart(self, n_past: int) -> None:
-        """Forget in both, and go on from another position."""
+        """Restart both at another position."""
         self.drafter.restart(n_past, self.seq_id)
         self.reference.restart(n_past)
         assert self.drafter.n_past(self.seq_id) == self.n_past
@@ -137,7 +137,7 @@ class SideBySide:
 
 
 def compare(drafter: _core.Eagle3Drafter, reference: ReferenceHead, accepted: tuple[int, ...] = ACCEPTED) -> Worst:
-    """A prompt in three pieces, then steps as in speculative decoding."""
+    """Process a prompt in three pieces, then steps as in speculative decoding; return the largest errors."""
     side = SideBySide(drafter, reference)
     for n in (30, 1, 14):
         side.process(n)

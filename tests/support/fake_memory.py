@@ -1,4 +1,4 @@
-"""Target and slots that hold texts instead of numbers, so that whatever the prefix cache gives back can be read."""
+"""Target and slots that hold texts instead of numbers, so that everything that the prefix cache returns can be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_tokens(data: bytes) -> list[int]:
 
 
 class FakeTarget:
-    """What `Memory` and `Slots` call of a target, of attention or (is_cut=False) of recurrent layers."""
+    """The methods of a target that `Memory` and `Slots` call; its layers are attention or (is_cut=False) recurrent."""
 
     def __init__(self, n_seq: int, *, is_cut: bool, n_ctx: int = 1 << 20):
         self.n_seq, self.is_cut, self.n_ctx, self.is_pooled = n_seq, is_cut, n_ctx, False
@@ -105,7 +105,7 @@ class Pool:
 
 
 class Waiting(Future):  # type: ignore[type-arg]
-    """A future whose function runs, at the latest, when somebody waits for it."""
+    """A future whose function runs, at the latest, when a thread waits for it."""
 
     def __init__(self, pool: Pool):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Errors out of single calls of target and draft, as an interrupt or a lost server brings them."""
+"""Errors from single calls of target and drafter, as an interrupt or a lost server causes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llama_cpp_eagle3.engine import Drafters, Engine
 
 
 class Interrupt(KeyboardInterrupt):
-    """Somebody pressed Ctrl-C: Python says so once the call that is running has returned."""
+    """Ctrl-C was pressed: Python raises this once the running call has returned."""
 
 
 class Lost(Eagle3Error):
@@ -19,16 +19,16 @@ class Lost(Eagle3Error):
 
 
 class Full(ContextFullError):
-    """There is no room, whatever else there is."""
+    """There is no room, whatever the context holds."""
 
 
 class Fault:
-    """What goes wrong: some calls, counted from when it is armed, raise instead of what they do, or after it."""
+    """An error in some calls, counted from when it is armed: raised in place of the call, or after it."""
 
     def __init__(
         self, kind: type[BaseException], *, names: tuple[str, ...] = (), after: bool, skip: int, times: int = 1
     ):
-        """names: of the calls that count; none = all. skip: of them that still go well."""
+        """names: the calls that count; none = all. skip: the first of them, which succeed."""
         self.kind, self.names, self.after, self.skip, self.times = kind, names, after, skip, times
         self.raised: list[BaseException] = []
 
@@ -50,7 +50,7 @@ class Fault:
 
 
 class _Watched:
-    """A target, a drafter or a policy, whose calls are a fault's."""
+    """A target, a drafter or a policy in whose calls a fault occurs."""
 
     def __init__(self, real: Any, fault: Fault):
         self._real, self._fault = real, fault
@@ -63,7 +63,7 @@ class _Watched:
 
 
 def watched(drafters: Drafters, tap: Any, watch: Callable[[Any], Any]) -> Drafters:
-    """The same drafters, each of them watched."""
+    """Return the same drafters, each of them watched."""
     result = Drafters([watch(drafter) for drafter in drafters], tap)
     result.names = drafters.names
     return result
@@ -71,7 +71,7 @@ def watched(drafters: Drafters, tap: Any, watch: Callable[[Any], Any]) -> Drafte
 
 @contextmanager
 def armed(engine: Engine, fault: Fault | None) -> Iterator[None]:
-    """Let a fault come up in an engine's calls of target and draft."""
+    """Let a fault occur in an engine's calls of target and drafter."""
     if fault is None:
         yield
         return

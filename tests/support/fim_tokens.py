@@ -14,7 +14,7 @@ NAMES = ("pre", "suf", "mid", "rep", "sep")
 
 
 def with_fim_tokens(target: Any, names: tuple[str, ...] = NAMES) -> Path:
-    """A copy of a tiny target whose unused tokens are those for filling in."""
+    """Copy a tiny target, and make its unused tokens those for filling in."""
 
     def change(file: RawFile) -> None:
         tokens, types = file.get("tokenizer.ggml.tokens"), file.get("tokenizer.ggml.token_type")

@@ -1,4 +1,4 @@
-"""Single products as ggml graphs on its CPU backend: what llama.cpp computes them in, without a model around them."""
+"""Single products as ggml graphs on its CPU backend: llama.cpp's operations without a model around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from llama_cpp_eagle3 import _core
 
 _P = ctypes.c_void_p
-# by the names that those have which llama_cpp has loaded: files of other names would be loaded once more
+# the names of the libraries that llama_cpp has loaded: under other names they would be loaded once more
 _base, _ggml, _cpu = (ctypes.CDLL(f"lib{name}.so.0") for name in ("ggml-base", "ggml", "ggml-cpu"))
 F32, I32 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.I32
 
@@ -38,7 +38,7 @@ def _call(lib: Any, name: str, *args: Any, result: Any = _P) -> Any:
 
 
 def tensor(address: int) -> _Tensor:
-    """What is at this address."""
+    """Return the tensor at this address."""
     return _Tensor.from_address(address)
 
 
@@ -46,12 +46,12 @@ class Context:
     """A ggml_context of descriptions, and a buffer of their data."""
 
     def __init__(self) -> None:
-        """It is empty."""
+        """Make an empty context."""
         self.address = _P(_call(_base, "ggml_init", _InitParams(1 << 20, None, True)))
         self._buffer: Any = None
 
     def new(self, type: int, ne: Sequence[int]) -> int:
-        """A tensor without data."""
+        """Return a new tensor without data."""
         sizes = (ctypes.c_int64 * len(ne))(*ne)
         return int(_call(_base, "ggml_new_tensor", self.address, ctypes.c_int(type), len(ne), sizes))
 
@@ -73,7 +73,7 @@ def set_data(address: int, data: bytes) -> None:
 
 
 def quantize(values: np.ndarray, type: int) -> bytes:
-    """Rows of weights in a ggml type."""
+    """Return rows of weights in a ggml type."""
     n, k = values.shape
     size = _call(_base, "ggml_row_size", ctypes.c_int(type), ctypes.c_int64(k), result=ctypes.c_size_t) * n
     out = ctypes.create_string_buffer(size)
@@ -97,13 +97,13 @@ class NotRepackedError(Exception):
 
 
 class Weights:
-    """Random weights (k, n, matrices) that lie as the file has them, or as ggml repacks them."""
+    """Random weights (k, n, matrices) in the file's layout, or as ggml repacks them."""
 
     def __init__(self, rng: np.random.Generator, type: int, shape: Sequence[int], repacked: bool):
-        """shape: as ggml has it, the inputs first.
+        """shape: ggml's, the inputs first.
 
         Raises:
-            NotRepackedError: they are to be repacked, and ggml does not: writing them would be a segmentation fault.
+            NotRepackedError: ggml cannot repack them; writing them would be a segmentation fault.
         """
         self.shape = tuple(shape)
         k, n = shape[:2]
@@ -123,21 +123,21 @@ class Weights:
         set_data(self.address, rows)
 
     def slab(self, i: int) -> bytes:
-        """The memory of a matrix."""
+        """Return the memory of a matrix."""
         found = tensor(self.address)
         return ctypes.string_at(found.data + int(i) * found.nb[2], found.nb[2])
 
     def close(self) -> None:
-        """Free them."""
+        """Free the weights."""
         self._context.close()
 
 
 def multiply(
     weights: Weights, x: np.ndarray, n_threads: int, ids: np.ndarray | None = None, pad: Sequence[int] = (0, 0, 0)
 ) -> np.ndarray:
-    """The product by a graph of ggml: (..., n). x: ne[::-1] of src1. ids: (tokens, experts that each uses).
+    """Return the product by a graph of ggml: (..., n). x: ne[::-1] of src1. ids: (tokens, experts of each token).
 
-    pad: how many more rows, matrices and so on x is a view of, so that its strides are not those of its shape.
+    pad: further rows, matrices and so on of the tensor of which x is a view, so that its strides differ from its shape.
     """
     context = Context()
     ne = list(x.shape[::-1]) + [1] * (4 - x.ndim)
@@ -166,10 +166,10 @@ def multiply(
 
 
 class _Graph:
-    """What computes a tensor on ggml's CPU backend."""
+    """A graph that computes a tensor on ggml's CPU backend."""
 
     def __init__(self, context: Context, result: int, n_threads: int) -> None:
-        """All tensors of the context get memory."""
+        """Give all tensors of the context memory."""
         self._graph = _P(_call(_base, "ggml_new_graph", context.address))
         _call(_base, "ggml_build_forward_expand", self._graph, _P(result), result=None)
         self._n_threads = ctypes.c_int(n_threads)
@@ -184,7 +184,7 @@ class _Graph:
 
 
 def values_of(address: int) -> np.ndarray:
-    """A dense tensor of float32, (ne3, ne2, ne1, ne0)."""
+    """Return a dense tensor of float32, (ne3, ne2, ne1, ne0)."""
     found = tensor(address)
     ne = list(found.ne)
     return np.frombuffer(ctypes.string_at(found.data, 4 * int(np.prod(ne))), np.float32).reshape(ne[::-1]).copy()
@@ -193,7 +193,7 @@ def values_of(address: int) -> np.ndarray:
 def attend(
     weights: Weights, x: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray, n_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Attention without flash attention, as llama.cpp's graphs have it: queries and what they read of the values.
+    """Return the queries and the result of attention without flash attention, as in llama.cpp's graphs.
 
     x: (rows, n_embd). k: (heads of keys, cells, n_dims) and v: (the same, n_dims, cells) of F16 or F32, mask: (rows,
     cells) of F32. Both results: (heads, rows, n_dims); queries are weights times x, of all heads one after another.
@@ -235,7 +235,7 @@ def flash_attend(
     options: Sequence[float],
     sinks: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """FLASH_ATTN_EXT, as llama.cpp's graphs have it: queries and what they read of the values.
+    """Return the queries and the result of FLASH_ATTN_EXT, as in llama.cpp's graphs.
 
     x: (rows, n_embd). cache: types and values of K and of V, (heads of keys, cells, n_dims). mask: (rows, cells), F16.
     options: scale, the largest bias (ALiBi), soft cap. sinks: (heads). Results as of `attend`.
@@ -285,7 +285,7 @@ def delta_net(
     n_states: int,
     n_threads: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """GATED_DELTA_NET: what it gives, the states after the last n_states tokens, the newest first, and beta.
+    """Return the result of GATED_DELTA_NET, the states after the last n_states tokens, the newest first, and beta.
 
     x: (sequences, tokens, n_embd); beta is weights times x. q, k, v, g: (sequences, tokens, heads, channels). state:
     (sequences, heads, channels, channels).
@@ -310,5 +310,5 @@ def delta_net(
 
 
 def kernels_for(weights: Weights, n_rows_max: Mapping[str, int]) -> Any:
-    """Have our kernels compute products with them."""
+    """Let our kernels compute products with these weights."""
     return _core.CpuKernels([weights.address], n_rows_max)

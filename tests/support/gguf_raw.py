@@ -1,4 +1,4 @@
-"""GGUF files as they are, right or wrong: read into fields and tensors, and written back with whatever they hold."""
+"""GGUF files, right or wrong: read into fields and tensors, and written back with any content."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Field:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is one number or a bool."""
+        """Whether the value is one number or a bool."""
         return self.type in _FORMATS
 
 
 @dataclass
 class Tensor:
-    """A tensor's description, and its bytes. `offset` is None where it follows from what stands before it."""
+    """A tensor's description, and its bytes. `offset` is None where it follows from the tensors before."""
 
     name: bytes
     dims: list[int]
@@ -43,7 +43,7 @@ class Tensor:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that its shape and type ask for, as far as they mean anything."""
+        """Bytes that shape and type ask for, as far as they are valid."""
         try:
             block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(self.type)]
         except ValueError:
@@ -52,27 +52,27 @@ class Tensor:
         return n // block * size if 0 <= n < 1 << 28 else len(self.data)
 
     def resize(self) -> None:
-        """Have as many bytes as shape and type ask for."""
+        """Give the data as many bytes as shape and type ask for."""
         n = self.n_bytes
         self.data = (self.data * (n // len(self.data) + 1) if self.data else bytes(n))[:n]
 
 
 @dataclass
 class RawFile:
-    """What a file is made of."""
+    """The parts of a file."""
 
     fields: list[Field] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     version: int = 3
-    n_fields: int | None = None  # as the header says, if not as it is
+    n_fields: int | None = None  # the header's number, if not the real one
     n_tensors: int | None = None
 
     def find(self, key: str) -> Field | None:
-        """The field of a key."""
+        """Return the field of a key."""
         return next((f for f in self.fields if f.key == key.encode()), None)
 
     def get(self, key: str) -> Any:
-        """The value of a key, None without it."""
+        """Return the value of a key, None without it."""
         found = self.find(key)
         return found.value if found else None
 
@@ -133,7 +133,7 @@ def parse(data: bytes) -> RawFile:
 
 
 def serialize(file: RawFile) -> bytes:
-    """Write a file, without asking whether it makes sense."""
+    """Write a file, valid or not."""
     n_tensors = len(file.tensors) if file.n_tensors is None else file.n_tensors
     n_fields = len(file.fields) if file.n_fields is None else file.n_fields
     out = bytearray(b"GGUF" + struct.pack("<IQQ", file.version, n_tensors, n_fields))
@@ -165,7 +165,7 @@ def _text(text: bytes) -> bytes:
 
 
 def _value(kind: int, value: Any) -> bytes:
-    """A value as its type says; numbers are cut to its bits, and what fits in no way becomes a zero."""
+    """Return a value as its type says; numbers are cut to its bits, and unsuitable values become zero."""
     if kind == STR:
         return _text(value if isinstance(value, bytes) else str(value).encode())
     if kind not in _FORMATS:
@@ -187,7 +187,7 @@ def _value(kind: int, value: Any) -> bytes:
 
 
 def spoil(path: Path, change: Any) -> Path:
-    """A copy of a file after a change."""
+    """Copy a file and change the copy."""
     file = parse(path.read_bytes())
     change(file)
     spoilt = path.with_name(f"spoilt-{path.name}")
@@ -196,5 +196,5 @@ def spoil(path: Path, change: Any) -> Path:
 
 
 def set_key(key: str, value: Any, kind: int = U32) -> Any:
-    """Set a key of the architecture."""
+    """Return a change that sets a key of the architecture."""
     return lambda file: file.set(f"{file.arch}.{key}", kind, value)

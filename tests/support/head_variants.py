@@ -1,4 +1,4 @@
-"""Every kind of head that is served, by name: arguments of tiny.write_head."""
+"""Every supported kind of head, by name: arguments of tiny.write_head."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wider_than_target": {"own_embd": True, "n_embd": 96},
     "narrower_than_target": {"own_embd": True, "n_embd": 32},
     "logit_scale": {"logit_scale": 0.25},
-    # as they come
+    # heads as they are published
     "eagle_3_1": {"fc_norm": True, "norm_output": True, "boundaries": (0, 1, 2, 3, 4)},
     "speculators": {"norm_before_fc": True, "norm_before_residual": True, "norm_output": True},
     "qwen3_draft": {"qk_norm": True, "head_dim": 32, "rope_theta": 1000000.0, "norm_before_residual": True},

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub on loopback: what huggingface_hub asks of it, with faults on demand."""
+"""A stand-in for the Hugging Face hub on loopback, for huggingface_hub's requests, with faults on demand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TOKEN = "hf_secret"
 
 @dataclass
 class Repo:
-    """Files of a model; a change of them is another commit."""
+    """Files of a model; a changed file makes another commit."""
 
     files: dict[str, bytes]
     gated: bool = False
-    """Who has no token sees what is there, and gets none of it."""
+    """Whether a client without a token sees the list of files, but gets none of them."""
     private: bool = False
 
     @property
@@ -33,11 +33,11 @@ class HubServer:
 
     repos: dict[str, Repo] = field(default_factory=dict)
     requests: list[tuple[str, str, str]] = field(default_factory=list)
-    """Method, path and Range of each."""
+    """Method, path and Range of each request."""
     n_bytes_max: int | None = None
     """Bytes of a file after which the connection is cut."""
     cut: threading.Event = field(default_factory=threading.Event)
-    """Set when that happened. The connection is left hanging if `hangs`."""
+    """Set when the connection was cut. It is left hanging if `hangs`."""
     hangs: bool = False
     is_closed: bool = False
 
@@ -58,14 +58,14 @@ class HubServer:
         self.close()
 
     def close(self) -> None:
-        """Stop; from now on nobody answers, also on connections that are open."""
+        """Stop: from now on nothing is answered, neither on open connections nor on new ones."""
         self.is_closed = True
         self._httpd.shutdown()
         self._httpd.server_close()
         self._thread.join()
 
     def fetched(self) -> list[str]:
-        """Files that were sent, in order, whole or in part."""
+        """Return the files that were sent, in order, whole or in part."""
         return [path.split("/resolve/")[1].split("/", 1)[1] for method, path, _ in self.requests if method == "GET"
                 and "/resolve/" in path]  # fmt: skip
 

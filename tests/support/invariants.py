@@ -1,4 +1,4 @@
-"""What must hold of an engine between any two calls, however the last one ended."""
+"""Invariants of an engine between any two calls, however the last call ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llama_cpp_eagle3.engine.prefix_tree import PrefixTree
 
 
 def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
-    """Check which sequence has which slot, and what target and drafter hold of each."""
+    """Check the slots of sequences, and the tokens that target and drafter hold of each."""
     engine = llm.engine
     _check_lists(engine, llm._context.sequence)
     _check_host(engine)
@@ -66,7 +66,7 @@ def _check_host(engine: Engine) -> None:
 
 
 def check_tree(tree: PrefixTree) -> None:
-    """The books of a tree agree with what is in it, and nothing is left that no prefix goes through."""
+    """Check that a tree's counts agree with its content, and that every node is on some prefix's path."""
     n_bytes, n_file_bytes, states, hosted, filed = 0, 0, set(), set(), set()
 
     def count_file(item: Prefix | State) -> None:
@@ -118,7 +118,7 @@ def check_tree(tree: PrefixTree) -> None:
 def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     target, drafters, user = engine.memory.target, engine.memory.drafters, slot.user
     if slot.is_dirty if user is None else user.is_dirty:
-        return  # to be cleared, or settled, by the next call
+        return  # the next call clears or settles it
     if user is not None:
         assert 0 <= user.n_past <= len(user.tokens), user
         assert user.scheduled is None, user
@@ -131,7 +131,7 @@ def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     assert n_target == n_past, f"the target holds {n_target} in {slot}"
     assert not target.has_draft(slot.seq_id), slot
     for drafter in () if head_may_be_behind else drafters:
-        # ahead where the target had to go back further than the draft
+        # ahead where the target had to go back further than the drafter
         n_draft = drafter.n_past(slot.seq_id)
         assert n_draft >= n_past, f"the draft holds {n_draft} in {slot}"
         if user is not None:
@@ -147,7 +147,7 @@ def _check_leaves(llm: Eagle3Llama) -> None:
 
 
 def check_empty(llm: Eagle3Llama) -> None:
-    """Nothing is left of anybody."""
+    """Check that no sequence has left anything."""
     memory, target = llama_cpp.llama_get_memory(llm.ctx), llm.engine.memory.target
     for seq_id in range(llama_cpp.llama_n_seq_max(llm.ctx)):
         assert llama_cpp.llama_memory_seq_pos_max(memory, seq_id) == -1, f"sequence {seq_id}"
@@ -159,7 +159,7 @@ def check_empty(llm: Eagle3Llama) -> None:
 
 
 class _DraftState:
-    """What `Drafter.state_get` gives, with an F32 cache."""
+    """The parts of a state from `Drafter.state_get`, with an F32 cache."""
 
     def __init__(self, drafter: Drafter, seq_id: int):
         head, state = drafter.head, drafter.state_get(seq_id)
@@ -174,7 +174,7 @@ class _DraftState:
 
 
 def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
-    """The draft has seen of a slot what it would have seen of the same tokens in an empty context."""
+    """Check that the drafter has the rows of a slot that it would have after the same tokens in an empty context."""
     tokens = list(slot.tokens)
     n = min(len(tokens), llm.drafters[0].n_past(slot.seq_id))
     if n == 0:
@@ -186,7 +186,7 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
             _check_next_drafts(part, other_part, slot.seq_id)
         return
     rows = np.asarray(fresh.features).reshape(n, -1)
-    draft_chain(fresh.drafters[0], 0, 1)  # writes all rows that wait
+    draft_chain(fresh.drafters[0], 0, 1)  # writes all waiting rows
     mine, other = _DraftState(llm.drafters[0], slot.seq_id), _DraftState(fresh.drafters[0], 0)
     for i in range(min(len(mine.rows), n - mine.first)):
         position = mine.first + i
@@ -197,12 +197,12 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
 
 
 def _check_next_drafts(drafter: Any, fresh: Any, seq_id: int) -> None:
-    """What it would draft next is what another drafter does that has seen the same tokens. It stays as it is."""
+    """Check that the next draft is that of another drafter after the same tokens. The state stays unchanged."""
     state = drafter.state_get(seq_id)
-    if int.from_bytes(state[4:8], "little") > 0:  # it goes on without what lies before
+    if int.from_bytes(state[4:8], "little") > 0:  # the slot continues without the rows before
         return
     if isinstance(drafter, SimpleDrafter) and drafter.n_past(seq_id) == drafter.n_ctx:
-        return  # it has no place for one more token
+        return  # the slot has no room for one more token
     draft_chain(drafter, 0, 1, seq_id=seq_id)
     found = _logits_of(drafter)
     drafter.state_set(state, seq_id)
@@ -211,7 +211,7 @@ def _check_next_drafts(drafter: Any, fresh: Any, seq_id: int) -> None:
 
 
 def _logits_of(drafter: Any) -> np.ndarray:
-    """What the last draft was taken from."""
+    """Return the logits that the last draft was chosen from."""
     return drafter.block_logits[1:] if isinstance(drafter, DflashDrafter) else drafter.draft_logits
 
 

@@ -13,12 +13,12 @@ from tiny import write_head
 
 
 def write_both(folder: Path, row: str) -> tuple[str, str]:
-    """A random target with a block, and a random head for it that reads hidden states of layers."""
+    """Write a random target with a block, and a random head for it that reads hidden states of layers."""
     path = str(write_able(folder, row))
     info = read_target(path)
     target = SimpleNamespace(arch=info.arch, path=path, n_embd=info.n_embd, n_layer=info.n_layer, n_vocab=info.n_vocab)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiny.head.add_vocab", lambda *args: None)  # this target's vocabulary is not the usual one
+        patch.setattr("tiny.head.add_vocab", lambda *args: None)  # this target's vocabulary is another one
         head = write_head(
             folder / f"{row}-head.gguf", target, boundaries=(0, 1, 2), n_embd=info.n_embd, n_vocab_dft=None
         )

@@ -18,18 +18,18 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Format:
-    """How one kernel's weights are stored."""
+    """The layout of one kernel's weights."""
 
     kernel: str
     type: Type
     scales: int = 0
-    """Half floats that a block begins with: 0, a scale, or a scale and a minimum."""
+    """Half floats at the beginning of a block: 0, a scale, or a scale and a minimum."""
     flip: int | None = None
-    """Repacked: what the bytes of ggml's eight interleaved channels are flipped by; None = mapped."""
+    """The value that flips the bytes of ggml's eight interleaved channels in repacked weights; None = mapped."""
 
     @property
     def n_group(self) -> int:
-        """Channels whose number is a multiple of."""
+        """A number of which the number of channels is a multiple."""
         return 1 if self.flip is None else 8
 
     @property
@@ -38,7 +38,7 @@ class Format:
         return gguf.GGML_QUANT_SIZES[self.type]
 
     def n_inputs(self, k: int) -> int:
-        """The next number from k on that fits the type."""
+        """Return the next number from k on that fits the type."""
         n = max(32, self.block[0])
         return -(-k // n) * n
 
@@ -48,7 +48,7 @@ class Format:
         return 1 if self.type == Type.MXFP4 else 2 * self.scales
 
     def random(self, rng: np.random.Generator, n: int, k: int) -> Bytes:
-        """Weights (n, bytes of a row) whose values are random in all bits."""
+        """Return weights (n, bytes of a row) whose values are random in all bits."""
         if not self.n_head:
             return gguf.quants.quantize(rng.standard_normal((n, k), dtype=np.float32), self.type).view(np.uint8)
         n_values, n_bytes = self.block
@@ -61,7 +61,7 @@ class Format:
         return blocks.reshape(n, -1)
 
     def alike(self, n: int, k: int, byte: int) -> Bytes:
-        """Weights whose values are all `byte`, and whose scales are 1."""
+        """Return weights whose values are all `byte`, and whose scales are 1."""
         n_values, n_bytes = self.block
         blocks = np.full((n, k // n_values, n_bytes), byte, np.uint8)
         blocks[..., : self.n_head] = (
@@ -70,7 +70,7 @@ class Format:
         return blocks.reshape(n, -1)
 
     def stored(self, weights: Bytes) -> bytes:
-        """The weights as the kernel reads them."""
+        """Return the weights as the kernel reads them."""
         if self.flip is None:
             return weights.tobytes()
         n, n_bytes = len(weights), self.block[1]
@@ -81,7 +81,7 @@ class Format:
         return np.concatenate([heads, values], axis=-1).tobytes()
 
     def product(self, weights: Bytes, x: Floats) -> Doubles:
-        """Activations as ggml quantizes them for this type, times the weights."""
+        """Return activations as ggml quantizes them for this type, times the weights."""
         w = gguf.quants.dequantize(weights, self.type).astype(np.float64)
         if self.type in (Type.F16, Type.BF16):
             return x.astype(np.float64) @ w.T
@@ -96,7 +96,7 @@ class Format:
 
 
 def quantized_rows(x: Floats) -> tuple[Doubles, Doubles]:
-    """Rows in Q8_0, and the sums of their blocks in Q8_1."""
+    """Return rows in Q8_0, and the sums of their blocks in Q8_1."""
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     peak = np.abs(blocks).max(-1, keepdims=True)
     scale = np.where(peak > 0, np.float32(127) / np.where(peak > 0, peak, np.float32(1)), np.float32(0))
@@ -107,7 +107,7 @@ def quantized_rows(x: Floats) -> tuple[Doubles, Doubles]:
 
 
 def super_quantized_rows(x: Floats) -> Doubles:
-    """Rows in Q8_K."""
+    """Return rows in Q8_K."""
     blocks = x.reshape(*x.shape[:-1], -1, 256)
     peak = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1)
     scale = np.where(peak != 0, np.float32(-127) / np.where(peak != 0, peak, np.float32(1)), np.float32(0))
@@ -134,11 +134,11 @@ _LEGACY = (
 
 
 def format_of(kernel: str) -> str:
-    """What it reads: its name without the instruction set."""
+    """Return a kernel's format: its name without the instruction set."""
     return kernel.partition("/")[0]
 
 
 LEGACY = tuple(
     replace(f, kernel=name) for f in _LEGACY for name in _core.cpu_kernel_names() if format_of(name) == f.kernel
 )
-"""Of each kernel for this processor that has none of the K-quants."""
+"""The formats of the kernels for this processor without K-quants."""

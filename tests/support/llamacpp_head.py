@@ -14,7 +14,7 @@ GGML_TYPE_F32 = 0
 
 
 class LlamaCppHead:
-    """A head in llama.cpp itself, driven by hand through the C API. It must have its own embedding and lm_head."""
+    """A head in llama.cpp itself, driven through the C API. The head must have its own embedding and lm_head."""
 
     def __init__(self, head: Head, stack: ExitStack):
         params = llama_cpp.llama_model_default_params()
@@ -25,7 +25,7 @@ class LlamaCppHead:
         cparams = llama_cpp.llama_context_default_params()
         cparams.n_ctx = cparams.n_batch = cparams.n_ubatch = 512
         cparams.type_k = cparams.type_v = GGML_TYPE_F32
-        cparams.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds K and V to F16
+        cparams.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # flash attention rounds K and V to F16
         cparams.n_threads = cparams.n_threads_batch = 1
         self.ctx = llama_cpp.llama_init_from_model(self.model, cparams)
         assert self.ctx
@@ -33,7 +33,7 @@ class LlamaCppHead:
         llama_cpp_ext.llama_set_embeddings_nextn(self.ctx, True, True)
 
     def _run(self, kind, entries) -> None:
-        """entries: (token or None, row, position)."""
+        """Evaluate entries: (token or None, row, position)."""
         batch = llama_cpp.llama_batch_ext_init(self.ctx)
         try:
             for token, row, position in entries:
@@ -52,13 +52,13 @@ class LlamaCppHead:
             llama_cpp.llama_batch_ext_free(batch)
 
     def encode(self, rows: np.ndarray) -> np.ndarray:
-        """Target rows to rows of the head's width."""
+        """Map target rows to rows of the head's width."""
         self._run(ENCODE, [(None, row, p) for p, row in enumerate(rows)])
         out = llama_cpp_ext.llama_get_embeddings_nextn(self.ctx)
         return np.ctypeslib.as_array(out, (len(rows), self.n_embd)).copy()
 
     def decode(self, tokens: list[int], hidden: np.ndarray, pos_first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Logits over the draft vocabulary, and the state, of the last slot."""
+        """Return the logits over the draft vocabulary, and the state, of the last slot."""
         self._run(DECODE, [(t, h, pos_first + i) for i, (t, h) in enumerate(zip(tokens, hidden, strict=True))])
         i = len(tokens) - 1
         logits = llama_cpp.llama_get_logits_ith(self.ctx, i)

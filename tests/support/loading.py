@@ -1,4 +1,4 @@
-"""Load tiny pairs, and compare what they generate with plain llama_cpp."""
+"""Load tiny pairs, and compare their texts with plain llama_cpp's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def path_of(model: Any) -> str:
-    """Path of a model that is given as such, or as tests/tiny or the package describe it."""
+    """Return the path of a model that is given as such, or as tests/tiny or the package describe it."""
     return str(getattr(model, "path", model))
 
 
@@ -40,29 +40,29 @@ def load(target: Any, head: Any = None, **options: Any) -> Eagle3Llama:
     """Load quietly, with one thread."""
     draft = {} if head is None else {"draft_model_path": path_of(head), "draft_type_k": 0, "draft_type_v": 0}
     if head is not None and not any(name.startswith(("draft_tree", "draft_n_max")) for name in options):
-        draft["draft"] = "chain"  # what "auto" does depends on the machine
+        draft["draft"] = "chain"  # the choices of "auto" depend on the machine
     return Eagle3Llama(path_of(target), **OPTIONS | draft | placement.load_options(head is not None) | options)
 
 
 def load_plain(target: Any, **options: Any) -> llama_cpp.Llama:
-    """The same without us."""
+    """Load the target in plain llama_cpp, with the same options."""
     return llama_cpp.Llama(path_of(target), **OPTIONS | options)
 
 
 def load_dice(target: Any, **options: Any) -> DiceLlama:
-    """The same, which draws with numpy's noise."""
+    """Load the target in plain llama_cpp that draws with NumPy's noise."""
     return DiceLlama(path_of(target), **OPTIONS | options)
 
 
 def take(llm: llama_cpp.Llama, prompt: Sequence[int], n: int, **options: Any) -> list[int]:
-    """The first n tokens, greedy if nothing else is said."""
+    """Return the first n tokens, greedy by default."""
     stream = llm.generate(list(prompt), **{"temp": 0.0} | options)
     with closing(stream):
         return list(islice(stream, n))
 
 
 def cheap_rows(llm: Eagle3Llama) -> None:
-    """As if rows cost nothing, so that all that is suggested is verified."""
+    """Set the costs of rows to nothing, so that all drafts are verified."""
     flat = dict.fromkeys((1, 8, 32, 64), 1e5)
     drafts = (DraftCosts({1: 1.0}, {1: 1.0}),) * len(llm.drafters)
     costs = Costs(flat, drafts, llm.draft_type)
@@ -81,7 +81,7 @@ def cheap_rows(llm: Eagle3Llama) -> None:
 
 
 class Drafts:
-    """A source of drafts in place of the head: `draft(id_last, n_room)` for the one sequence of a generation."""
+    """Drafts in place of the head's: `draft(id_last, n_room)` for the one sequence of a generation."""
 
     def __init__(self, draft: Callable[[int, int], Draft]):
         self.draft = draft
@@ -91,13 +91,13 @@ class Drafts:
 
 
 def prompts(n: int, n_vocab: int = 256, length: tuple[int, int] = (3, 40), seed: int = 0) -> list[list[int]]:
-    """Random prompts of random lengths."""
+    """Return random prompts of random lengths."""
     rng = np.random.default_rng(seed)
     return [rng.integers(0, n_vocab, rng.integers(*length)).tolist() for _ in range(n)]
 
 
 def logits_at(llm: llama_cpp.Llama, tokens: Sequence[int], n_rows: int | None = None) -> np.ndarray:
-    """The logits after these tokens in plain llama_cpp, in passes of n_rows (None: as large as they can be)."""
+    """Return the logits after these tokens in plain llama_cpp, in passes of n_rows (None: as large as they can be)."""
     llm.reset()
     for i in range(0, len(tokens), n_rows or len(tokens)):
         llm.eval(list(tokens[i : i + (n_rows or len(tokens))]))
@@ -105,18 +105,18 @@ def logits_at(llm: llama_cpp.Llama, tokens: Sequence[int], n_rows: int | None = 
 
 
 def gap_at(llm: llama_cpp.Llama, tokens: Sequence[int]) -> float:
-    """How far the two best logits lie apart after these tokens, in plain llama_cpp."""
+    """Return the gap between the two best logits after these tokens, in plain llama_cpp."""
     second, first = np.partition(logits_at(llm, tokens), -2)[-2:]
     return float(first - second)
 
 
 def is_tie(reference: llama_cpp.Llama, prompt: Sequence[int], expected: list[int], found: list[int]) -> bool:
-    """False if both are equal, True if they part where the reference's best two logits are equal up to rounding.
+    """Return False if both are equal, True if they part where the reference's best two logits are equal up to rounding.
 
-    Rounding is what plain llama_cpp's own logits differ by between passes of one row and of many: its kernels for one
-    row and for several sum in another order. On a CPU without AVX-512 that is up to 0.004 with F16 weights.
+    Rounding is the difference of plain llama_cpp's own logits between passes of one row and of many: its kernels for
+    one row and for several sum in another order. On a CPU without AVX-512 that is up to 0.004 with F16 weights.
 
-    Anything else fails the test. After a tie the texts are different ones, so that there is nothing left to compare.
+    Anything else fails the test. After a tie the texts are different, so that there is nothing left to compare.
     """
     assert len(expected) == len(found)
     if expected == found:
@@ -136,7 +136,7 @@ def is_tie(reference: llama_cpp.Llama, prompt: Sequence[int], expected: list[int
 
 
 def bundled_pair() -> tuple[Path, Path]:
-    """The bundled pair; a test without it is skipped."""
+    """Return the bundled pair; a test without it is skipped."""
     try:
         from llama_cpp_eagle3.models import bundled_pair as find
 

@@ -14,7 +14,7 @@ from llama_cpp_eagle3 import _core
 
 
 def cb_eval_of(tap: _core.FeatureTap):
-    """The tap's callback for llama_context_params.cb_eval."""
+    """Return the tap's callback for llama_context_params.cb_eval."""
     return ctypes.cast(tap.cb_eval, llama_cpp.ggml_backend_sched_eval_callback)
 
 
@@ -35,14 +35,14 @@ def load_model(path: str | Path, kv_overrides: dict[str, int]) -> int:
 
 
 def describe(model: int) -> tuple[int, int, str]:
-    """n_layer, n_embd and architecture of a loaded model."""
+    """Return n_layer, n_embd and architecture of a loaded model."""
     arch = ctypes.create_string_buffer(64)
     llama_cpp.llama_model_meta_val_str(model, b"general.architecture", arch, 64)
     return llama_cpp.llama_model_n_layer(model), llama_cpp.llama_model_n_embd(model), arch.value.decode()
 
 
 def node_watcher(on_eval: Callable[[str], None]):
-    """A cb_eval that tells the name of every node of every graph before it is computed."""
+    """Return a cb_eval that reports the name of every node of every graph before it is computed."""
     get_name = _ggml_get_name()
 
     @llama_cpp.ggml_backend_sched_eval_callback
@@ -97,7 +97,7 @@ class LowLevel:
         params.n_rs_seq = n_rs_seq
         params.n_outputs_max_per_seq = n_outputs
         params.n_threads = params.n_threads_batch = n_threads
-        # K/V in f32, so that a row does not depend on what else is in the batch
+        # K/V in F32, so that a row does not depend on the rest of the batch
         params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.tap = None
@@ -117,16 +117,16 @@ class LowLevel:
         self.target = _core.Target(self.ctx, self.model, self.tap, n_seq, n_guards)
 
     def decode_draft(self, tokens: list[int], n_past: int, seq_id: int = 0) -> None:
-        """Decode a token and a chain after it of which `target.keep` will say what stays."""
+        """Decode a token and a chain after it; `target.keep` then says which tokens stay."""
         self.target.decode_parts(parts_of((seq_id, n_past, tokens), is_draft=True))
 
     def decode_tree(self, tokens: list[int], parents: list[int], n_past: int, seq_id: int = 0) -> None:
-        """Decode a tree; its root comes first, whose parent is not looked at."""
+        """Decode a tree; its root comes first, and the root's parent is not read."""
         shifted = [parent - 1 for parent in parents[1:]]
         self.target.decode_parts([_core.BatchPart(seq_id, n_past, tokens[:1], tokens[1:], shifted, "all")])
 
     def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
-        """Rows of the tap for a text in an empty sequence, those of all boundaries beside each other."""
+        """Return rows of the tap for a text in an empty sequence, those of all boundaries side by side."""
         self.target.truncate(0, seq_id)
         rows = []
         for first in range(0, len(tokens), 64):
@@ -148,7 +148,7 @@ class LowLevel:
 
 
 def parts_of(*parts: tuple[int, int, list[int]], is_draft: bool = False) -> list[_core.BatchPart]:
-    """Parts of a batch from (seq_id, n_past, tokens), with logits of all rows."""
+    """Return parts of a batch from (seq_id, n_past, tokens), with logits of all rows."""
     return [
         _core.BatchPart(seq_id, n_past, *([tokens[:1], tokens[1:]] if is_draft else [tokens]), logits="all")
         for seq_id, n_past, tokens in parts

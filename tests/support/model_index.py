@@ -14,7 +14,7 @@ from llama_cpp_eagle3.models.table import ModelFile, Part
 
 
 def make_model_file(name: str, pieces: Sequence[bytes], folder: Path, package: str) -> ModelFile:
-    """A model whose pieces lie in wheels in a folder; a wheel that was imported or installed would end the test."""
+    """Make a model whose pieces lie in wheels in a folder; importing or installing a wheel would end the test."""
     folder.mkdir(exist_ok=True)
     parts = []
     for i, piece in enumerate(pieces, 1):
@@ -34,7 +34,7 @@ def make_model_file(name: str, pieces: Sequence[bytes], folder: Path, package: s
 
 
 def use_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *files: ModelFile) -> None:
-    """Have pip look into tmp_path / "index" alone, the cache be tmp_path / "cache", and the table these files."""
+    """Let pip look only into tmp_path / "index"; the cache is tmp_path / "cache", and the table these files."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""A target with a block for multi-token prediction, and the block driven by hand, as a reference."""
+"""A target with a block for multi-token prediction, and as a reference the block driven by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_with_block(path: str | Path) -> int:
 
 
 def default_params(n_ctx: int = 256, n_batch: int = 64, n_ubatch: int = 64) -> Any:
-    """Parameters of a target's context: one thread, K/V in F32."""
+    """Return parameters of a target's context: one thread, K/V in F32."""
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, n_ubatch
     params.n_threads = params.n_threads_batch = 1
@@ -42,7 +42,7 @@ def place(
     model: int, ctx: int = 0, *, n_ctx: int, n_seq: int, is_pooled: bool, has_trees: bool = True,
     n_vocab: int | None = None, **sizes: int,
 ) -> LoadedTarget:  # fmt: skip
-    """A loaded target for drafters whose K/V are F32. sizes: of its context."""
+    """Return a loaded target for drafters whose K/V are F32. sizes: those of its context."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
     placement.preset(params)
@@ -54,7 +54,7 @@ def place(
 
 
 class Pair(LowLevel):
-    """A target that gives the rows which its block reads, and a drafter on the block."""
+    """A target that gives the rows that its block reads, and a drafter on the block."""
 
     def __init__(self, path: str | Path, *, n_seq_max: int = 1, n_ctx: int = 256, is_pooled: bool = True, **kwargs):
         self.path = str(path)
@@ -67,7 +67,7 @@ class Pair(LowLevel):
         self.drafter = self.make_drafter()
 
     def make_drafter(self, **sizes: int) -> _core.MtpDrafter:
-        """One more drafter."""
+        """Make one more drafter."""
         sizes = {"n_ctx": self.n_ctx, "n_seq": self.n_seq_max, "is_pooled": self.is_pooled} | sizes
         block = MtpBlock(self.path)
         block.fit(self.path, block.info, None)
@@ -80,7 +80,7 @@ class Pair(LowLevel):
 
 
 class ByHand:
-    """The block as llama.cpp runs it: everything is evaluated anew for each answer, in one batch of one sequence."""
+    """The block as llama.cpp runs it: all is evaluated anew for each answer, in one batch of one sequence."""
 
     def __init__(self, model: int):
         params = default_params(n_ctx=512, n_batch=512, n_ubatch=512)
@@ -92,12 +92,12 @@ class ByHand:
         llama_cpp_ext.llama_set_embeddings_nextn(self.ctx, True, True)
 
     def rows(self, tokens: list[int], hidden: np.ndarray, pos_first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Logits and own rows for each pair of a hidden row and the token after it."""
+        """Return logits and own rows for each pair of a hidden row and the token after it."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
         return self.decode(tokens, hidden, pos_first)
 
     def decode(self, tokens: list[int], hidden: np.ndarray, pos_first: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same after what is in the cache already."""
+        """Return logits and own rows after the rows that are in the cache."""
         n, n_embd = hidden.shape
         batch = llama_cpp.llama_batch_init(n, 0, 1)
         hidden = np.ascontiguousarray(hidden, dtype=np.float32)
@@ -117,7 +117,7 @@ class ByHand:
         )
 
     def path(self, text: list[int], hidden: np.ndarray, drafted: list[int], pos_first: int = 0) -> np.ndarray:
-        """Logits after drafted tokens, which follow a text: text[1:] belong to its rows, and so does drafted[0]."""
+        """Return logits after drafted tokens, which follow a text: its rows are paired with text[1:] and drafted[0]."""
         hidden = np.asarray(hidden, dtype=np.float32)
         tokens = [*text[1:], drafted[0]]
         for i in range(len(drafted)):
@@ -128,7 +128,7 @@ class ByHand:
         return logits[-1]
 
     def chain(self, text: list[int], hidden: np.ndarray, id_last: int, n: int) -> tuple[list[int], list[np.ndarray]]:
-        """A greedy chain after id_last, and the logits of its steps."""
+        """Return a greedy chain after id_last, and the logits of its steps."""
         drafted, logits = [id_last], []
         for _ in range(n):
             logits.append(self.path(text, hidden, drafted))
@@ -141,14 +141,14 @@ class ByHand:
 
 
 class ChainByHand(ByHand):
-    """Chained blocks as llama.cpp's drafter runs them, on one context: each rewrites cells that it needs."""
+    """Chained blocks as llama.cpp's drafter runs them, on one context: each rewrites the cells that it needs."""
 
     def __init__(self, model: int):
         super().__init__(model)
         self.n_blocks = llama_cpp.llama_model_n_layer_nextn(model)
 
     def path(self, text: list[int], hidden: np.ndarray, drafted: list[int], pos_first: int = 0) -> np.ndarray:
-        """Logits after drafted tokens: token i by block i, those after the last block by that one."""
+        """Return logits after drafted tokens: token i by block i, those after the last block by that one."""
         memory, pos = llama_cpp.llama_get_memory(self.ctx), pos_first + len(text) - 1
         hidden = np.asarray(hidden, dtype=np.float32)
         llama_cpp.llama_memory_clear(memory, True)
@@ -166,14 +166,14 @@ class ChainByHand(ByHand):
 
 
 def by_hand(model: int) -> ByHand:
-    """What a block, or several chained ones, say by hand."""
+    """Return the reference of a block, or of several chained ones."""
     return (ChainByHand if llama_cpp.llama_model_n_layer_nextn(model) > 1 else ByHand)(model)
 
 
 def write_able(folder: Path, row: str, rest: float = 0.03) -> Path:
     """Write a target whose block is mostly right: the next token depends on the last one, and a little on the others.
 
-    rest: how much layers add to what comes from the token itself.
+    rest: size of the layers' outputs relative to the token's embedding.
     """
     path = folder / f"{row}-able.gguf"
     if path.exists():
@@ -204,7 +204,7 @@ def split_block(folder: Path, path: Path, row: str) -> tuple[Path, Path]:
         keys = keys_of(row)
         trunk = {n: t for n, t in tensors.items() if n not in of_block}
         alone = keys | {"nextn_predict_layers": 0, "block_count": N_LAYER}
-        for name, value in alone.items():  # those of layers
+        for name, value in alone.items():  # tensors of layers
             if isinstance(value, list) and len(value) == keys["block_count"] and "sections" not in name:
                 alone[name] = value[:N_LAYER]
         write_arch(target, arch_of(row), alone, trunk)
@@ -213,6 +213,6 @@ def split_block(folder: Path, path: Path, row: str) -> tuple[Path, Path]:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """In float64."""
+    """Return the softmax in float64."""
     e = np.exp(logits.astype(np.float64) - logits.max())
     return e / e.sum()

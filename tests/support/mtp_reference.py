@@ -1,4 +1,4 @@
-"""Blocks for multi-token prediction in float64: of mimo2 (sinks, a window) and of qwen35 (gated attention, M-RoPE)."""
+"""Blocks for multi-token prediction in float64: mimo2's (sinks, a window) and qwen35's (gated attention, M-RoPE)."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _N_SECTION = HEAD_DIM // 8
 
 
 class Block:
-    """All rows of a text at once: row p is the target's hidden row at p with the token at p + 1."""
+    """A block over all rows of a text at once: row p is the target's hidden row at p with the token at p + 1."""
 
     def __init__(self, path: Path, arch: str, index: int = 0):
-        """index: which of chained blocks."""
+        """index: that of one of several chained blocks."""
         self.arch, self.layer = arch, N_LAYER + index
         self.tensors = {name: t.astype(np.float64) for name, t in random_tensors(path).items()}
 
     def weight(self, name: str) -> np.ndarray:
-        """A tensor of the block."""
+        """Return a tensor of the block."""
         return self.tensors[f"blk.{self.layer}.{name}.weight"]
 
     def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + _EPS) * self.weight(name).reshape(-1)
 
     def _rotate(self, x: np.ndarray) -> np.ndarray:
-        """[n, n_head, head_dim], positions 0, 1, ...: the first half of a head's values goes with the second."""
+        """Rotate [n, n_head, head_dim], positions 0, 1, ...: a head's first half is paired with its second."""
         n, half = len(x), x.shape[-1] // 2
         pair = np.arange(half)
-        # of text, three sections of M-RoPE have the position and the last has 0
+        # of a text's four positions, three have the token's position and the last is 0
         has_position = (pair < 3 * _N_SECTION) | (self.arch != "qwen35")
         angle = np.arange(n)[:, None] * _ROPE_BASE ** (-pair / half) * has_position
         cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
@@ -65,7 +65,7 @@ class Block:
         return (out / (1.0 + np.exp(-gate.reshape(n, -1)))) @ self.weight("attn_output").T
 
     def rows(self, tokens: list[int], hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logits, and the rows that drafting goes on with."""
+        """Return the logits, and the rows with which drafting continues."""
         embd = self.weight("nextn.embed_tokens")[tokens]
         pair = [self._norm(embd, "nextn.enorm"), self._norm(hidden.astype(np.float64), "nextn.hnorm")]
         x = np.concatenate(pair, axis=1) @ self.weight("nextn.eh_proj").T

@@ -1,4 +1,4 @@
-"""What plain llama_cpp makes of a prompt: the one truth about every text of the engine."""
+"""Plain llama_cpp's text after a prompt: the one reference for every text of the engine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from loading import load_dice, take
 
 N_CTX = 768
 ROUNDING = 5e-4
-"""Batches of other shapes give logits that differ by less than this."""
+"""Logits of batches of different shapes differ by less than this."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How tokens are drawn, in words that the engine and llama_cpp both have."""
+    """The way in which tokens are drawn, in options that the engine and llama_cpp share."""
 
     temperature: float = 0.0
     top_k: int = 40
@@ -31,7 +31,7 @@ class Draw:
     rng: Rng = "gumbel"
 
     def sampling(self, processors: Sequence[Any] = ()) -> Sampling:
-        """For the engine."""
+        """Return the engine's options."""
         return Sampling(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -44,7 +44,7 @@ class Draw:
         )
 
     def options(self) -> dict[str, Any]:
-        """For `Llama.generate`, except seed, ignore_eos and rng."""
+        """Return the options of `Llama.generate`, except seed, ignore_eos and rng."""
         return {
             "temp": self.temperature,
             "top_k": self.top_k,
@@ -54,7 +54,7 @@ class Draw:
 
 
 class Reference:
-    """Plain decoding of a target, which remembers what it has seen."""
+    """Plain decoding of a target, which remembers earlier texts."""
 
     def __init__(self, target: Any, **options: Any):
         self.plain = load_dice(target, n_ctx=N_CTX, n_batch=N_CTX, **options)
@@ -66,7 +66,7 @@ class Reference:
         return llama_cpp.llama_model_get_vocab(self.plain.model)
 
     def text(self, prompt: Sequence[int], draw: Draw, n: int) -> list[int]:
-        """The first n tokens that follow a prompt, whatever they are."""
+        """Return the first n tokens after a prompt, end-of-generation tokens included."""
         key = (tuple(prompt), draw)
         known = self._texts.get(key, [])
         if len(known) < n:
@@ -89,7 +89,7 @@ class Reference:
         return take(self.plain, prompt, n, **draw.options(), **options)
 
     def check(self, prompt: Sequence[int], draw: Draw, found: list[int]) -> list[int]:
-        """Fail unless plain decoding gives these tokens; returns one more than they are, or fewer after a tie."""
+        """Fail unless plain decoding gives these tokens; return them and one more, or fewer after a tie."""
         expected = self.text(prompt, draw, len(found) + 1)
         if expected[: len(found)] == found:
             return expected
@@ -98,11 +98,11 @@ class Reference:
             pytest.fail(f"token {i} of {found} is not {expected[i]}, after {list(prompt)} with {draw}")
         self.n_ties += 1
         if draw.temperature > 0.0:
-            return expected[:i]  # another text from here on, and nobody knows the sampler's random numbers
+            return expected[:i]  # the texts part here, and the sampler's random numbers are unknown
         return [*found[: i + 1], *self.check([*prompt, *found[: i + 1]], draw, found[i + 1 :])]
 
     def _is_close(self, prompt: Sequence[int], draw: Draw, i: int, token: int) -> bool:
-        """Whether token i may be this one if the logits are off by no more than rounding."""
+        """Whether token i is possible if the logits are off by no more than rounding."""
         rng = np.random.default_rng(0)
 
         def nudge(ids: Any, scores: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Where the tests' models run: on the processor, on a ggml-rpc server over loopback, or on this machine's accelerator.
+"""Place the tests' models: on the processor, on a ggml-rpc server over loopback, or on this machine's accelerator.
 
-A module or test marked `also_on_rpc` runs here and in the places that the mark names: all of them, if it names none.
-Where there is an accelerator it runs there too, target and draft.
+A module or test marked `also_on_rpc` runs here and on the devices that the mark names: on all of them, if it names
+none. If there is an accelerator it runs there too, target and draft.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ON_GPU = "on-gpu"
 
 
 class Placement:
-    """A server, and what of a pair runs on it."""
+    """A server, and the part of a pair that runs on it."""
 
     def __init__(self, endpoint: str, draft: bool):
         self.servers = RpcServers([endpoint])  # keeps the connection open from one model to the next
@@ -68,7 +68,7 @@ current: Placement | OnGpu | None = None
 
 
 def load_options(with_draft: bool) -> dict[str, Any]:
-    """Arguments of Eagle3Llama."""
+    """Return arguments of Eagle3Llama."""
     return current.load_options(with_draft) if current is not None else {}
 
 
@@ -79,10 +79,10 @@ def preset(params: Any) -> None:
 
 
 def draft_device() -> _core.Device | None:
-    """Where a bare Drafter runs; None = on the CPU."""
+    """Return the device of a bare Drafter; None = the CPU."""
     return current.draft_device() if current is not None else None
 
 
 def device_name() -> str:
-    """Of the device that is not this machine's processor, or of that."""
+    """Return the name of the device that is not this machine's processor, or of the processor."""
     return current.device_name if current is not None else "CPU"

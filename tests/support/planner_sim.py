@@ -1,6 +1,6 @@
-"""A target and a head in simulated time, to see what the planner makes of them.
+"""Simulate a target and a head in time, to test the planner's choices.
 
-The target's token is always TRUTH. Whether the head hits it is drawn when a node is drafted.
+The target's token is always TRUTH. Whether the head drafts it is drawn when a node is drafted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TARGETS = {
 STEP = {1: 1.9, 2: 5.1, 4: 6.9, 8: 8.1}
 BEGIN = {1: 2.2, 4: 3.1, 16: 4.9}
 KV_ONLY = 0.14  # per row
-UNROLLED = 0.3  # of a step that needs no graph of its own
+UNROLLED = 0.3  # for a step that needs no graph of its own
 
 
 def us(ms: dict[int, float]) -> dict[int, float]:
@@ -37,7 +37,7 @@ def us(ms: dict[int, float]) -> dict[int, float]:
 
 @dataclass
 class Costs:
-    """What things really take, in microseconds, with noise (relative) and a slowdown by the time that has passed."""
+    """The real times, in microseconds, with noise (relative) and a slowdown by the time that has passed."""
 
     target: dict[int, float]
     begin: dict[int, float] = field(default_factory=lambda: us(BEGIN))
@@ -45,7 +45,7 @@ class Costs:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        # the same rule for what lies between: the simulated machine is one whose costs are known
+        # interpolate as the planner does: the simulated machine's costs are known
         self.curves = {name: CostCurve(getattr(self, name)) for name in ("target", "begin", "step")}
         self.rng = np.random.default_rng(0)
 
@@ -56,50 +56,50 @@ class Costs:
 
 @dataclass
 class Head:
-    """p(rng, depth, n_tokens): what it says of its best candidate; hit(p, depth, n_tokens): how often that is right."""
+    """p(rng, depth, n_tokens): its best candidate's probability; hit(p, depth, n_tokens): how often that is right."""
 
     p: Callable[[np.random.Generator, int, int], float]
     hit: Callable[[float, int, int], float]
     siblings: float = 0.4
-    """Of what the candidates before it leave over, how much the next one hits."""
+    """Acceptance of the next candidate, as a part of the probability that earlier candidates leave."""
     rates: Sequence[float] | None = None
-    """By depth, where the acceptance of the best candidate depends on nothing else."""
+    """The acceptance of the best candidate by depth, where it depends on nothing else."""
     flat: bool = False
-    """It says the same of all candidates: only their order means something."""
+    """Whether all candidates have the same probability: only their order counts."""
 
     @classmethod
     def constant(cls, *rates: float, says: float | None = None) -> Head:
-        """Heads of one acceptance, or of one per depth: the last one stays. They say the same of every best node."""
+        """Return a head of one acceptance, or one per depth: the last one stays. Best nodes have one probability."""
         said = rates[0] if says is None else says
         siblings = 0.4 if rates[0] else 0.0
         at = [*rates, *[rates[-1]] * 64]
         return cls(lambda *_: said, lambda _, depth, __: at[depth - 1], siblings, at)
 
     def expected(self, n: int) -> float:
-        """Tokens of a step with a chain of n."""
+        """Return the expected tokens of a step with a chain of n."""
         assert self.rates is not None
         return 1.0 + float(np.cumprod(self.rates[:n]).sum())
 
     @classmethod
     def varied(cls, mean: float, spread: float = 3.0, trust: float = 1.0) -> Head:
-        """Confidence as of a real head, U-shaped for a small spread; `trust` is how much of it is true."""
+        """Return a head with a real one's confidence, U-shaped for a small spread; `trust` is the true part of it."""
         return cls(
             lambda rng, *_: float(rng.beta(mean * spread, (1 - mean) * spread)), lambda p, *_: trust * p, 0.4 * trust
         )
 
 
 class Machine:
-    """Draws drafts and advances the clock. It is a drafter for the planner too.
+    """Draws drafts and advances the clock. It is also a drafter for the planner.
 
-    beside: another one whose clock and texts it shares, and which verifies for both.
+    beside: another machine, whose clock and texts it shares, and which verifies for both.
     """
 
     is_parallel = False
     n_expand = 128
     n_wait_max = 128
-    """Rows that wait; with more the drafter reads them without being asked."""
+    """Number of waiting rows at most; with more, the drafter reads them without being asked."""
     read_us = 1000.0 * KV_ONLY
-    """Of a row that waits."""
+    """Microseconds of a waiting row."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Machine:
             beside.others.append(self)
         self.n_steps = 0
         self.n_replay = [0] * n_seqs
-        """Accepted tokens that the next pass evaluates again, where the state goes back to before a draft only."""
+        """Accepted tokens that the next pass evaluates again, if the state can only go back to before a draft."""
 
     @property
     def t(self) -> float:
@@ -142,7 +142,7 @@ class Machine:
     def begin(self, seq_ids: Sequence[int], _: Sequence[int], top_k: int, n_steps: int = 1) -> list[Node]:
         self.nodes = []
         for s in seq_ids:
-            if self.waiting[s] > 16:  # are not left to the graph that drafts
+            if self.waiting[s] > 16:  # the drafting graph does not read these rows
                 self.t += self.read_us * (self.waiting[s] - 1)
                 self.waiting[s] = 1
         self.t += self.costs.of("begin", sum(self.waiting[s] for s in seq_ids))
@@ -173,7 +173,7 @@ class Machine:
         for j in range(top_k):
             p = self.head.p(self.rng, depth, n_tokens) if j == 0 or self.head.flat else 0.4 * left
             left -= p
-            # tokens off the path of truth are never TRUTH, since only one node at a time can be it
+            # tokens off the right path are never TRUTH, since only one node at a time can be right
             q = self.head.hit(p, depth, n_tokens) if j == 0 else self.head.siblings * missed
             missed = 1.0 - q if j == 0 else missed - q
             on_path = parent < 0 or self.nodes[parent][1] == TRUTH
@@ -181,7 +181,7 @@ class Machine:
             u -= q
 
     def verify(self, trees: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[list[int], int, float, float]:
-        """Tokens that each sequence gets, rows and microseconds of the pass, and of the rest."""
+        """Return the tokens of each sequence, rows and microseconds of the pass, and of the rest."""
         n_rows = sum(1 + len(tokens) for tokens, _ in trees) + sum(self.n_replay)
         t_verify, t_other = self.costs.of("target", n_rows), 0.0
         emitted = []
@@ -198,7 +198,7 @@ class Machine:
             self.n_tokens[s] += n
             for drafter in (self, *self.others):
                 drafter.waiting[s] += n
-                if drafter.waiting[s] > drafter.n_wait_max:  # the drafter takes them in without drafting
+                if drafter.waiting[s] > drafter.n_wait_max:  # the drafter processes them without drafting
                     t_other += drafter.read_us * drafter.waiting[s]
                     drafter.waiting[s] = 1
         self.t += t_verify + t_other
@@ -206,7 +206,7 @@ class Machine:
 
 
 class ParallelMachine(Machine):
-    """A head that drafts all levels in its first graph. Its costs of steps are that graph's, with one row waiting."""
+    """A head that drafts all levels in its first graph. Costs of its steps are that graph's, with one row waiting."""
 
     is_parallel = True
 
@@ -227,21 +227,21 @@ class ParallelMachine(Machine):
 
 
 def run_plain(costs: Costs, n_tokens: int) -> float:
-    """Tokens per second without a head."""
+    """Return tokens per second without a head."""
     return 1e6 * n_tokens / sum(costs.of("target", 1) for _ in range(n_tokens))
 
 
 def run_chain(
     costs: Costs, head: Head, n_draft: int, n_tokens: int, seed: int = 1, n_unroll: int = 1, kind: type = Machine
 ) -> float:
-    """Tokens per second of chains of one length."""
+    """Return tokens per second of chains of one length."""
     machine = kind(costs, head, seed, n_unroll=n_unroll)
     rate = run_batch(machine, n_draft, 1, n_tokens)
     return rate if head.rates is None else rate * head.expected(n_draft) * machine.n_steps / machine.n_tokens[0]
 
 
 def run_tree(costs: Costs, head: Head, depth: int, top_k: int, n_nodes: int, n_tokens: int, seed: int = 1) -> float:
-    """Tokens per second of EAGLE-2's trees: every level expands the top_k most probable nodes, the best are kept."""
+    """Return tokens per second of EAGLE-2's trees: every level expands its top_k best nodes, the best are kept."""
     m = Machine(costs, head, seed)
     while m.n_tokens[0] < n_tokens:
         m.begin([0], [TRUTH], top_k)
@@ -263,16 +263,16 @@ def run_tree(costs: Costs, head: Head, depth: int, top_k: int, n_nodes: int, n_t
 def make_policy(
     machine: Machine, target: dict[int, float] | None = None, *, order: Sequence[Machine] = (), **options: int
 ) -> Policy:
-    """A planner that knows the costs, or is told others for the target. order: of several drafters."""
+    """Make a planner that knows the costs, or other costs of the target. order: that of several drafters."""
     drafters = order or (machine,)
     curves = [target or machine.costs.target, *(c for m in drafters for c in (m.costs.begin, m.costs.step))]
     return Policy(drafters, [CostCurve(curve) for curve in curves], **options)
 
 
 def run_auto(machine: Machine, planner: Policy, n_tokens: int, text: int = 128, log: list[int] | None = None) -> float:
-    """Tokens per second of the planner, over texts of so many tokens.
+    """Return tokens per second of the planner, over texts of so many tokens.
 
-    Those of chains are expected tokens instead of what chance gives, where the head says what to expect.
+    Chains count their expected tokens, not the drawn ones, if the head knows the expectation.
     """
     exact = machine.head.rates is not None
     n_expected = 0.0
@@ -296,7 +296,7 @@ def run_auto(machine: Machine, planner: Policy, n_tokens: int, text: int = 128, 
 
 
 def run_batch(machine: Machine, how: Policy | int, n_seqs: int, n_tokens: int) -> float:
-    """Tokens per second of several sequences together, with a planner or with chains of one length."""
+    """Return tokens per second of several sequences together, with a planner or with chains of one length."""
     ids, start, t_start = list(range(n_seqs)), sum(machine.n_tokens), machine.t
     while sum(machine.n_tokens) < start + n_tokens:
         trees: list[tuple[list[int], list[int]]] = [([], [])] * n_seqs

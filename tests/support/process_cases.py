@@ -1,4 +1,4 @@
-"""Calls that could end a process, each in one of its own: forked from this one, which has imported everything.
+"""Run calls that could end a process, each in its own: forked from this one, which has imported everything.
 
 python process_cases.py TARGET HEAD [NAME ...]        prints how each ended, as JSON
 """
@@ -28,9 +28,9 @@ from loading import load, take
 N_SECONDS = 30.0
 OUTPUT = [1]
 PROMPT = [1, 2, 3]
-KEPT: list[Any] = []  # what is still there when the interpreter ends
+KEPT: list[Any] = []  # objects that still exist when the interpreter ends
 
-# what is asked of a closed model
+# calls on a closed model
 CALLS: dict[str, Callable[[Eagle3Llama], Any]] = {
     "call": lambda llm: llm("the", max_tokens=3),
     "create_completion": lambda llm: llm.create_completion("the", max_tokens=3),
@@ -72,7 +72,7 @@ def held(part: Any, use: Callable[[Any], Any]) -> Callable[[], Any]:
     return lambda: use(part)
 
 
-# what was taken from it before
+# objects that were taken from it before
 PARTS: dict[str, Callable[[Eagle3Llama], Callable[[], Any]]] = {
     "drafter.propose": lambda llm: held(llm.drafters[0], lambda d: draft_chain(d, 5, 3)),
     "drafter.process_rows": lambda llm: held(
@@ -99,13 +99,13 @@ PARTS: dict[str, Callable[[Eagle3Llama], Callable[[], Any]]] = {
 
 
 def started(stream: Any) -> Any:
-    """A generator that has begun."""
+    """Return a generator that has begun."""
     next(stream)
     return stream
 
 
 def auto(target: str, head: str, **options: Any) -> Eagle3Llama:
-    """A pair with everything that there is: planner, embeddings, several sequences."""
+    """Load a pair with every option: planner, embeddings, several sequences."""
     llm = load(target, head, draft="auto", **options)
     llm.calibrate()
     take(llm, PROMPT, 3)
@@ -113,7 +113,7 @@ def auto(target: str, head: str, **options: Any) -> Eagle3Llama:
 
 
 def closed(target: str, head: str) -> dict[str, str]:
-    """Each call on a model that is closed."""
+    """Call each method of a closed model."""
     llm = auto(target, head)
     KEPT.append(llm.save_state())
     llm.close()
@@ -121,7 +121,7 @@ def closed(target: str, head: str) -> dict[str, str]:
 
 
 def parts_closed(target: str, head: str) -> dict[str, str]:
-    """Each part of a model that is closed."""
+    """Call each part of a closed model."""
     outcomes = {}
     for name, take_part in PARTS.items():
         llm = auto(target, head)
@@ -132,7 +132,7 @@ def parts_closed(target: str, head: str) -> dict[str, str]:
 
 
 def parts_deleted(target: str, head: str) -> dict[str, str]:
-    """Each part of a model that nobody holds any more."""
+    """Call each part of a deleted model."""
     outcomes = {}
     for name, take_part in PARTS.items():
         llm = auto(target, head)
@@ -150,7 +150,7 @@ def with_block(target: str, head: str) -> str:
 
 
 def tap_deleted(target: str, head: str) -> str:
-    """Rows are memory of their own."""
+    """Read rows whose tap is deleted: they have memory of their own."""
     llm = load(target, head)
     take(llm, PROMPT, 3)
     tap, rows = llm.tap, llm.features
@@ -163,7 +163,7 @@ def tap_deleted(target: str, head: str) -> str:
 
 
 def options_of(options: dict[str, Any]) -> Callable[[str, str], str]:
-    """Loading with options, and generating if that works."""
+    """Load with options, and generate if that works."""
 
     def case(target: str, head: str) -> str:
         with_head = not options.pop("no_head", False)
@@ -173,7 +173,7 @@ def options_of(options: dict[str, Any]) -> Callable[[str, str], str]:
 
 
 class Raw(LlamaState):  # type: ignore[misc]
-    """A state that somebody made up."""
+    """A state that was made up."""
 
     def __init__(self, data: bytes, n_tokens: int = 3):
         ids = np.arange(512, dtype=np.intc)
@@ -181,7 +181,7 @@ class Raw(LlamaState):  # type: ignore[misc]
 
 
 def loaded_state(make: Callable[[Any], Any]) -> Callable[[str, str], str]:
-    """Loading a state that is none; the model works afterwards."""
+    """Load a state that is none; the model works afterwards."""
 
     def case(target: str, head: str) -> str:
         llm = load(target, head)
@@ -202,7 +202,7 @@ def changed(state: Any, **values: Any) -> Any:
 
 
 def bytes_states(target: str, head: str) -> str:
-    """States of target and drafter, damaged everywhere."""
+    """Load states of target and drafter, damaged everywhere."""
     llm = load(target, head)
     take(llm, PROMPT, 5)
     rng = np.random.default_rng(0)
@@ -227,7 +227,7 @@ def set_state(part: Any, data: bytes) -> None:
 
 
 def in_thread(run: Callable[[], Any]) -> None:
-    """Run in a thread that the end of the interpreter does not wait for; returns once it runs."""
+    """Run in a thread that the end of the interpreter does not wait for; return once it runs."""
     running = threading.Event()
 
     def loop() -> None:
@@ -306,14 +306,14 @@ def exit_open_completion(target: str, head: str) -> str:
 
 
 def exit_waits(target: str, head: str) -> str:
-    """A thread that is no daemon comes to its end first."""
+    """End while a thread that is no daemon runs: it comes to its end first."""
     llm = load(target, head)
     threading.Thread(target=lambda: say(f"thread: {len(take(llm, PROMPT, 200))}")).start()
     return "left"
 
 
 def exit_atexit(target: str, head: str) -> str:
-    """Whoever closes at exit may still do it."""
+    """Close the model at exit, which must still work."""
     llm = load(target, head)
     take(llm, PROMPT, 5)
     atexit.register(llm.close)
@@ -321,7 +321,7 @@ def exit_atexit(target: str, head: str) -> str:
 
 
 def exit_parts(target: str, head: str) -> str:
-    """Drafter, planner, tap and target are dropped before the model, in whatever order."""
+    """Drop drafter, planner, tap and target before the model, in any order."""
     llm = auto(target, head)
     KEPT.extend([llm.drafters[0], llm.policy, llm.tap, llm.target, llm])
     return "left"
@@ -338,7 +338,7 @@ def exit_while_closing(target: str, head: str) -> str:
 
 TYPES_REFUSED = {
     "type_k": (12, 24, -1, 999, 2**31, "q5_k"),
-    "type_v": (12, 36, -1, 8),  # the last one without flash attention
+    "type_v": (12, 36, -1, 8),  # the last type without flash attention
     "draft_type_k": (12, -1, "q"),
     "draft_type_v": (24, 999),
     "draft_type": (1, 24, 999),
@@ -383,7 +383,7 @@ CASES: dict[str, Callable[[str, str], Any]] = {
 
 
 def outcome(call: Callable[[], Any]) -> str:
-    """What a call raises."""
+    """Return the error that a call raises, or the kind of its result."""
     try:
         return "nothing" if call() is None else "returned"
     except Exception as e:
@@ -391,12 +391,12 @@ def outcome(call: Callable[[], Any]) -> str:
 
 
 def say(text: str) -> None:
-    """To where no library's silencing of standard output reaches."""
+    """Print to a file that no library's silencing of standard output reaches."""
     os.write(OUTPUT[-1], text.encode() + b"\n")
 
 
 def run(case: Callable[[str, str], Any], target: str, head: str) -> dict[str, Any]:
-    """Fork, run a case in the child, and say how that ended."""
+    """Fork, run a case in the child, and return how that ended."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         pid = os.fork()
         if pid == 0:

@@ -1,6 +1,6 @@
-"""Tiny random targets of any architecture: llama.cpp names the tensors that it wants, and we fill them.
+"""Tiny random targets of any architecture: llama.cpp names the tensors that it wants, and this module fills them.
 
-Only the metadata (arch_keys.py) is written by us. Models are a few megabytes at most.
+Only the metadata (arch_keys.py) is written by hand. Models are a few megabytes at most.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LIB_DIR = Path(llama_cpp.llama_cpp._lib._name).parent
 
 
 def all_archs() -> list[str]:
-    """The names of all architectures, as libllama has them."""
+    """Return the names of all architectures, as libllama has them."""
     # vendor/llama.cpp/src/llama-arch.h: a C++ symbol that its shared library exports on Linux and macOS
     name_of = llama_cpp.llama_cpp._lib._Z13llm_arch_name8llm_arch
     name_of.restype, name_of.argtypes = ctypes.c_char_p, (ctypes.c_int,)
@@ -73,9 +73,9 @@ class _Tensor(ctypes.Structure):
 
 
 def random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Random numbers for a tensor, the same each time. shape: of four numbers, rows of a matrix before columns."""
+    """Return random numbers for a tensor, the same each time. shape: four numbers, rows of a matrix before columns."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    # matrices make what they multiply a little larger, so that everything shows in the logits
+    # a matrix makes its input a little larger, so that every part changes the logits
     std = 1.5 / np.sqrt(shape[3]) if shape[2] > 1 else 0.1
     data = rng.normal(0.0, std, shape).astype(np.float32)
     if "ssm_a" in name:
@@ -86,7 +86,7 @@ def random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def make_tensors(metadata: Path) -> dict[str, np.ndarray]:
-    """All tensors that llama.cpp wants for this metadata, optional ones too, filled with random numbers."""
+    """Return all tensors that llama.cpp wants for this metadata, optional ones too, filled with random numbers."""
     lib = _ggml()
     tensors: dict[str, np.ndarray] = {}
     too_large: list[str] = []
@@ -115,13 +115,13 @@ def make_tensors(metadata: Path) -> dict[str, np.ndarray]:
 
 
 def written_shape(data: np.ndarray) -> tuple[int, ...]:
-    """The shape that a file has for a tensor: dimensions of 1 at the end are not written."""
+    """Return the shape that a file has for a tensor: trailing dimensions of 1 are not written."""
     n_dims = max((i + 1 for i, n in enumerate(data.shape[::-1]) if n > 1), default=1)
     return data.shape[4 - n_dims :]
 
 
 def write_random_arch(folder: Path, row: str) -> Path:
-    """Write a random model of a row in arch_keys.py, if it is not there yet. Two calls make the same one."""
+    """Write a random model of a row in arch_keys.py, if it is missing. Two calls make the same one."""
     path = folder / f"{row}.gguf"
     if path.exists():
         return path
@@ -142,7 +142,7 @@ def write_random_arch(folder: Path, row: str) -> Path:
 
 
 def _fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With one matrix for queries, keys and values of each layer."""
+    """Return the tensors with one matrix for queries, keys and values of each layer."""
     fused = {}
     for name, data in tensors.items():
         if name.endswith("attn_q.weight"):
@@ -154,7 +154,7 @@ def _fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def write_arch(path: Path, arch: str, keys: Keys, tensors: dict[str, np.ndarray]) -> Path:
-    """Write a model of such metadata and tensors."""
+    """Write a model of this metadata and these tensors."""
     writer = _open(path, arch, keys)
     for name, data in tensors.items():
         writer.add_tensor(name, data)
@@ -171,5 +171,5 @@ def load_random_arch(folder: Path, row: str) -> int:
 
 
 def random_tensors(path: Path) -> dict[str, np.ndarray]:
-    """What is in such a file, by name, with the rows of a matrix first."""
+    """Return the tensors of such a file by name, with the rows of a matrix first."""
     return {t.name: t.data.reshape(t.shape[::-1]) for t in gguf.GGUFReader(path).tensors}

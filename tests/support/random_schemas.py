@@ -1,4 +1,4 @@
-"""Random JSON schemas, of all keywords and of nonsense."""
+"""Make random JSON schemas of all keywords, and invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ODD: tuple[Any, ...] = (
 
 
 def random_schema(dice: random.Random, depth: int = 3, odd: float = 0.0) -> Any:
-    """A schema; odd: the share of subschemas that are none."""
+    """Return a schema; odd: the share of invalid subschemas."""
     if dice.random() < odd:
         return dice.choice(ODD)
     if dice.random() < 0.04:
@@ -32,7 +32,7 @@ def random_schema(dice: random.Random, depth: int = 3, odd: float = 0.0) -> Any:
 
 
 def document(dice: random.Random, odd: float = 0.0) -> Any:
-    """A whole schema: an object, with definitions that it refers to."""
+    """Return a whole schema: an object, with definitions that it refers to."""
     schema = _object(dice, 2, odd)
     if dice.random() < 0.3:
         node = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}}

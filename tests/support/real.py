@@ -1,4 +1,4 @@
-"""Models that people use, their drafters, and prompts for them."""
+"""Widely used models, their drafters, and prompts for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ N_CTX = 1024
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.05}
 SEED = 39
 OPTIONS: dict[str, Any] = {"n_ctx": N_CTX, "verbose": False}
-"""Of every model that is loaded; conftest.py adds the threads that were asked for."""
+"""Options of every model that is loaded; conftest.py adds the threads that were asked for."""
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,24 @@ class Real:
 
     name: str
     draft: str | None = None
-    """What -md takes: another of these models, or the head that is shipped."""
+    """The value of -md: another of these models, or the bundled head."""
     drafters: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Arguments of Eagle3Llama by what the tests call them; with `draft` if they name no source but n-grams."""
+    """Test's name of a drafter -> arguments of Eagle3Llama; with `draft` unless they name only n-grams."""
 
     @property
     def path(self) -> str:
-        """Its file, which is fetched if it is not there."""
+        """Return the model's file, which is fetched if it is missing."""
         return str(models.fetched(self.name, print))
 
     @property
     def draft_path(self) -> str | None:
-        """The file that drafts."""
+        """Return the drafter's file."""
         if self.draft is None:
             return None
         return str(models.smollm2()[1] if self.draft == "shipped" else models.fetched(self.draft, print))
 
     def load(self, drafter: str | None = None, **options: Any) -> Eagle3Llama:
-        """With a drafter of `drafters`, or None."""
+        """Load the model with a drafter of `drafters`, or without."""
         with_draft: dict[str, Any] = {}
         if drafter is not None:
             with_draft = dict(self.drafters[drafter])
@@ -66,12 +66,12 @@ REAL = {
 
 @cache
 def bodies(n: int) -> list[dict[str, Any]]:
-    """The request: `messages`, or the `text` around a hole."""
+    """Return requests: `messages`, or the `text` around a hole."""
     return list(islice(code_prompts.prompts(4 * n, SEED), n))
 
 
 def prompts(llm: Eagle3Llama, n: int, n_max: int) -> list[list[int]]:
-    """Tokens of so many prompts, in the chat template of a model that has one; n_max: tokens of each."""
+    """Return the tokens of n prompts, in the chat template of a model that has one; n_max: tokens of each."""
     has_template = "tokenizer.chat_template" in llm.metadata
     found = []
     for body in bodies(n):
@@ -83,5 +83,5 @@ def prompts(llm: Eagle3Llama, n: int, n_max: int) -> list[list[int]]:
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """Of the beginning that two texts share."""
+    """Return the length of the beginning that two texts share."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,4 +1,4 @@
-"""Pairs whose target keeps a recurrent state, random all through."""
+"""Random pairs whose target keeps a recurrent state."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from random_arch import N_VOCAB, load_random_arch
 from tiny import write_head
 
 KINDS = {"lfm2": "snapshots", "qwen35": "snapshots", "qwen3next": "checkpoint", "mamba2": "checkpoint"}
-"""How each takes rejected tokens back."""
+"""Architecture -> its way of taking rejected tokens back."""
 
 
 def write_pair(folder: Path, arch: str) -> tuple[str, str]:
-    """A random target in a file, and a random head for it."""
+    """Write a random target to a file, and a random head for it."""
     model = load_random_arch(folder, arch)
     path = folder / f"{arch}-model.gguf"
     llama_cpp.llama_model_save_to_file(model, str(path).encode())
@@ -29,7 +29,7 @@ def write_pair(folder: Path, arch: str) -> tuple[str, str]:
     )
     llama_cpp.llama_model_free(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiny.head.add_vocab", lambda *args: None)  # this target's vocabulary is not the usual one
+        patch.setattr("tiny.head.add_vocab", lambda *args: None)  # this target's vocabulary is another one
         head = write_head(
             folder / f"{arch}-head.gguf", target, boundaries=(0, 1, 2), n_embd=target.n_embd, n_vocab_dft=None
         )

@@ -1,7 +1,7 @@
-"""What an EAGLE-3 head and its target compute, in NumPy and float64: slow, plain, and the judge of the C++.
+"""An EAGLE-3 head and its target in NumPy and float64: slow, plain, and the reference for the C++.
 
 Everything is computed anew from the rows and tokens at each call: there is no cache that could be wrong. Weights are in
-checkpoint layout (rotation by halves), as `tiny` keeps them; a quantized model's are what the file holds, dequantized.
+checkpoint layout (rotation by halves), as `tiny` keeps them; a quantized model's are those of the file, dequantized.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ Array = np.ndarray
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Root mean square norm over the last axis."""
+    """Compute the root mean square norm over the last axis."""
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
 def softmax(x: Array) -> Array:
-    """Softmax over the last axis."""
+    """Compute the softmax over the last axis."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
 
 def silu(x: Array) -> Array:
-    """x * sigmoid(x)."""
+    """Compute x * sigmoid(x)."""
     return x / (1.0 + np.exp(-x))
 
 
 def gelu(x: Array) -> Array:
-    """GELU by the error function."""
+    """Compute GELU by the error function."""
     return x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
 
 
 def gelu_tanh(x: Array) -> Array:
-    """GELU by tanh, called gelu_pytorch_tanh in configs."""
+    """Compute GELU by tanh, called gelu_pytorch_tanh in configs."""
     return x * 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
@@ -54,12 +54,12 @@ class Rope:
 
     inv_freq: Array
     scale: float = 1.0
-    section_of: Array | None = None  # M-RoPE: which of a row's positions rotates a pair of channels
+    section_of: Array | None = None  # M-RoPE: the index of the position that rotates a pair of channels
 
     def with_sections(self, sections: tuple[int, ...], interleaved: bool) -> Rope:
-        """M-RoPE as transformers has it: sections follow each other, or take turns."""
+        """Return M-RoPE as in transformers: sections follow each other, or take turns."""
         owner = np.repeat(np.arange(len(sections)), sections)
-        if interleaved:  # every third pair is the height's, or the width's, as far as their sections reach
+        if interleaved:  # every third pair is the height's, or the width's, within their sections
             owner = np.zeros(len(self.inv_freq), dtype=int)
             for k in (1, 2):
                 owner[k : 3 * sections[k] : 3] = k
@@ -67,7 +67,7 @@ class Rope:
 
     @classmethod
     def make(cls, n_rot: int, theta: float, scaling: dict[str, Any] | None = None) -> Rope:
-        """From a config's rope_theta and rope_scaling, as transformers reads them."""
+        """Make it from a config's rope_theta and rope_scaling, as transformers reads them."""
         inv_freq = theta ** (-np.arange(0, n_rot, 2) / n_rot)
         if scaling is None:
             return cls(inv_freq)
@@ -117,9 +117,9 @@ def _yarn(inv_freq: Array, theta: float, factor: float, n_ctx: int, beta_fast: f
 
 
 def attention(q: Array, k: Array, v: Array, window: int = 0, scale: float | None = None) -> Array:
-    """Causal attention of the last len(q) slots over all len(k) slots; the heads of q share those of k and v in groups.
+    """Compute causal attention of the last len(q) slots over all len(k) slots; the heads of q share heads of k and v.
 
-    With a window, a slot sees itself and the window - 1 before it.
+    With a window, a slot attends to itself and the window - 1 before it.
     """
     n_q, n_kv = len(q), len(k)
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
@@ -152,7 +152,7 @@ class _Block:
         return self.rope(y, pos) if name != "v" else y
 
     def attend(self, x: Array, pos: Array, cache: list[Array]) -> Array:
-        """Attention of the slots x after those in `cache` ([k, v], extended in place)."""
+        """Compute attention of the slots x after those in `cache` ([k, v], extended in place)."""
         cache[0] = np.concatenate([cache[0], self.heads(x, "k", pos)])
         cache[1] = np.concatenate([cache[1], self.heads(x, "v", pos)])
         out = attention(self.heads(x, "q", pos), *cache, window=self.window)
@@ -179,7 +179,7 @@ class _MlaBlock(_Block):
     scale: float = 1.0
 
     def rotate(self, x: Array, pos: Array) -> Array:
-        """Neighbours instead of halves, which makes no difference to products."""
+        """Rotate neighbours instead of halves, which makes no difference to products."""
         return self.rope(np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1), pos)
 
     def attend(self, x: Array, pos: Array, cache: list[Array]) -> Array:
@@ -217,12 +217,12 @@ class TargetOutput:
     logits: Array
 
     def rows(self, boundaries: list[int]) -> Array:
-        """Input rows of a head: the boundaries side by side, [n_tokens, n_boundaries * n_embd]."""
+        """Return input rows of a head: the boundaries side by side, [n_tokens, n_boundaries * n_embd]."""
         return np.concatenate([self.streams[b] for b in boundaries], axis=-1)
 
 
 def run_target(target: Target, tokens: list[int]) -> TargetOutput:
-    """All hidden states and logits of a llama, qwen2 or qwen3 target over `tokens`."""
+    """Return all hidden states and logits of a llama, qwen2 or qwen3 target over `tokens`."""
     w = target.weights
     rope = Rope.make(target.head_dim, target.rope_theta)
     pos = np.arange(len(tokens))
@@ -239,16 +239,16 @@ def run_target(target: Target, tokens: list[int]) -> TargetOutput:
 
 @dataclass
 class Draft:
-    """A chain: per step the logits over the draft vocabulary, the state fed to the next step, the id and its chance."""
+    """A chain: each step's logits over the draft vocabulary, state for the next step, id and probability."""
 
-    ids: list[int] = field(default_factory=list)  # of the target's vocabulary
+    ids: list[int] = field(default_factory=list)  # ids of the target's vocabulary
     logits: list[Array] = field(default_factory=list)
     states: list[Array] = field(default_factory=list)
-    probs: list[float] = field(default_factory=list)  # of the id among the ten best
+    probs: list[float] = field(default_factory=list)  # probabilities of the ids among the ten best
 
 
 class ReferenceHead:
-    """The head's meaning. Tokens and rows of the target go in with `process`, drafts come out of `propose`.
+    """A head by its definition. Tokens and rows of the target go in with `process`, drafts come out of `propose`.
 
     Slot p pairs the token at position p + 1 with the row at position p and is rotated to position p. `changes` replace
     fields of the head's variant: a wrong reference, to show that a comparison can fail.
@@ -257,13 +257,13 @@ class ReferenceHead:
     def __init__(self, head: Head, **changes: Any):
         v = replace(head.variant, **changes)
         self.head, self.variant = head, v
-        self.start = 0  # position of the first row
+        self.start = 0  # the position of the first row
         self.tokens: list[int] = []
         self.rows = np.zeros((0, head.n_embd_inp))
         rope = Rope.make(v.n_rot, v.rope_theta, v.rope_scaling)
         if v.rope_sections:
             rope = rope.with_sections(v.rope_sections, v.rope_interleaved)
-        self.positions: Array | None = None  # (4, n) of all slots, for a head with sections after an image
+        self.positions: Array | None = None  # (4, n): positions of all slots, for a head with sections after an image
         mla = {"n_head": v.n_head, "n_rot": v.n_rot, "n_value": v.v_head_dim, "scale": v.attn_scale}
         self.blocks = [
             (_MlaBlock if v.kv_lora_rank else _Block)(
@@ -284,7 +284,7 @@ class ReferenceHead:
         return self.start + len(self.tokens)
 
     def process(self, rows: Array, tokens: list[int], n_past: int) -> None:
-        """Take the target's rows and tokens at positions n_past, n_past + 1, ..."""
+        """Process the target's rows and tokens at positions n_past, n_past + 1, ..."""
         if n_past != self.n_past:
             raise ValueError(f"expected position {self.n_past}, got {n_past}")
         self.rows = np.concatenate([self.rows, np.asarray(rows, dtype=np.float64).reshape(len(tokens), -1)])
@@ -296,7 +296,7 @@ class ReferenceHead:
         self.rows, self.tokens, self.start = self.rows[:n], self.tokens[:n], min(n_past, self.start)
 
     def restart(self, n_past: int) -> None:
-        """Forget everything; rows come from n_past on."""
+        """Remove all rows; new rows come from n_past on."""
         self.truncate(0)
         self.start = n_past
 
@@ -316,19 +316,19 @@ class ReferenceHead:
         return draft
 
     def catch_up(self, id_last: int) -> tuple[Array, list[list[Array]]]:
-        """The state after the last row, which `id_last` follows, and the caches of the layers."""
+        """Return the state after the last row, which `id_last` follows, and the caches of the layers."""
         caches = [block.empty_cache() for block in self.blocks]
         states = self.decode([*self.tokens[1:], id_last], self.encode(self.rows), self.start, caches)
         return states[-1:], caches
 
     def step(self, token: int, feedback: Array, pos: int, caches: list[list[Array]]) -> Array:
-        """The state after one more slot: the token with the recurrent row, or of P-EAGLE what stands for both."""
+        """Return the state after one more slot: the token with the recurrent row, or P-EAGLE's replacement of both."""
         if self.variant.mask_token is not None:
             token, feedback = self.variant.mask_token, self.encode(self.head.weights["mask_hidden"].reshape(1, -1))
         return self.decode([token], feedback, pos, caches)
 
     def encode(self, rows: Array) -> Array:
-        """Rows of the target to the head's hidden size; recurrent states do not pass here."""
+        """Map rows of the target to the head's hidden size; recurrent states are not mapped."""
         v, w = self.variant, self.head.weights
         if not v.use_aux_hidden_state:
             return rows
@@ -341,7 +341,7 @@ class ReferenceHead:
         return rows @ w["fc.weight"].T + w.get("fc.bias", 0.0)
 
     def decode(self, tokens: list[int], hidden: Array, pos_first: int, caches: list[list[Array]]) -> Array:
-        """The layers over slots (token, hidden) from `pos_first` on: the residual stream before the last norm."""
+        """Run the layers over slots (token, hidden) from `pos_first` on: the residual stream before the last norm."""
         v, w = self.variant, self.head.weights
         embd = w.get("embed_tokens.weight", self.head.target.weights["model.embed_tokens.weight"])
         pos = np.arange(pos_first, pos_first + len(tokens))
@@ -359,7 +359,7 @@ class ReferenceHead:
         return hidden
 
     def outputs(self, state: Array) -> tuple[Array, Array]:
-        """Logits over the draft vocabulary, and what the next step gets as its hidden row."""
+        """Return the logits over the draft vocabulary, and the hidden row of the next step."""
         v, w, w_tgt = self.variant, self.head.weights, self.head.target.weights
         normed = rms_norm(state, w["norm.weight"], v.rms_eps)
         shared = w_tgt.get("lm_head.weight", w_tgt["model.embed_tokens.weight"])

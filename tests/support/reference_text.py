@@ -1,4 +1,4 @@
-"""What a `NgramDrafter` should suggest, found by looking through the whole text."""
+"""The expected drafts of a `NgramDrafter`, found by searching the whole text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOVELTY = 1.3
 
 
 def matches(text: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
-    """(place after it, length) of the latest places where the end of `end` occurs in `text` with something after."""
+    """Return (position after it, length) of the latest matches of `end`'s end in `text` with a token after them."""
     for n in ORDERS:
         if len(end) < n:
             continue
@@ -30,7 +30,7 @@ def common_end(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def continued(text: Sequence[int], place: int, n: int) -> list[int]:
-    """What stands from a place on, n tokens, if the text goes on as it did since then."""
+    """Return n tokens from a position on, if the text continues as it did after that position."""
     longer = list(text)
     while len(longer) < place + n:
         longer.append(longer[place - len(text)])
@@ -40,7 +40,7 @@ def continued(text: Sequence[int], place: int, n: int) -> list[int]:
 def propose(
     text: Sequence[int], n_max: int, n_nodes: int, top_k: int, others: Sequence[tuple[Sequence[int], int]] = ()
 ) -> list[tuple[int, int, float, int]]:
-    """(parent, token, p, depth) as `NgramDrafter.propose` gives them. others: (continuation, length) of a store."""
+    """Return (parent, token, p, depth) as `NgramDrafter.propose` does. others: (continuation, length) of a store."""
     votes = [(continued(text, p, n_max), length) for p, length in matches(text, text)]
     longest = max((length for _, length in votes), default=0)
     votes += [(list(tokens), length) for tokens, length in others if length > longest]

@@ -1,4 +1,4 @@
-"""What a tree of drafted tokens is, in NumPy: the head evaluated anew on every path, and EAGLE-2's choice of paths."""
+"""A tree of drafted tokens in NumPy: the head is evaluated anew on every path, and paths are chosen as in EAGLE-2."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Paths:
         return self._states[path]
 
     def probs(self, path: Path) -> dict[int, float]:
-        """Probability of each token of the draft vocabulary after `path`."""
+        """Return the probability of each token of the draft vocabulary after `path`."""
         probs = softmax(self.reference.outputs(self._state(path)[0])[0][0])
         ids = range(len(probs)) if self.d2t is None else self.d2t
         return {int(token): float(p) for token, p in zip(ids, probs, strict=True)}
 
     def best(self, path: Path, k: int) -> list[int]:
-        """The k most probable tokens after `path`, the best first."""
+        """Return the k most probable tokens after `path`, the best first."""
         probs = self.probs(path)
         return sorted(probs, key=lambda token: -probs[token])[:k]
 
     def score(self, path: Path) -> float:
-        """Logarithm of the probability of all of `path`."""
+        """Return the logarithm of the probability of all of `path`."""
         return sum(float(np.log(self.probs(path[:i])[path[i]])) for i in range(len(path)))
 
 
 def eagle2(paths: Paths, depth: int, top_k: int, n_tokens: int) -> list[Path]:
-    """The nodes of a dynamic tree: top_k nodes of a level get top_k children, the best n_tokens of all are kept."""
+    """Return a dynamic tree's nodes: top_k nodes of a level get top_k children, the best n_tokens of all are kept."""
     found: list[Path] = []
     frontier: list[Path] = [()]
     for _ in range(depth):
@@ -55,7 +55,7 @@ def eagle2(paths: Paths, depth: int, top_k: int, n_tokens: int) -> list[Path]:
 
 
 def paths_of(draft: Draft) -> list[Path]:
-    """The path of each node, itself included."""
+    """Return the path of each node, the node included."""
     found: list[Path] = []
     for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
         assert -1 <= parent < i

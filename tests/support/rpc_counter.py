@@ -1,4 +1,4 @@
-"""Stand between llama.cpp and a ggml-rpc server: count what is said, and say something else."""
+"""Stand between llama.cpp and a ggml-rpc server: count commands, and change answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class RpcCounter:
         self.endpoint = f"{HOST}:{self._listener.getsockname()[1]}"
         self.n: Counter[str] = Counter()
         self.lie = ""
-        """What becomes of the next answer: it says that it is "short" or "long", or the connection is "closed"."""
+        """The fault of the next answer: its length is "short" or "long", or the connection is "closed"."""
         self.n_max: dict[int, int] = {}
-        """Command -> how many of them are passed on before the connection is closed."""
+        """Command -> number of times that it is passed on before the connection is closed."""
         self.n_buffers_max: int | None = None
-        """Buffers that can be had."""
+        """Number of buffers that the server grants."""
         self.says: dict[int, bytes] = {}
-        """Command -> what the server's answer to it begins with instead."""
+        """Command -> the new beginning of the server's answer to it."""
         self._said = b""
         self._n_buffers = 0
         threading.Thread(target=self._run, daemon=True).start()
@@ -56,9 +56,9 @@ class RpcCounter:
                         client.shutdown(socket.SHUT_RDWR)
                         break
                     if command == ALLOC and self._is_full():
-                        body = body[:4] + struct.pack("<Q", 1 << 60)  # the server says that it does not have it
+                        body = body[:4] + struct.pack("<Q", 1 << 60)  # the server answers that it does not have it
                     self._said = self.says.get(command, b"")
-                    with contextlib.suppress(OSError):  # it was stopped
+                    with contextlib.suppress(OSError):  # the counter was stopped
                         server.sendall(head + body)
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_WR)
@@ -68,7 +68,7 @@ class RpcCounter:
         return self.n_buffers_max is not None and self._n_buffers > self.n_buffers_max
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
-        with server, client, server.makefile("rb") as answers, contextlib.suppress(OSError):  # it was stopped
+        with server, client, server.makefile("rb") as answers, contextlib.suppress(OSError):  # the counter was stopped
             while len(head := answers.read(8)) == 8:
                 (size,) = struct.unpack("<Q", head)
                 data = answers.read(size)
@@ -81,4 +81,4 @@ class RpcCounter:
                     return
                 size += {"": 0, "short": -1, "long": 1}[lie]
                 client.sendall(struct.pack("<Q", size) + data)
-            client.shutdown(socket.SHUT_RDWR)  # the server has closed it; `_run` reads from it still
+            client.shutdown(socket.SHUT_RDWR)  # the server has closed it; `_run` still reads from it

@@ -1,4 +1,4 @@
-"""A ggml-rpc server of the CPU in a child process, as a device that is not the host.
+"""Run a ggml-rpc server of the CPU in a child process, as a device that is not the host.
 
 Run as a script this file is the child: rpc_server.py LIBRARIES ENDPOINT N_DEVICES.
 """
@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """Return a port of the loopback interface on which no program listens."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         return int(free.getsockname()[1])
@@ -30,7 +30,7 @@ class RpcServer:
         import llama_cpp
 
         lib = Path(llama_cpp.__file__).parent / "lib"
-        for _ in range(3):  # somebody may take a free port before the child does
+        for _ in range(3):  # another program may take a free port before the child does
             self.endpoint = endpoint or f"{HOST}:{free_port()}"
             command = [sys.executable, __file__, str(lib), self.endpoint, str(n_devices)]
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -40,7 +40,7 @@ class RpcServer:
         raise RuntimeError(f"no ggml-rpc server came up on {self.endpoint}")
 
     def _wait(self, timeout: float) -> bool:
-        """Until it accepts connections; False if it ended instead."""
+        """Wait until the server accepts connections; return False if it ended instead."""
         end = time.monotonic() + timeout
         host, port = self.endpoint.split(":")
         while self.process.poll() is None and time.monotonic() < end:
@@ -52,11 +52,11 @@ class RpcServer:
         return False
 
     def stop(self) -> None:
-        """Let it hang: connections stay open, nothing is answered."""
+        """Let the server hang: connections stay open, nothing is answered."""
         self.process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
-        """End it at once, whatever it is doing."""
+        """End the server at once, whatever it is doing."""
         self.process.kill()
         self.process.wait()
 
@@ -68,7 +68,7 @@ class RpcServer:
 
 
 def serve(folder: str, endpoint: str, n_devices: int) -> None:
-    """The child: never returns unless something fails."""
+    """Serve in the child: return only after an error."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: do not outlive the tests
     suffix = "dylib" if sys.platform == "darwin" else "so"

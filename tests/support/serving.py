@@ -21,7 +21,7 @@ from loading import load
 
 
 class Running(AbstractContextManager["Running"]):
-    """A pair, served."""
+    """A pair, served in this process."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class Running(AbstractContextManager["Running"]):
         return self.client.post(path, json=body, **options)
 
     def ask(self, path: str, body: Any) -> Any:
-        """The answer to a request that must be one."""
+        """Return the answer to a request that must succeed."""
         response = self.post(path, body)
         assert response.status_code == 200, response.text
         return response.json()
 
     def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
-        """All events of a stream; that it ends with [DONE], if it does, is the last one."""
+        """Return all events of a stream; if it ends with [DONE], that is the last one."""
         with self.client.stream("POST", path, json={**body, "stream": True}) as response:
             assert response.status_code == 200, response.read()
             assert response.headers["content-type"].startswith("text/event-stream")
@@ -66,7 +66,7 @@ class Running(AbstractContextManager["Running"]):
         return [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
 
     def stream_named(self, path: str, body: dict[str, Any]) -> list[Any]:
-        """All events of a stream whose events have names, which are those of their types."""
+        """Return all events of a stream whose events are named by their types."""
         with self.client.stream("POST", path, json={**body, "stream": True}) as response:
             assert response.status_code == 200, response.read()
             lines = [line for line in response.iter_lines() if line and not line.startswith(":")]

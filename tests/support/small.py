@@ -1,4 +1,4 @@
-"""A target with a small model that drafts for it, and the small model driven by hand, as a reference."""
+"""A target with a small model that drafts for it, and as a reference the small model driven by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_drafter(
     path: str | Path, *, n_ctx: int = 256, n_seq_max: int = 1, is_pooled: bool = True, n_ubatch: int = 64,
     n_vocab: int | None = None, has_trees: bool = True,
 ) -> _core.SimpleDrafter:  # fmt: skip
-    """A drafter whose K/V are F32. n_vocab: tokens of its target, instead of as many as it has."""
+    """Make a drafter whose K/V are F32. n_vocab: tokens of its target, in place of its own number."""
     model = load_model(path)
     where = place(
         model, n_ctx=n_ctx, n_seq=n_seq_max, is_pooled=is_pooled, has_trees=has_trees, n_ubatch=n_ubatch,
@@ -42,7 +42,7 @@ def make_drafter(
 
 
 class ByHand:
-    """The small model as llama.cpp runs it: everything is evaluated anew for each answer, in one sequence."""
+    """The small model as llama.cpp runs it: all is evaluated anew for each answer, in one sequence."""
 
     def __init__(self, path: str | Path, n_ctx: int = 512):
         self.model = load_model(path)
@@ -53,7 +53,7 @@ class ByHand:
         assert self.ctx
 
     def logits(self, tokens: list[int], pos_first: int = 0) -> np.ndarray:
-        """What the model says after each token."""
+        """Return the model's logits after each token."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
         batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)
@@ -65,7 +65,7 @@ class ByHand:
         return np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.ctx), (len(tokens), self.n_vocab)).copy()
 
     def chain(self, text: list[int], n: int) -> tuple[list[int], list[np.ndarray]]:
-        """A greedy continuation, and the logits of its steps."""
+        """Return a greedy continuation, and the logits of its steps."""
         drafted: list[int] = []
         logits = []
         for _ in range(n):
@@ -80,10 +80,10 @@ class ByHand:
 
 
 def write_small_pair(folder: Path, row: str = "llama", row_small: str = "llama", rest: float = 0.03) -> list[str]:
-    """Write a target and a small model that is mostly right: in both the next token depends on the last one above all.
+    """Write a target and a small model that is mostly right: in both the next token depends mainly on the last one.
 
-    Tensors of the same name are the same in all random models: tables are shared. rest: how much layers add to what
-    comes from the token itself; those of the small model are others. Returns both paths.
+    Tensors of the same name are the same in all random models: tables are shared. rest: size of the layers' outputs
+    relative to the token's embedding; the small model's layers are different. Returns both paths.
     """
     paths = []
     for seed, kind in enumerate((row, row_small)):

@@ -1,4 +1,4 @@
-"""What the stateful test is made of: kinds of pairs, what it remembers of sequences, and what its rules draw."""
+"""Parts of the stateful test: kinds of pairs, its memory of sequences, and the inputs that its rules draw."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ N_TEXTS, N_TOKENS = 3, 250
 
 @dataclass
 class Kind:
-    """A target with its head, and what all runs with it share."""
+    """A target with its head, and the objects that all runs with it share."""
 
     name: str
     target: Any
     head: Any
     reference: Reference
     fresh: Eagle3Llama | None
-    """To see what a draft should hold."""
+    """A pair that shows the expected content of a draft's state."""
     texts: list[list[int]]
-    """What prompts begin with."""
+    """Beginnings of prompts."""
 
     @property
     def sources(self) -> dict[str, Any]:
-        """What drafts, where that has to be said."""
+        """Return the drafters as arguments, where they have to be named."""
         return {"draft_sources": ("mtp", "eagle3", "ngram")} if self.name.startswith("both-") else {}
 
 
 @contextmanager
 def open_kind(name: str, folder: Path) -> Iterator[Kind]:
-    """Write a pair of this kind, and load what all runs with it share."""
+    """Write a pair of this kind, and load the objects that all runs with it share."""
     if name == "random":
         target: Any = write_target(folder / "target.gguf", eos_scale=1.0)
         head: Any = write_head(folder / "head.gguf", target)
@@ -110,7 +110,7 @@ class Request:
     failing: Failing | None = None
     may_be_cancelled: bool = False
     is_watched: bool = True
-    """Whether all of its outputs come to us."""
+    """Whether the test gets all of its outputs."""
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     has_ended: bool = False
@@ -126,11 +126,11 @@ class Stream:
     draw: Draw
     tokens: list[int]
     is_disturbed: bool = False
-    """Something else has happened since its last token."""
+    """Whether something else has happened since its last token."""
 
 
 class Clock:
-    """Every look at it is the same time later, so that nothing depends on how fast the machine is."""
+    """A clock on which every reading adds the same time, so that nothing depends on the machine's speed."""
 
     def __init__(self, step: int):
         self._ticks = itertools.count(step, step)
@@ -161,14 +161,14 @@ class ClockedDrafter:
         return self.drafter.nodes[n:]
 
 
-# what the rules draw
+# inputs that the rules draw
 
 texts = st.tuples(
     st.integers(0, N_TEXTS - 1),
     st.one_of(st.integers(0, 20), st.integers(0, 130), st.sampled_from([64, 100, 235, 250])),
     st.lists(st.integers(0, 127), max_size=5),
 )
-"""The first tokens of one of the texts, and others."""
+"""The first tokens of one of the texts, and other tokens."""
 draws = st.builds(
     Draw,
     temperature=st.sampled_from([0.0, 0.0, 0.0, 0.8, 1.5]),

@@ -1,7 +1,7 @@
-"""How close the numbers of the place where a test runs can be to a reference's, by what it computes.
+"""Set how close a device's numbers can be to a reference's, by its arithmetic.
 
-A test says what holds for float32, summed in whatever order: on this machine, on a ggml-rpc server of its CPU. Devices
-that multiply with fewer bits are no closer than these allow, and are compared to that.
+A test's own tolerance holds for float32, summed in any order: on this machine, on a ggml-rpc server of its CPU. Devices
+that multiply with fewer bits are no closer than their bits allow, and get a larger tolerance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import placement
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a place computes products in, and how close its results can then be to a reference."""
+    """The arithmetic of a device's products, and how close its results can be to a reference."""
 
     name: str
     floor: float
@@ -26,7 +26,7 @@ FLOAT32 = Arithmetic("float32", 0.0)
 
 TEN_BITS = Arithmetic("ten bits", 5e-3)
 """TF32 and F16 have ten bits after the point: each factor is off by up to 2^-11. An H200 differed from float64 by 3e-4
-to 4e-3 in what these tests compare; wrong positions moved it by 0.07 to 0.84."""
+to 4e-3 in the values that these tests compare; wrong positions moved it by 0.07 to 0.84."""
 
 BACKENDS: dict[str, tuple[Arithmetic, str, str]] = {
     "CPU": (FLOAT32, "", ""),
@@ -35,11 +35,11 @@ BACKENDS: dict[str, tuple[Arithmetic, str, str]] = {
     "CUDA": (TEN_BITS, "", "F32 matrices are multiplied in TF32, by cuBLAS and by mma.cuh, which asks no environment"),
     "MTL": (TEN_BITS, "", "simdgroups multiply matrices of half"),
 }
-"""Start of a device's name -> what it computes, the environment variable with which it is float32 instead, and why."""
+"""Start of a device's name -> its arithmetic, the environment variable that makes it float32, and the reason."""
 
 
 def arithmetic(device: str, environ: Mapping[str, str] = os.environ) -> Arithmetic:
-    """What a device of that name computes. What nobody has looked at has ten bits."""
+    """Return the arithmetic of a device by its name. For unknown devices it is ten bits."""
     name = next((name for name in BACKENDS if device.startswith(name)), None)
     if name is None:
         return TEN_BITS
@@ -48,5 +48,5 @@ def arithmetic(device: str, environ: Mapping[str, str] = os.environ) -> Arithmet
 
 
 def tolerance(of_float32: float) -> float:
-    """A test's tolerance in the place where it runs."""
+    """Return a test's tolerance on the device where it runs."""
     return max(of_float32, arithmetic(placement.device_name()).floor)

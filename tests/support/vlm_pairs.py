@@ -20,20 +20,20 @@ BEFORE, AFTER = "What is this? ", " It is a"
 
 @dataclass
 class Vlm:
-    """A model with what transformers computed for the prompt BEFORE + media + AFTER."""
+    """A model with transformers' results for the prompt BEFORE + media + AFTER."""
 
     name: str
     ids: np.ndarray
-    """Tokens of the prompt, placeholders in place of the media's rows."""
+    """Tokens of the prompt, with placeholders for the media's rows."""
     first: int
-    """Of the media's first row."""
+    """Index of the media's first row."""
     media: np.ndarray
     states: np.ndarray
-    """(n_tokens, n_layer + 1, n_embd), boundaries 0 to n_layer."""
+    """Hidden states (n_tokens, n_layer + 1, n_embd), boundaries 0 to n_layer."""
     logits: np.ndarray
-    """Of the last tokens."""
+    """Logits of the last tokens."""
     further: np.ndarray | None = None
-    """What the media's rows have beyond the input of the first layer (deepstack), side by side."""
+    """Further values of the media's rows beside the input of the first layer (deepstack), side by side."""
 
     @property
     def path(self) -> str:
@@ -48,18 +48,18 @@ class Vlm:
         return self.states.shape[2]
 
     def rows(self, end: int) -> np.ndarray:
-        """The media's rows as the encoder gives them, if the text goes on at `end`."""
+        """Return the media's rows as the encoder gives them, if the text continues at `end`."""
         rows = self.states[self.first : end, 0]
         return rows if self.further is None else np.hstack([rows, self.further])
 
     @property
     def file(self) -> bytes:
-        """The picture or sound as a file."""
+        """Return the picture or sound as a file."""
         return png(self.media) if self.media.ndim == 3 else wav(self.media)
 
     @property
     def target(self) -> Target:
-        """What `write_head` wants to know; without weights."""
+        """Return the target that `write_head` needs; without weights."""
         reader = gguf.GGUFReader(self.path)
         embd = next(t for t in reader.tensors if t.name == "token_embd.weight")
         output = next((t for t in reader.tensors if t.name == "output.weight"), embd)
@@ -83,7 +83,7 @@ def load_vlm(name: str) -> Vlm:
 
 
 def png(picture: np.ndarray) -> bytes:
-    """A PNG file of uint8 (height, width, 3)."""
+    """Return a PNG file of uint8 (height, width, 3)."""
     height, width, _ = picture.shape
     rows = b"".join(b"\0" + row.tobytes() for row in picture)
 
@@ -95,7 +95,7 @@ def png(picture: np.ndarray) -> bytes:
 
 
 def wav(sound: np.ndarray, rate: int = 16000) -> bytes:
-    """A WAV file of float32 (n,)."""
+    """Return a WAV file of float32 (n,)."""
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as f:
         f.setnchannels(1)

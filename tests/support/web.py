@@ -1,4 +1,4 @@
-"""Servers of HTTP that say what no server should."""
+"""HTTP servers that send invalid answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 @contextlib.contextmanager
 def answering(*pieces, pause=0.0):
-    """A server that answers any request with these pieces; its port, and who connected. A piece may be an iterator."""
+    """Answer any request with these pieces, which may be iterators; yield the server's port and its clients."""
     seen = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 

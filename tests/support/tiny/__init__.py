@@ -1,8 +1,8 @@
 """Tiny random models that the tests make on the spot: real GGUF files, written in milliseconds.
 
-`write_target` writes a target, `write_head` an EAGLE-3 head of any variant for it, `write_perfect_pair` a target with
-a head that is always right. What they return keeps the weights in checkpoint layout, so that a test can compute the
-truth itself.
+`write_target` writes a target, `write_head` an EAGLE-3 head of any variant for it, `write_perfect_pair` a target with a
+head that is always right. Their results keep the weights in checkpoint layout, so that a test can compute the expected
+values itself.
 """
 
 from .corrupt import CORRUPTIONS, Corruption, corrupt, patch_key

@@ -14,7 +14,7 @@ from .target import Target
 
 @dataclass(frozen=True)
 class Corruption:
-    """One way to spoil a head. `error` is the name of the exception expected, `words` what its message must contain."""
+    """One way to spoil a head. `error` is the expected exception's name, `words` are in its message."""
 
     name: str
     error: str
@@ -132,7 +132,7 @@ CORRUPTIONS = [
 
 
 def corrupt(name: str, path: str | Path, target: Target) -> Corruption:
-    """Write the head that is spoilt in the way `name` (nothing for "missing") and say what loading it must raise."""
+    """Write the head spoilt in the way `name` (none for "missing"), and return the error that loading it must raise."""
     found = next(c for c in CORRUPTIONS if c.name == name)
     found.make(Path(path), target)
     return found

@@ -17,7 +17,7 @@ from .weights import RandomWeights, Weights, add_tensor, interleave_rope, round_
 
 @dataclass(frozen=True)
 class HeadVariant:
-    """What a head looks like. `None` stands for what the target has."""
+    """The parts and sizes of a head. `None` stands for the target's."""
 
     boundaries: tuple[int, ...] = (1, 2, 3)
     use_aux_hidden_state: bool = True  # False: no fc, the one row is the target's final normed state
@@ -34,7 +34,7 @@ class HeadVariant:
     n_rot: int | None = None  # None: head_dim; fewer is partial rotary
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None  # as in a Hugging Face config: linear, yarn, llama3
-    rope_sections: tuple[int, ...] = ()  # M-RoPE; q and k are in the file as without
+    rope_sections: tuple[int, ...] = ()  # M-RoPE; q and k are in the file as without it
     rope_interleaved: bool = False
     sliding_window: int = 0
     kv_lora_rank: int = 0  # MLA: keys of head_dim values, of which n_rot are rotated, and values of v_head_dim
@@ -73,7 +73,7 @@ class HeadVariant:
 
     @property
     def attn_scale(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of attention's scores."""
         scale = (self.head_dim or 0) ** -0.5
         if self.rope_scaling and self.kv_lora_rank:
             scale *= mscale(self.rope_scaling["factor"], self.rope_scaling.get("mscale_all_dim", 0.0)) ** 2
@@ -81,7 +81,7 @@ class HeadVariant:
 
 
 def mscale(factor: float, weight: float) -> float:
-    """DeepSeek's attention factor of YaRN."""
+    """Return DeepSeek's attention factor of YaRN."""
     return 0.1 * weight * math.log(factor) + 1.0
 
 
@@ -168,7 +168,7 @@ def _random_weights(v: HeadVariant, target: Target) -> Weights:
 
 
 def _mla_shapes(v: HeadVariant, n_inp: int) -> dict[str, tuple[int, int, float]]:
-    """Of DeepSeek's attention."""
+    """Return the shapes of DeepSeek's attention."""
     n_rot, n_q = v.n_rot or 0, v.n_head * (v.head_dim or 0)
     n_kv = v.n_head * ((v.head_dim or 0) - n_rot + v.v_head_dim)
     shapes = {
@@ -215,14 +215,14 @@ def _random_layer(rand: RandomWeights, v: HeadVariant, il: int) -> Weights:
 def write_head(path: str | Path, target: Target, *, weights: Weights | None = None, **variant: Any) -> Head:
     """Write a random head for `target`.
 
-    `variant` are fields of HeadVariant; `weights` replaces random ones of these names. Nothing is checked here, so that
-    a head can be wrong on purpose.
+    `variant` are fields of HeadVariant; `weights` replaces random ones of these names. Nothing is checked, so that a
+    head can be wrong on purpose.
     """
     v = HeadVariant(**variant)
     n_embd = v.n_embd or target.n_embd
     head_dim = v.head_dim or n_embd // v.n_head
     v = replace(v, n_embd=n_embd, head_dim=head_dim, n_rot=v.n_rot or head_dim)
-    # only what is written in one dialect can be called so: the others are "extended"
+    # a key has this name if only one dialect has it: the others are "extended"
     if v.dialect == "auto":
         v = replace(v, dialect="upstream" if v.upstream else "extended")
     rounded = round_to_file(_random_weights(v, target) | (weights or {}), v.ftype)
@@ -237,13 +237,13 @@ def _write(head: Head) -> None:
     writer = gguf.GGUFWriter(head.path, head.arch)
     writer.add_name("tiny random EAGLE-3 head")
     _write_keys(writer, head)
-    if head.target.arch != "vlm":  # whose tokens are its own
+    if head.target.arch != "vlm":  # this architecture has tokens of its own
         add_vocab(writer, head.target.n_vocab)
     for name, array in head.weights.items():
         if name == "d2t" and v.dialect != "fork":
             array = head.d2t
         if ".kv_b_proj." in name:
-            # in halves of each head, ready for products in the latent space: keys transposed
+            # in halves of each head, ready for products in the latent space: keys are transposed
             prefix = f"blk.{name.split('.')[1]}.attn"
             heads = array.reshape(v.n_head, -1, v.kv_lora_rank)
             n_nope = heads.shape[1] - v.v_head_dim
@@ -309,7 +309,7 @@ def _write_keys(writer: gguf.GGUFWriter, head: Head) -> None:
 
 
 def _write_rope_scaling(writer: gguf.GGUFWriter, scaling: dict[str, Any] | None) -> None:
-    # llama3 is the rope_freqs tensor alone
+    # llama3 needs only the tensor rope_freqs
     if scaling is None or scaling["rope_type"] == "llama3":
         return
     writer.add_string("eagle3.rope.scaling.type", scaling["rope_type"])
@@ -317,7 +317,7 @@ def _write_rope_scaling(writer: gguf.GGUFWriter, scaling: dict[str, Any] | None)
     if "original_max_position_embeddings" in scaling:
         writer.add_uint32("eagle3.rope.scaling.original_context_length", scaling["original_max_position_embeddings"])
     if "mscale_all_dim" in scaling:
-        # ggml multiplies by the default itself
+        # ggml itself multiplies by the default
         wanted = mscale(scaling["factor"], scaling["mscale"]) / mscale(scaling["factor"], scaling["mscale_all_dim"])
         writer.add_float32("eagle3.rope.scaling.attn_factor", wanted / mscale(scaling["factor"], 1.0))
     for key in ("beta_fast", "beta_slow"):
@@ -326,7 +326,7 @@ def _write_rope_scaling(writer: gguf.GGUFWriter, scaling: dict[str, Any] | None)
 
 
 def _llama3_factors(v: HeadVariant) -> np.ndarray:
-    """What each rotation frequency is divided by: 1 for short waves, `factor` for long ones, between them a blend."""
+    """Return the divisor of each rotation frequency: 1 for short waves, `factor` for long ones, a blend between."""
     s, n_rot = v.rope_scaling or {}, v.n_rot or 0
     n_ctx, factor = s["original_max_position_embeddings"], s["factor"]
     out = []
@@ -351,12 +351,12 @@ def _gguf_name(name: str, dialect: str) -> str:
 
 
 def _gguf_layout(v: HeadVariant, name: str, array: np.ndarray) -> np.ndarray:
-    """In the file, q and k are in the order of interleaved rotation, with all that is added or multiplied to them."""
+    """Return an array in the file's layout: q and k, weights and biases, are in the order of interleaved rotation."""
     n_rot = v.n_rot or 0
     if name == "mask_hidden":
         return array.reshape(-1)
     if v.kv_lora_rank:
-        return array  # DeepSeek's rotation is of neighbours as it is
+        return array  # DeepSeek's rotation is already of neighbours
     if ".q_proj." in name:
         return interleave_rope(array, v.n_head, n_rot)
     if ".k_proj." in name:

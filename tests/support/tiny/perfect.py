@@ -1,14 +1,14 @@
-"""A target whose next token depends on the last one alone, and heads that know it: all drafts are accepted.
+"""A target whose next token depends only on the last one, and heads that know it: all drafts are accepted.
 
-The printable tokens form one cycle of N in random order. The token at place s of it is embedded as
+The printable tokens form one cycle of N in random order. The token at index s of it is embedded as
 `[1, 0, cos(2 pi f s / N), sin(2 pi f s / N), ...]` over several whole frequencies f. "The next token" is then a
-rotation R of the embedding, a linear map. Row `u` of the output matrix is the code of u turned back by one place, so
+rotation R of the embedding, a linear map. Row `u` of the output matrix is the code of u turned back by one step, so
 that the largest logit belongs to the next token of the cycle. Blocks of the target only add a little noise.
 
-The head uses the very same output matrix and needs a state that is the code of the token *after* row p:
+The head uses the same output matrix and needs a state that is the code of the token *after* row p:
 
-* kind "token" copies it from the embedding of token p + 1 (through attention that sees its own slot alone);
-* kind "row" rotates row p by one place (through the MLP), never looking at the token. Its states go on rotating.
+* kind "token" copies it from the embedding of token p + 1 (through attention to its own slot only);
+* kind "row" rotates row p by one step (through the MLP) and does not read the token. Its later states rotate likewise.
   This one is plain EAGLE-3, so that llama.cpp's own draft-eagle3 runs it too.
 """
 
@@ -26,7 +26,7 @@ from .weights import Weights
 
 
 def _cycle_codes(n_cycle: int, n_embd: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Codes [n_cycle, n_embd] of the places and the rotation [n_embd, n_embd] to the next place."""
+    """Return codes [n_cycle, n_embd] of the cycle's tokens, and the rotation [n_embd, n_embd] to the next one."""
     n_freq = n_embd // 2 - 1
     freqs = rng.choice(np.arange(1, (n_cycle + 1) // 2), n_freq, replace=False)
     angles = 2 * np.pi * np.outer(np.arange(n_cycle), freqs) / n_cycle
@@ -53,17 +53,17 @@ def write_perfect_pair(
     seed: int = 3,
     **head_variant: Any,
 ) -> tuple[Target, Head]:
-    """Write a target and a head that always guesses the target's greedy choice. See the module for `kind`."""
+    """Write a target and a head that always drafts the target's greedy token. See the module for `kind`."""
     if kind not in ("row", "token"):
         raise ValueError(f"kind must be 'row' or 'token', not {kind!r}")
     rng = np.random.default_rng(seed)
     cycle = rng.permutation(printable_tokens(n_vocab))
     codes, rotation = _cycle_codes(len(cycle), n_embd, rng)
-    place = rng.integers(0, len(cycle), n_vocab)  # tokens outside the cycle share the place of one inside
+    place = rng.integers(0, len(cycle), n_vocab)  # tokens outside the cycle share the code of one inside
     place[cycle] = np.arange(len(cycle))
 
     output = np.zeros((n_vocab, n_embd))
-    output[cycle] = codes @ rotation  # rows: R^T code, the code one place back
+    output[cycle] = codes @ rotation  # rows: R^T code, the code one step back
     embd = codes[place]
     target = write_target(path_target, arch, n_layer=n_layer, n_embd=n_embd, n_vocab=n_vocab, seed=seed)
     weights = {k: w * noise for k, w in target.weights.items() if "o_proj" in k or "down_proj" in k}
@@ -91,10 +91,10 @@ def write_perfect_pair(
 
 
 def _row_head(n_embd: int, n_aux: int, rotation: np.ndarray, rms: float) -> Weights:
-    """z = y + (R - I) y with y = the row. Two hidden units make one linear one: silu(a) - silu(-a) = a."""
+    """Return z = y + (R - I) y with y = the row. Two hidden units make one linear one: silu(a) - silu(-a) = a."""
     turn = rotation - np.eye(n_embd)
     one = np.zeros((n_embd, n_embd))
-    one[:, 0] = 1.0  # the component that every code has as 1
+    one[:, 0] = 1.0  # the component that is 1 in every code
     return {
         "fc.weight": np.tile(np.eye(n_embd) / n_aux, (1, n_aux)),
         "layers.0.hidden_norm.weight": np.full(n_embd, rms),
@@ -107,7 +107,7 @@ def _row_head(n_embd: int, n_aux: int, rotation: np.ndarray, rms: float) -> Weig
 
 
 def _token_head(n_embd: int) -> Weights:
-    """No residual, no MLP; attention over one slot hands the normed embedding through."""
+    """Return weights without residual and MLP; attention over one slot passes the normed embedding on."""
     eye = np.eye(n_embd)
     return {
         "layers.0.input_layernorm.weight": np.ones(n_embd),

@@ -43,7 +43,7 @@ class Target:
 
     @property
     def hf_config(self) -> dict:
-        """Keyword arguments of the matching transformers config (LlamaConfig, Qwen2Config, Qwen3Config)."""
+        """Return keyword arguments of the matching transformers config (LlamaConfig, Qwen2Config, Qwen3Config)."""
         return {
             "vocab_size": self.n_vocab,
             "hidden_size": self.n_embd,
@@ -78,7 +78,7 @@ _GGUF_NAMES = {
     "mlp.down_proj.weight": "ffn_down.weight",
 }
 
-# Gemma 3 has norms after attention and MLP too, and so other names for the one before the MLP.
+# Gemma 3 also has norms after attention and MLP, and so the norm before the MLP has another name.
 _GGUF_NAMES_GEMMA3 = _GGUF_NAMES | {
     "post_attention_layernorm.weight": "post_attention_norm.weight",
     "pre_feedforward_layernorm.weight": "ffn_norm.weight",
@@ -113,7 +113,7 @@ def _random_layer(rand: RandomWeights, t: Target) -> Weights:
 
 def _random_weights(t: Target, seed: int, eos_scale: float) -> Weights:
     rand = RandomWeights(seed)
-    # where the output matrix is the embedding, large embeddings would make the model repeat its last token for ever
+    # if the output matrix is the embedding, large embeddings would make the model repeat its last token for ever
     size_embd = (0.04 if t.arch == "gemma3" else 0.3) if t.tied else 1.0
     weights: Weights = {"model.embed_tokens.weight": rand.rng.normal(0.0, size_embd, (t.n_vocab, t.n_embd))}
     for il in range(t.n_layer):
@@ -150,7 +150,7 @@ def write_target(
 ) -> Target:
     """Write a target to `path`.
 
-    With `eos_scale` 0 it never ends a text greedily; `weights` replaces random ones of these names.
+    With `eos_scale` 0 it never ends a greedy text; `weights` replaces random ones of these names.
     """
     if arch not in ("llama", "qwen2", "qwen3", "gemma3"):
         raise ValueError(f"no tiny target of architecture {arch!r}")
@@ -210,7 +210,7 @@ def _gguf_name(name: str, names: dict[str, str]) -> str:
 
 
 def _gguf_layout(t: Target, name: str, array: np.ndarray) -> np.ndarray:
-    """Only the llama graph rotates interleaved pairs; the others rotate halves as checkpoints do."""
+    """Return an array in the file's layout: only the llama graph rotates interleaved pairs, the others halves."""
     if t.arch == "llama" and ".q_proj." in name:
         return interleave_rope(array, t.n_head, t.head_dim)
     if t.arch == "llama" and ".k_proj." in name:

@@ -1,4 +1,4 @@
-"""A target without a chat template."""
+"""Remove a target's chat template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .target import Target
 
 
 def without_template(target: Target, path: Path) -> Target:
-    """The same model, in a file that has no chat template."""
+    """Copy the model to a file without a chat template."""
     reader = gguf.GGUFReader(target.path)
     writer = gguf.GGUFWriter(path, target.arch)
     for entry in key_values(target.path, reader):

@@ -24,14 +24,14 @@ N_VOCAB_MIN = 256 + len(_MERGES) + 2
 
 
 def _byte_alphabet() -> list[str]:
-    """The printable character that stands for each byte in GPT-2's tokenizer."""
+    """Return the printable character that stands for each byte in GPT-2's tokenizer."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [b for b in range(256) if b not in printable]
     return [chr(b) if b in printable else chr(256 + others.index(b)) for b in range(256)]
 
 
 def vocab_tokens(n_vocab: int) -> list[str]:
-    """All tokens: bytes, merges, unused fillers, then bos (n_vocab - 2) and eos (n_vocab - 1)."""
+    """Return all tokens: bytes, merges, unused fillers, then bos (n_vocab - 2) and eos (n_vocab - 1)."""
     if n_vocab < N_VOCAB_MIN:
         raise ValueError(f"n_vocab must be at least {N_VOCAB_MIN}, got {n_vocab}")
     space = _byte_alphabet()[ord(" ")]
@@ -41,7 +41,7 @@ def vocab_tokens(n_vocab: int) -> list[str]:
 
 
 def printable_tokens(n_vocab: int) -> list[int]:
-    """Ids of the tokens that stand for printable ASCII text."""
+    """Return the ids of the tokens that stand for printable ASCII text."""
     space = _byte_alphabet()[ord(" ")]
     return [i for i, t in enumerate(vocab_tokens(n_vocab)[: N_VOCAB_MIN - 2]) if t.replace(space, " ").isascii()]
 

@@ -1,4 +1,4 @@
-"""Random weights whose every part matters, and the way they go into a GGUF file."""
+"""Make random weights of which every part changes the result, and write them into a GGUF file."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ FTYPES = {
 
 
 class RandomWeights:
-    """Draws matrices that keep the size of what they multiply, so that no part of a model drowns in another."""
+    """Draws matrices that keep the size of their input, so that no part of a model is negligible."""
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
 
     def matrix(self, n_out: int, n_in: int, gain: float = 1.0) -> np.ndarray:
-        """A matrix [n_out, n_in] that multiplies the size of its input by `gain`."""
+        """Return a matrix [n_out, n_in] that multiplies the size of its input by `gain`."""
         return self.rng.normal(0.0, gain / np.sqrt(max(n_in, 1)), (n_out, n_in))
 
     def norm(self, n: int) -> np.ndarray:
-        """Weights of an RMSNorm, well away from all ones."""
+        """Return weights of an RMSNorm, clearly different from all ones."""
         return self.rng.uniform(0.5, 1.5, n)
 
     def bias(self, n: int) -> np.ndarray:
-        """A bias as large as half of what it is added to."""
+        """Return a bias half as large as the values to which it is added."""
         return self.rng.normal(0.0, 0.5, n)
 
 
 def file_type(name: str, array: np.ndarray, ftype: str) -> gguf.GGMLQuantizationType:
-    """Type of a tensor in the file: matrices are stored in `ftype`, vectors always in F32."""
+    """Return a tensor's type in the file: matrices are stored in `ftype`, vectors always in F32."""
     return FTYPES[ftype] if array.ndim == 2 else FTYPES["f32"]
 
 
 def round_to_file(weights: Weights, ftype: str) -> Weights:
-    """The weights as float64, rounded to what the file will hold."""
+    """Return the weights as float64, rounded as in the file."""
     rounded = {}
     for name, array in weights.items():
         if array.dtype == np.int64:
