@@ -31,7 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "the self", "max_tokens": 40},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "the self"}], "max_tokens": 40},
 }
-N_SKIPPED = 10  # tokens, until nothing happens for the first time
+N_SKIPPED = 10  # tokens at each end of a stream that do not count: some things happen only there
 HAND_OVERS = ("put", "call_soon_threadsafe")
 _ANONYMOUS = re.compile(r"(\.<locals>\.<\w+>)+$")
 
@@ -44,7 +44,7 @@ class Calls:
         """"file:function" of each; hand-overs begin with ">"."""
 
     def __call__(self, frame: FrameType, event: str, called: Any) -> None:
-        """A profiler's hook."""
+        """Count a call: `threading.setprofile` calls this."""
         code = frame.f_code
         if event == "c_call" and called.__name__ in HAND_OVERS and code.co_filename.startswith(PACKAGE):
             self.names.append(f">{called.__name__} in {_name(frame)}")
@@ -62,7 +62,7 @@ def _name(frame: FrameType) -> str:
 
 
 def count(path: str) -> tuple[Counter[str], Counter[str]]:
-    """(function -> calls from a POST to its first event, function -> calls of one token of a stream)."""
+    """Return (function -> calls from a POST to its first event, function -> calls of one token of a stream)."""
     from serving import Running
     from tiny import write_target
 
@@ -72,12 +72,12 @@ def count(path: str) -> tuple[Counter[str], Counter[str]]:
         engine, step = running.server.engine, running.server.engine.step
 
         def slow_step() -> Any:
-            time.sleep(0.01)  # so that a token has left before the next one comes
+            time.sleep(0.01)  # so that a token is sent before the next one is generated
             return step()
 
         engine.step = slow_step  # type: ignore[method-assign]
         body = {**BODIES[path], "temperature": 0, "ignore_eos": True, "stream": True}
-        running.stream(path, body)  # the first request is the last to compile and read what is kept
+        running.stream(path, body)  # the first request compiles modules and reads caches
         calls.names.clear()
         running.stream(path, body)
         names = calls.names[calls.names.index("serve/protocol.py:Protocol.data_received") :]
@@ -92,7 +92,7 @@ def count(path: str) -> tuple[Counter[str], Counter[str]]:
 
 
 def prepare_us(n: int) -> float:
-    """CPU time of one thread for making a chat's body a sequence of the engine."""
+    """Return a thread's CPU time for making a chat's body a sequence of the engine, in microseconds."""
     from llama_cpp_eagle3.serve.chat_completions import prepare_chat
     from llama_cpp_eagle3.serve.jsons import parse_json
     from llama_cpp_eagle3.serve.queue import Place
@@ -102,7 +102,7 @@ def prepare_us(n: int) -> float:
     text = json.dumps(BODIES["/v1/chat/completions"]).encode()
     with tempfile.TemporaryDirectory() as folder, Running(write_target(Path(folder) / "target.gguf")) as running:
         start = 0.0
-        for i in range(-10, n):  # the first ones compile and read what is kept
+        for i in range(-10, n):  # the first ones compile modules and read caches
             if i == 0:
                 start = time.thread_time()
             place = Place(running.server.queue)
@@ -128,7 +128,7 @@ def report(title: str, calls: Counter[str], names: bool) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", choices=BODIES, default="/v1/chat/completions")
     parser.add_argument("--list", action="store_true", help="name the functions")

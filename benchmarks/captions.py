@@ -1,4 +1,4 @@
-"""A small captioning model and its head, trained, and how much the head gains from images in its cache.
+"""Train a small captioning model and its head, and measure how much the head gains from images in its cache.
 
     python benchmarks/captions.py train WORK SOURCE     SOURCE: vendor/llama.cpp of llama-cpp-python's sdist
     python benchmarks/captions.py head WORK --minutes 2
@@ -50,12 +50,12 @@ FONT = [
 
 
 def ids_of(text: str) -> list[int]:
-    """Tokens of a text: one for each character."""
+    """Return a text's tokens: one for each character."""
     return [VOCAB.index(c) for c in text]
 
 
 def picture(rng: np.random.Generator) -> tuple[np.ndarray, str]:
-    """Digits in a grid, uint8 (56, 56, 3), and their caption."""
+    """Return digits in a grid, uint8 (56, 56, 3), and their caption."""
     digits = rng.integers(0, 10, (N_SIDE, N_SIDE))
     out = np.empty((N_SIDE * CELL, N_SIDE * CELL, 3))
     for y in range(N_SIDE):
@@ -72,7 +72,7 @@ def picture(rng: np.random.Generator) -> tuple[np.ndarray, str]:
 
 
 def train(work: Path, minutes: float) -> None:
-    """Target, conversion, rows, head."""
+    """Train the target, convert it, write rows and train the head."""
     import torch
     import transformers
     from torch import nn
@@ -110,7 +110,7 @@ def train(work: Path, minutes: float) -> None:
     break_id = VOCAB.index("[IMG_BREAK]")
 
     def embed(pictures: np.ndarray, tokens: torch.Tensor) -> torch.Tensor:
-        """Rows of <s>, the pictures with breaks between their rows, and the text after."""
+        """Embed <s>, the pictures with breaks between their rows, and the text after them."""
         x = torch.from_numpy((pictures / 255.0 - 0.5) / 0.5).permute(0, 3, 1, 2).float()
         n, size = len(x), N_SIDE * CELL
         rows = tower(x, image_sizes=torch.tensor([[size, size]] * n)).last_hidden_state
@@ -129,7 +129,7 @@ def train(work: Path, minutes: float) -> None:
     rng = np.random.default_rng(1)
     begin = [VOCAB.index("<s>"), VOCAB.index("[IMG_END]"), *ids_of(QUESTION)]
     start, step, n_batch = time.monotonic(), 0, 32
-    first = len(begin) - 1 + N_ROWS  # whose logits predict the caption's first token
+    first = len(begin) - 1 + N_ROWS  # this row's logits predict the caption's first token
     while (share := (time.monotonic() - start) / (60 * minutes)) < 1:
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1, step / 50) * max(0.02, 1 - share)
@@ -138,7 +138,7 @@ def train(work: Path, minutes: float) -> None:
         whole = logits(embed(np.stack([p for p, _ in made]), tokens[:, :-1]))
         out = whole[:, first:]
         loss = F.cross_entropy(out.flatten(0, 1), tokens[:, len(begin) :].flatten())
-        # each row of the picture names its digit too: the encoder learns to read before the text learns to look
+        # each row of the picture predicts its digit too: so the encoder learns to read before the text learns to look
         named = tokens[:, len(begin) : len(begin) + N_ROWS]
         loss = loss + F.cross_entropy(whole[:, 1 : 1 + N_ROWS].flatten(0, 1), named.flatten())
         optimizer.zero_grad()
@@ -150,7 +150,7 @@ def train(work: Path, minutes: float) -> None:
             right = (out.argmax(-1) == tokens[:, len(begin) :]).float().mean()
             print(f"step {step} {time.monotonic() - start:.0f} s loss {loss:.4f} right {right:.3f}", flush=True)
 
-    # the target's file is our exporter's, the encoder's llama.cpp's converter's
+    # our exporter writes the target's file, llama.cpp's converter the encoder's
     vocab = {t.replace("\n", "\u010a").replace(" ", "\u0120"): i for i, t in enumerate(VOCAB)}
     added = [{"id": i, "content": t} for i, t in enumerate(SPECIAL)]
     tokenizer = work / "tokenizer.json"
@@ -167,7 +167,7 @@ def train(work: Path, minutes: float) -> None:
 
 
 def convert(work: Path) -> None:
-    """The encoder, by llama.cpp's converter."""
+    """Convert the encoder with llama.cpp's converter."""
     import gguf
     import torch
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
@@ -177,13 +177,13 @@ def convert(work: Path) -> None:
     with torch.inference_mode():
         model = cls(work / "hf", gguf.LlamaFileType.MOSTLY_F16, work / "captions-mmproj.gguf")
         embd = torch.load(work / "target.pt", weights_only=True)["tok_embd.weight"]
-        # the converter looks for it under an older name
+        # the converter looks for this function under an older name
         model.gguf_writer.add_tensor("v.token_embd.img_break", embd[VOCAB.index("[IMG_BREAK]")].numpy())
         model.write()
 
 
 def about() -> Any:
-    """The facts of the files."""
+    """Return the metadata of the files."""
     from llama_cpp_eagle3_heads.train.export import About
 
     target = "tiny model that reads grids of digits, with a Pixtral encoder"
@@ -191,14 +191,14 @@ def about() -> Any:
 
 
 def config() -> Any:
-    """Of the target."""
+    """Return the target's configuration."""
     from llama_cpp_eagle3_heads.train.model import Config
 
     return Config(n_vocab=len(VOCAB), n_ctx=128, n_embd=128, n_layer=6, n_head=4, n_head_kv=2, n_ff=256)
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """A PNG file of uint8 (height, width, 3)."""
+    """Return a PNG file of uint8 (height, width, 3)."""
     height, width, _ = pixels.shape
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -210,7 +210,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def load(work: Path, head: str | None, **options: Any) -> Any:
-    """The pair, with the projector."""
+    """Load the pair, with the projector."""
     from llama_cpp_eagle3 import Eagle3Llama
 
     return Eagle3Llama(
@@ -220,7 +220,7 @@ def load(work: Path, head: str | None, **options: Any) -> Any:
 
 
 def train_head(work: Path, n_pictures: int, minutes: float) -> None:
-    """Rows by the package's own tap, image rows included, as a cache of the package's own trainer."""
+    """Write rows, image rows too, from the package's own tap as a cache of the package's trainer, and train on them."""
     import torch
     from torch.nn import functional as F
 
@@ -234,7 +234,7 @@ def train_head(work: Path, n_pictures: int, minutes: float) -> None:
     cfg = build.target_config(target, 128, (1, 3, 5))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    # the last boundary, normed, against the embedding, which is tied, is what the target says
+    # the normed last boundary times the embedding, which is tied, gives the target's logits
     embedding, norm = (build.target_tensor(target, f"{name}.weight") for name in ("token_embd", "output_norm"))
     assert embedding is not None
     assert norm is not None
@@ -269,7 +269,7 @@ def train_head(work: Path, n_pictures: int, minutes: float) -> None:
 
 
 def measure(work: Path, n_pictures: int) -> dict[str, Any]:
-    """Captions of new pictures: acceptance with the draft's cache filled, and with holes where the images are."""
+    """Caption new pictures; return acceptance with the drafter's cache filled, and with holes for the images."""
     rng = np.random.default_rng(3)
     found: dict[str, Any] = {"pictures": n_pictures}
     with load(work, "captions-eagle3.gguf", draft="chain", draft_n_max=5) as llm:

@@ -1,10 +1,10 @@
-"""Prompts that the head for Qwen2.5-Coder learns from: functions to write, edits, explanations, holes in files.
+"""Write prompts that the head for Qwen2.5-Coder learns from: functions to write, edits, explanations, holes in files.
 
     python benchmarks/code_prompts.py prompts.jsonl --n 6000
 
-The code is of Python's standard library and of this project. One file in eight, and those that tasks/ has a copy of,
-are kept out of it (`is_kept_out`), so that a head is measured on what it did not learn from. Functions to write and
-questions are head_prompts.py's; none is of HumanEval or of questions.jsonl. The file is for ``llama-cpp-eagle3 train
+The code is of Python's standard library and of this project. One file in eight, and those that tasks/ has copies of,
+are left out (`is_kept_out`), so that a head is measured on text that it did not learn from. Functions to write and
+questions come from head_prompts.py, none from HumanEval or questions.jsonl. The file is for ``llama-cpp-eagle3 train
 -f``; the same seed gives the same file with the same sources and the same Python.
 """
 
@@ -27,7 +27,7 @@ _LIBRARY = (
     "json", "email", "http", "urllib", "collections", "concurrent", "importlib", "logging", "asyncio", "unittest",
 )  # fmt: skip
 _N_CHARS = 1700
-"""Of a piece of code: longer ones leave too little room for the answer."""
+"""Characters of a piece of code, at most: a longer one leaves too little room for the answer."""
 _WHOLE = (
     "Return the whole code in one code block.", "Return the whole code with nothing else changed.",
     "Give me the complete new code.", "Answer with the full code, nothing else.", "",
@@ -65,13 +65,13 @@ _LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp"}
 
 
 def is_kept_out(path: Path) -> bool:
-    """Whether nothing of a file may be trained on."""
+    """Whether a file is left out of training."""
     is_measured = (PROJECT / "benchmarks" / "tasks" / f"fim_{path.name}.txt").exists()
     return is_measured or zlib.crc32(path.name.encode()) % 8 == 0
 
 
 def sources() -> list[Path]:
-    """The files that code is taken from, the project's three times: they are few."""
+    """Return the files that code is taken from, the project's three times, since they are few."""
     library = Path(sysconfig.get_paths()["stdlib"])
     found = sorted(library.glob("*.py")) + sorted(p for name in _LIBRARY for p in (library / name).rglob("*.py"))
     ours = sorted((PROJECT / "llama_cpp_eagle3").rglob("*.py"))
@@ -80,7 +80,7 @@ def sources() -> list[Path]:
 
 
 def _piece(rng: random.Random, path: Path) -> str | None:
-    """Some functions or classes of a Python file, or blocks of lines of another."""
+    """Return some functions or classes of a Python file, or blocks of lines of another file."""
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = text.splitlines()
     if path.suffix == ".py":
@@ -95,7 +95,7 @@ def _piece(rng: random.Random, path: Path) -> str | None:
     if not ranges:
         return None
     first, last = rng.choice(ranges)
-    if rng.random() < 0.35:  # with what comes after it: a file in small
+    if rng.random() < 0.35:  # a small file: a piece and the lines after it
         last = max(b for a, b in ranges if a <= last + 25)
     block = lines[first:last]
     indent = min((len(line) - len(line.lstrip()) for line in block if line.strip()), default=0)
@@ -104,14 +104,14 @@ def _piece(rng: random.Random, path: Path) -> str | None:
 
 
 def _names(piece: str) -> list[str]:
-    """Names that a piece of code has several times."""
+    """Return the names that occur several times in a piece of code."""
     words = [word for word in "".join(c if c.isidentifier() else " " for c in piece).split() if len(word) > 2]
     known = {"self", "def", "return", "for", "class", "None", "not", "and", "else", "elif", "try", "except", "import"}
     return sorted({word for word in words if words.count(word) > 2 and word not in known and word.islower()})
 
 
 def _edit(rng: random.Random, piece: str) -> tuple[str, str] | None:
-    """An instruction and the code that it is about."""
+    """Return an instruction and the code that it is about."""
     if rng.random() < 0.25:
         old, new = rng.choice(_MUTATIONS)
         places = [i for i in range(len(piece)) if piece.startswith(old, i)]
@@ -149,7 +149,7 @@ def _explanation(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None
 
 
 def _hole(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
-    """A file around a cursor, as the models of Qwen2.5-Coder's family know it."""
+    """Return a file around a cursor, in the form that models of Qwen2.5-Coder's family know."""
     text = rng.choice(paths).read_text(encoding="utf-8", errors="replace")
     lines = text.splitlines(keepends=True)
     if len(lines) < 30:
@@ -163,7 +163,7 @@ def _hole(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
 
 
 def prompts(n: int, seed: int) -> Iterator[dict[str, Any]]:
-    """As lines for ``train -f``, no two of them the same."""
+    """Yield prompts as lines for ``train -f``, no two of them the same."""
     rng = random.Random(seed)
     paths, written = sources(), function_prompts(20 * n, seed)
 
@@ -185,7 +185,7 @@ def prompts(n: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Write them."""
+    """Write the prompts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--n", type=int, default=6000, help="prompts (default: 6000)")

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the pair, the prompts, the arguments, where the figures go."""
+"""Code that all benchmarks share: the pair, the prompts, the arguments, the places of the figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Section:
     text: str
     data: dict[str, object]
     variant: str = ""
-    """Its name, where a script makes several."""
+    """The section's name, where a script makes several."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Section:
 
 
 def parser(description: str | None, runs: int = 5) -> argparse.ArgumentParser:
-    """The arguments that all have."""
+    """Make a parser with the arguments that all benchmarks have."""
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("-m", "--model", help="target (default: the bundled pair)")
     p.add_argument("-md", "--model-draft", help="head")
@@ -57,14 +57,14 @@ def parser(description: str | None, runs: int = 5) -> argparse.ArgumentParser:
 
 
 def add_shape(p: argparse.ArgumentParser) -> None:
-    """Arguments of those that measure random files."""
+    """Add the arguments of benchmarks that measure random files."""
     p.add_argument("--shape", choices=random_model.SHAPES, default="1B")
     p.add_argument("--type", choices=random_model.TYPES, default="Q4_0", help="of the target")
     p.add_argument("--head-type", choices=random_model.TYPES, default="Q8_0")
 
 
 def pair(args: argparse.Namespace) -> tuple[str, str]:
-    """The files named, or the bundled ones."""
+    """Return the files that were named, or the bundled ones."""
     if args.model:
         if not args.model_draft:
             sys.exit("-m needs -md")
@@ -74,25 +74,25 @@ def pair(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def engine(args: argparse.Namespace, model: str, draft: str | None) -> Eagle3Llama:
-    """Ours, with the threads, layers and context asked for; it drafts fixed chains."""
+    """Load our engine with the threads, layers and context that were asked for; it drafts fixed chains."""
     options = {} if draft is None else {"draft": "chain"}
     return load(model, draft, args.threads, args.gpu_layers, args.ctx_size, **options)
 
 
 def draft_chain(drafter: Drafter, id_last: int, n: int) -> list[int]:
-    """What a drafter drafts after a token."""
+    """Draft n tokens after `id_last`."""
     (draft,) = Policy([drafter]).propose([DraftRequest(0, id_last, n, shape=DraftShape(n))])
     return draft.tokens
 
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:
-    """Random files in the cache folder."""
+    """Return random files in the cache folder."""
     target, head = random_model.random_pair(cache_dir() / "random", args.shape, args.type, args.head_type)
     return str(target), str(head)
 
 
 def prompts(args: argparse.Namespace) -> list[str]:
-    """The texts to go on from."""
+    """Return the texts to continue."""
     texts = json.loads(args.prompts.read_text(encoding="utf-8")) if args.prompts else models.heldout_prompts()
     return list(texts)[: args.n_prompts]
 
@@ -127,7 +127,7 @@ def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> 
 
 
 def file_line(path: str | os.PathLike[str]) -> str:
-    """Name, size and hash of a model file."""
+    """Return a model file's name, size and hash."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
     return f"`{Path(path).name}` ({os.path.getsize(path) / 2**20:.1f} MiB, sha256 {digest.hexdigest()[:12]})"

@@ -1,8 +1,8 @@
-"""`llama-cpp-eagle3 bench` with llama.cpp's own programs beside, recorded texts, acceptance by fixed odds, and plots.
+"""Run `llama-cpp-eagle3 bench` with llama.cpp's own programs, recorded texts, acceptance by fixed odds, and plots.
 
     python benchmarks/compare.py -m TARGET -md HEAD --peer server
 
-It takes the flags of `bench`, and compares trees and single sources too. llama.cpp's programs are built once, in a few
+It takes the flags of `bench`, and compares trees and single drafters too. llama.cpp's programs are built once, in a few
 minutes (comparison/peer_tools.py).
 """
 
@@ -19,7 +19,7 @@ from llama_cpp_eagle3.cli.parser import Parser
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, and print the table."""
+    """Measure and print the table."""
     p = Parser("compare.py", description=__doc__)
     bench.add_arguments(p)
     settings.add_arguments(p)

@@ -1,15 +1,15 @@
-"""What conversations cost: tokens that are evaluated, and seconds to the first token, ours and llama-server's.
+"""Measure what conversations cost: evaluated tokens and seconds to the first token, ours and llama-server's.
 
     python benchmarks/conversations.py --models smollm2 hybrid --slots 1 default 4 --transcripts tools switch
 
-Plays transcripts (talks/transcripts.py) against both servers, request by request in turn. What a request need not do
-without is what is *new* in it: the tokens of its prompt after the last beginning of a message that it shares with an
-earlier prompt of the same transcript, where it parts from all of them. Of a completion that is what follows the common
-beginning. Tokens that were evaluated are the server's own count; they do not depend on how busy the machine is.
+Transcripts (talks/transcripts.py) are played against both servers, request by request in turn. A request must evaluate
+at least what is *new* in it: the tokens of its prompt after the last beginning of a message that it shares with an
+earlier prompt of the same transcript; of a completion, the tokens after the common beginning. Evaluated tokens are the
+server's own count; they do not depend on how busy the machine is.
 
-The hybrid has random weights in the shape of Qwen3.5-0.8B, so that its seconds mean something, and a template that
-drops thoughts (talks/thoughts.jinja). A bias has it write letters, which are one token each wherever they come again,
-and a budget ends its thoughts. A word is five of its tokens, so its texts have fewer words.
+The hybrid has random weights in the shape of Qwen3.5-0.8B, so that its seconds are meaningful, and a template that
+drops thoughts (talks/thoughts.jinja). A bias makes it write letters, which are one token each wherever they recur, and
+a budget ends its thoughts. A word is five of its tokens, so its texts have fewer words.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from task_sides import ServerSide, free_port
 Json = dict[str, Any]
 _TEMPLATE = Path(__file__).parent / "talks" / "thoughts.jinja"
 _N_THOUGHT = 8
-"""Tokens of a thought, where the model thinks."""
+"""Tokens of a thought, for models that think."""
 _LETTERS = b"abcdefghjklmopqrstuvwxyz"
-"""Without i and n, which a random model's tokenizer joins."""
+"""The letters, without i and n, which a random model's tokenizer joins."""
 SIDES = ("ours", "llama-server")
 SETTINGS = ("1", "default", "4")
 """Values of -np."""
@@ -53,37 +53,37 @@ SETTINGS = ("1", "default", "4")
 
 @dataclass(frozen=True)
 class Model:
-    """A file, and how it is asked."""
+    """A model file, and how to ask it."""
 
     path: str
     turn: str
-    """What each message begins with."""
+    """The beginning of each message."""
     flags: tuple[str, ...] = ()
     body: Json = field(default_factory=dict)
-    """Of each request."""
+    """Fields of each request."""
     can_fill_in: bool = False
     words: int = 150
-    """Of a system prompt; a message has a fifth."""
+    """Words of a system prompt; a message has a fifth of them."""
 
 
 @dataclass
 class Figures:
-    """Of one request."""
+    """The figures of one request."""
 
     n_prompt: int
     n_evaluated: int
     n_new: int
     t_first: float
     is_first: bool
-    """Nothing of it was known."""
+    """Whether nothing of the prompt was known."""
 
 
 Found = dict[str, dict[str, dict[str, dict[str, list[Figures]]]]]
-"""By model, setting, transcript and side."""
+"""Figures by model, setting, transcript and side."""
 
 
 def model_of(name: str) -> Model:
-    """A model by its name on the command line."""
+    """Return the model of a name on the command line."""
     if name == "hybrid":
         path = cache_dir() / "random" / "random-Qwen3.5-0.8B-Q4_0.gguf"
         if not path.exists():
@@ -103,7 +103,7 @@ def model_of(name: str) -> Model:
 
 
 class Side(ServerSide):
-    """A server, and what it has been asked since it started."""
+    """A server, and its memory since it started."""
 
     def __init__(self, name: str, model: Model, setting: str, args: Any, cache: Path):
         n_slots = 4 if setting == "default" else int(setting)
@@ -120,7 +120,7 @@ class Side(ServerSide):
         self._n_predict = args.n_predict
 
     def answer(self, request: Json) -> tuple[Figures, Json, str]:
-        """The figures of a request, the message that answers it, and its prompt's text, if the answer has that."""
+        """Return the figures of a request, the message that answers it, and the prompt's text if the answer has it."""
         path = "/infill" if "input_prefix" in request else "/v1/chat/completions" if "messages" in request else ""
         key = "max_tokens" if "messages" in request else "n_predict"
         body = {**request, **self._body, key: self._n_predict}
@@ -137,14 +137,14 @@ class Side(ServerSide):
 
     @property
     def n_bytes_most(self) -> int:
-        """Of memory that the process has had."""
+        """Peak memory of the process, in bytes."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
         return 1024 * int(found[1]) if found else 0
 
     @property
     def n_bytes_cache(self) -> tuple[int, int]:
-        """Of our prefix cache, and at most."""
+        """Bytes of our prefix cache, and its limit."""
         text = self.get("/metrics")
         found = dict(re.findall(r"^llamacpp:prefix_cache_(bytes|bytes_max) (\d+)", text, re.MULTILINE))
         return int(found["bytes"]), int(found["bytes_max"])
@@ -171,7 +171,7 @@ class Known:
         self._prompts: list[list[int]] = []
 
     def n_new(self, request: Json, prompt: str) -> tuple[int, bool]:
-        """Tokens of a request's prompt that are new, and whether all are; `prompt`: what it was, if that is known."""
+        """Return the new tokens of a request's prompt, and whether all are new; `prompt`: its text, if known."""
         is_chat = "messages" in request
         text = self.side.post("/apply-template", request)["prompt"] if is_chat else prompt
         tokens = self.side.tokens(text, add_special=is_chat or "input_prefix" not in request)
@@ -185,7 +185,7 @@ class Known:
 
 
 def play(args: Any, name: str, setting: str, found: Found) -> Json:
-    """Play the transcripts with both servers in turn; returns what memory they took."""
+    """Play the transcripts with both servers in turn; return the memory that they took."""
     model = model_of(name)
     sizes = Sizes(model.words, model.words // 5, args.turns)
     memory: Json = {}
@@ -226,7 +226,7 @@ def play(args: Any, name: str, setting: str, found: Found) -> Json:
 
 
 def ask(side: Side, known: Known, requests: Sequence[Json], figures: list[Figures]) -> list[Json]:
-    """Send requests at once; adds their figures, the earliest first token first, and returns the messages."""
+    """Send requests at once; add their figures, the earliest first token first, and return the messages."""
     with ThreadPoolExecutor(len(requests)) as clients:
         answers = list(clients.map(side.answer, requests))
     for request, (own, _, prompt) in zip(requests, answers, strict=True):
@@ -236,7 +236,7 @@ def ask(side: Side, known: Known, requests: Sequence[Json], figures: list[Figure
 
 
 def rows_of(found: dict[str, dict[str, list[Figures]]]) -> Iterator[list[str]]:
-    """For each transcript: what is new, what was evaluated, how long the first token of a later request took."""
+    """Yield for each transcript the new tokens, the evaluated ones, and the time to a later request's first token."""
     for title, sides in found.items():
         ours, theirs = sides.get("ours", []), sides.get("llama-server", [])
         row = [title, str(len(ours or theirs)), str(sum(f.n_new for f in ours or theirs))]
@@ -258,7 +258,7 @@ HEAD = (
 
 
 def main() -> None:
-    """Play what was asked for, and print a table for each model and setting."""
+    """Play the transcripts, and print a table for each model and setting."""
     p = common.parser(__doc__, runs=1)
     p.add_argument(
         "--models", nargs="+", default=["smollm2"], help="smollm2, qwen-0.5b, qwen-1.5b, gemma3, hybrid, FILE"
@@ -299,12 +299,12 @@ def main() -> None:
 
 
 def title_of(transcript: str, has_disk: bool) -> str:
-    """A row's title."""
+    """Return a row's title."""
     return f"{transcript}, --cache-disk" if has_disk else transcript
 
 
 def earlier() -> tuple[Found, dict[str, Json]]:
-    """What was published before, and its memory."""
+    """Return the published figures and their memory."""
     document = json.loads((common.HERE / "results" / "conversations.json").read_text())
     found = {
         name: {

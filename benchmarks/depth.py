@@ -1,22 +1,22 @@
-"""What a pass costs after a long context: by depth, rows, type of K/V, flash attention and side, with floors beside.
+"""Time passes after a long context: by depth, rows, type of K/V, flash attention and side, beside lower bounds.
 
     python benchmarks/depth.py [-m MODEL] [--depths 256,6144] [--rows 1,8,512] [--kv f16 q8_0] [--flash on off]
     python benchmarks/depth.py --shape sinks latent Qwen3.5-0.8B --depths 256,6144 --kv f16 --flash on
     python benchmarks/depth.py [-m MODEL] --prompts 6144,16384 [--kv f16] [--passes 5]
 
 Both sides take turns in one process on one loaded model; a figure is the fastest of several passes. The context is
-filled with copies of its first 512 tokens, moved to the positions after them, since what a pass costs does not depend
-on what the cache holds; evaluating a long prompt for each setting would take minutes. Recurrent states cannot be moved:
-they are evaluated, and passes stay in the context. Without flash attention llama.cpp quantizes K alone. --shape: random
+filled with copies of its first 512 tokens, moved to the positions after them, since a pass's time does not depend on
+the cached values; evaluating a long prompt for each setting would take minutes. Recurrent states cannot be moved: they
+are evaluated, and passes stay in the context. Without flash attention llama.cpp quantizes K alone. --shape: random
 weights of random_model, in Q4_0.
 
-`growth` is what a pass takes more than after the first depth. Its floor is the greater of two times: reading K and V of
-the tokens between once, and their multiply-adds at the speed of NumPy's float32 matrix products with as many threads;
-of the layers that attend to all tokens, as windows and recurrent states do not grow.
+`growth` is the extra time of a pass over that after the first depth. Its floor is the greater of two: reading K and V
+of the tokens between once, and their multiply-adds at the speed of NumPy's float32 matrix products with as many
+threads. Only layers that attend to all tokens count, as windows and recurrent states do not grow.
 
---prompts: seconds that whole prompts take. Of their passes of 512 rows some are timed, after contexts from nothing to
-the last pass's, and those between are interpolated, as what attention takes grows with the depth. Ours have flash
-attention; ggml's are timed with and without, and the faster one counts.
+--prompts: seconds of whole prompts. Of their passes of 512 rows some are timed, after contexts from nothing to the last
+pass's, and those between are interpolated, as attention's time grows with the depth. Ours have flash attention; ggml's
+are timed with and without, and the faster one counts.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from passes import random_target
 N_BATCH = 512
 TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0": llama_cpp.GGML_TYPE_Q4_0}
 BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-"""Of a value in the cache."""
+"""Bytes of a value in the cache."""
 SIDES = ("ggml", "ours")
 
 
 def numbers(text: str) -> list[int]:
-    """N,N,..."""
+    """Parse N,N,..."""
     return [int(part) for part in text.split(",")]
 
 
@@ -56,7 +56,7 @@ class Context:
     """A context of llama.cpp whose sequence 0 is filled; sequences 1 and 2 are used meanwhile."""
 
     def __init__(self, model: object, n_ctx: int, kv: str, flash: bool, n_threads: int):
-        """kv: of TYPES, of V too with flash attention."""
+        """kv: the type of K, one of TYPES; with flash attention of V too."""
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = n_ctx, N_BATCH, N_BATCH, 3
         params.n_threads = params.n_threads_batch = n_threads
@@ -71,7 +71,7 @@ class Context:
         self.n = 0
 
     def decode(self, n: int, keep: bool = False) -> float:
-        """Seconds of a pass over n more tokens, which are removed again."""
+        """Return the seconds of a pass over n more tokens, which are removed again unless `keep`."""
         batch = self.batch
         batch.n_tokens = n
         for i in range(n):
@@ -87,7 +87,7 @@ class Context:
         return seconds
 
     def fill(self, depth: int) -> None:
-        """Go on until there are so many tokens."""
+        """Add tokens until there are `depth`."""
         while self.n < depth:
             if self.n < N_BATCH or self.is_recurrent:
                 self.decode(min(N_BATCH, depth - self.n), keep=True)
@@ -104,16 +104,16 @@ class Context:
             lib.llama_memory_seq_cp(self.memory, 1, 0, -1, -1)
             lib.llama_memory_seq_rm(self.memory, 1, -1, -1)
             self.n += n
-            self.decode(1)  # K is moved with the next pass
+            self.decode(1)  # the next pass moves K
 
     def close(self) -> None:
-        """Free it."""
+        """Free the context."""
         lib.llama_batch_free(self.batch)
         lib.llama_free(self.ctx)
 
 
 def multiply_adds_per_second() -> float:
-    """Of NumPy's float32 matrix products, the best of some."""
+    """Return the multiply-adds per second of NumPy's float32 matrix products, the best of some runs."""
     a, b = (np.random.default_rng(i).standard_normal((1536, 1536), dtype=np.float32) for i in range(2))
     best = 0.0
     for _ in range(8):
@@ -126,7 +126,7 @@ def multiply_adds_per_second() -> float:
 def measure(
     llm: llama_cpp.Llama, args: argparse.Namespace, kv: str, flash: bool
 ) -> dict[tuple[int, int], dict[str, float]]:
-    """Milliseconds [depth, rows][side]."""
+    """Return milliseconds [depth, rows][side]."""
     n_ctx = max(args.depths) + max(args.rows) + N_BATCH
     context = Context(llm._model.model, n_ctx, kv, flash, args.threads)
     matrices = _core.model_matrices(int(llm._model.model))
@@ -150,14 +150,14 @@ def measure(
 
 
 def measure_prompts(llm: llama_cpp.Llama, args: argparse.Namespace, kv: str) -> dict[int, dict[str, float]]:
-    """Seconds [tokens][side], of ggml's with and without flash attention."""
+    """Return seconds [tokens][side], ggml's with and without flash attention."""
     matrices = _core.model_matrices(int(llm._model.model))
     limits = dict.fromkeys(_core.cpu_kernel_names(), 1 << 30)
     found: dict[int, dict[str, float]] = {n: {} for n in args.prompts}
     times: dict[str, dict[int, float]] = {}
     for flash in (True, False):
         context = Context(llm._model.model, max(args.prompts) + N_BATCH, kv, flash, args.threads)
-        context.decode(N_BATCH)  # the weights are read from the disk
+        context.decode(N_BATCH)  # so that the weights are read from the disk before
         last = {n: n - N_BATCH for n in args.prompts}
         depths = {int(d) for n in args.prompts for d in np.linspace(0, last[n], args.passes)}
         for depth in sorted(depths):
@@ -198,21 +198,21 @@ def tell_prompts(llm: llama_cpp.Llama, args: argparse.Namespace, path: str) -> N
 
 @dataclass(frozen=True)
 class Cell:
-    """What a token more costs a pass, in all layers that attend to it."""
+    """The costs that one more token in the context adds to a pass, in all layers that attend to it."""
 
     multiply_adds: int
-    """Of a row."""
+    """Multiply-adds for each row of the pass."""
     n_k: int
     n_v: int
     """Values of K and V, each read once."""
 
 
 N_BETWEEN = {"gemma3": 6, "gpt-oss": 2}
-"""By architecture: of so many layers one attends to all tokens, the others to a window (llama.cpp's own numbers)."""
+"""One of so many layers attends to all tokens, the others to a window; by architecture, llama.cpp's own numbers."""
 
 
 def cell(llm: llama_cpp.Llama) -> Cell:
-    """By the file's metadata."""
+    """Return a token's costs by the file's metadata."""
     model, arch = llm._model.model, llm.metadata["general.architecture"]
     n_head, n_kv = lib.llama_model_n_head(model), lib.llama_model_n_head_kv(model)
 
@@ -222,14 +222,14 @@ def cell(llm: llama_cpp.Llama) -> Cell:
     n_layer = lib.llama_model_n_layer(model) // key("full_attention_interval", N_BETWEEN.get(arch, 1))
     n_dims = key("attention.key_length", lib.llama_model_n_embd(model) // n_head)
     n_dims_v = key("attention.value_length", n_dims)
-    is_latent = key("attention.kv_lora_rank", 0) > 0  # then V is a part of K
+    is_latent = key("attention.kv_lora_rank", 0) > 0  # V is a part of K then
     return Cell(
         n_layer * n_head * (n_dims + n_dims_v), n_layer * n_kv * n_dims, n_layer * n_kv * n_dims_v * (not is_latent)
     )
 
 
 def tell_passes(llm: llama_cpp.Llama, args: argparse.Namespace, path: str, variant: str) -> None:
-    """Print a table of passes, and draw what they grow by."""
+    """Print a table of passes, and draw their growth."""
     bandwidth, rate = read_bandwidth(args.threads, n_mib=256, n_times=3), multiply_adds_per_second()
     of_cell = cell(llm)
     first = min(args.depths)

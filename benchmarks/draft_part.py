@@ -1,10 +1,10 @@
-"""A small model drafts a part of its vocabulary: what that saves, and what is not accepted any more.
+"""Draft only a part of a small model's vocabulary: measure the time that this saves, and the acceptance that it costs.
 
     python benchmarks/draft_part.py --draft-vocab 0 8192 16384 32768 -t 1
 
-The recorded work of replay/tasks.jsonl.gz is shown to it token by token, and it drafts one token after each token of an
-answer: with each size of the part in turns, 0 being all tokens. Requests follow each other as through a server: what
-one text has is in the part for the next one. Times are the processor's, so that other programs disturb them little.
+The model reads the recorded work of replay/tasks.jsonl.gz token by token, and drafts one token after each token of an
+answer: with each size of the part in turns, 0 being all tokens. Requests follow each other as in a server: tokens of
+one text are in the part for the next one. Times are the processor's, so that other programs disturb them little.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ RECORDED = common.HERE / "replay" / "tasks.jsonl.gz"
 
 @dataclass
 class Found:
-    """Of the tokens of the answers of one kind, by size."""
+    """Figures of the tokens of the answers of one kind, by size."""
 
     n: int = 0
     outside: list[int] = field(default_factory=list)
-    """Tokens that could not have been drafted."""
+    """Tokens that were outside the part."""
     accepted: list[int] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)
-    """Logits."""
+    """Computed logits."""
     seconds: list[float] = field(default_factory=list)
 
     def __add__(self, other: Found) -> Found:
-        """Of both."""
+        """Return the figures of both."""
         columns = zip(self._lists, other._lists, strict=True)
         sums = [[a + b for a, b in zip(x, y, strict=True)] if x else y for x, y in columns]
         return Found(self.n + other.n, *sums)
@@ -52,7 +52,7 @@ class Found:
 
 
 def draft(drafter: SimpleDrafter, token: int, following: int) -> tuple[bool, bool, int, float]:
-    """Draft after a token: whether the one that follows could be drafted, and was; logits computed; seconds."""
+    """Draft after a token; return whether `following` could be and was drafted, the computed logits, and seconds."""
     start = time.process_time()
     (drafted,) = common.draft_chain(drafter, token, 1)
     seconds = time.process_time() - start
@@ -61,7 +61,7 @@ def draft(drafter: SimpleDrafter, token: int, following: int) -> tuple[bool, boo
 
 
 def run(drafters: Sequence[SimpleDrafter], tokens: Sequence[int], n_prompt: int) -> Found:
-    """One text."""
+    """Draft along one text."""
     drafted = []
     for i, drafter in enumerate(drafters):
         common.progress(f"reading {n_prompt} tokens, {i + 1} of {len(drafters)}")
@@ -79,7 +79,7 @@ def run(drafters: Sequence[SimpleDrafter], tokens: Sequence[int], n_prompt: int)
 
 
 def report(found: dict[str, Found], sizes: Sequence[int]) -> str:
-    """The tables."""
+    """Return the tables."""
     head = ["", "tokens", *(f"not in {n}" for n in sizes if n), *(f"accepted of {n or 'all'}" for n in sizes)]
     rows = [
         [

@@ -1,7 +1,7 @@
-"""A head that drafts fewer tokens: what its lm_head saves, and what is not accepted any more.
+"""Cut a head's draft vocabulary: measure the time that a smaller lm_head saves, and the acceptance that it costs.
 
-The most frequent tokens of what the bundled target writes after other prompts than those measured are kept. Greedy,
-with one draft length. Every prompt goes through all sizes in turn; then the next run begins.
+Kept are the most frequent tokens of the bundled target's answers to other prompts than the measured ones. Greedy, with
+one draft length. Every prompt goes through all sizes in turn; then the next run begins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llama_cpp_eagle3_heads.convert import quantize
 
 
 def count(args, texts: list[str]) -> Counter[int]:
-    """Tokens of what the bundled target writes after these prompts; the inflated one would write the same."""
+    """Count the tokens of the bundled target's answers to these prompts; the inflated one would write the same."""
     target, head = map(str, models.bundled_pair())
     llm = load(target, head, args.threads, 0, args.ctx_size)
     counts: Counter[int] = Counter()
@@ -33,7 +33,7 @@ def count(args, texts: list[str]) -> Counter[int]:
 
 
 def measure(args, model: str, heads: dict[int, Path], texts: list[str]) -> dict[int, list[Run]]:
-    """Runs of each size."""
+    """Return the runs of each size."""
     engines = {n: common.engine(args, model, str(path)) for n, path in heads.items()}
     for llm in engines.values():
         llm.draft_n_max = args.draft_n_max
@@ -46,7 +46,7 @@ def measure(args, model: str, heads: dict[int, Path], texts: list[str]) -> dict[
                 prompt = llm.tokenize(text.encode(), special=True)
                 found[n].append(run_own(llm, prompt, args.n_predict)[0])
             if i == 0:
-                break  # only to warm up
+                break  # the first run warms up
         if i > 0:
             for n in heads:
                 runs[n].append(total(found[n]))

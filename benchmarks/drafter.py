@@ -1,4 +1,4 @@
-"""What the head's graphs take: catching up, steps, levels of a tree, prompts. Random weights, no target runs."""
+"""Time the head's graphs: catching up, steps, levels of a tree, prompts. Random weights, no target runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N_PROMPT = 128
 
 
 class Bench:
-    """A drafter at some position of a text, whose pieces are timed."""
+    """A drafter at some position of a text, and methods that time its graphs."""
 
     def __init__(self, args, model: int, draft: str):
         self.drafter = _core.Eagle3Drafter(
@@ -36,12 +36,12 @@ class Bench:
         self.drafter.process_rows(rows, [1] * n, self.drafter.n_past())
 
     def back(self) -> None:
-        """To the position that all measurements start from."""
+        """Go back to the position that all measurements start from."""
         self.process(self.n_past - self.drafter.truncate(self.n_past))
         common.draft_chain(self.drafter, 2, 1)
 
     def time(self, call: Callable[[], object], prepare: Callable[[], object]) -> tuple[Spread, Spread]:
-        """Milliseconds of a call, and of its graphs alone."""
+        """Return milliseconds of a call, and of its graphs alone."""
         total, graph = [], []
         for _ in range(self.n_runs + 1):
             prepare()
@@ -49,7 +49,7 @@ class Bench:
             call()
             total.append((perf_counter_ns() - start) * 1e-6)
             graph.append((self.drafter.t_graph_us - graph_before) * 1e-3)
-        return Spread.of(total[1:]), Spread.of(graph[1:])  # the first one builds graphs
+        return Spread.of(total[1:]), Spread.of(graph[1:])  # the first call builds graphs
 
     def rows(self, n_max: int) -> list[list[str]]:
         found: list[tuple[str, tuple[Spread, Spread]]] = []

@@ -1,16 +1,16 @@
-"""Drafters of each kind for a target of 1B: against llama-server with the same ones, useless ones, many sequences.
+"""Compare drafters of each kind for a 1B target: with llama-server's, with useless ones, and with many sequences.
 
     python benchmarks/drafters.py mtp                     # or simple, hybrid, dflash
     python benchmarks/drafters.py mtp --sequences 4
 
 All targets compute what the bundled one computes, enlarged to 1B parameters in Q4_0.
 
-- simple: a small model that is the same network at a sixteenth of the cost.
+- simple: a small model, which is the same network at a sixteenth of the cost.
 - mtp: the target as MiMo2, with a trained block in its file. hybrid: as Qwen3.5, with recurrent layers between.
 - dflash: a trained block drafter of two layers.
 
-The last three need `train_toys.py` once. Useless drafters have the blocks of their matrices shuffled. All times are the
-process's own of the processor, with one thread, so that other programs disturb them less.
+The last three need `train_toys.py` once. The blocks of a useless drafter's matrices are shuffled. All times are
+processor times of the process, with one thread, so that other programs disturb them less.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Side = Callable[[], Load]
 
 @dataclass(frozen=True)
 class Files:
-    """A target with a drafter, and with a useless one. Where a target's own file drafts, no drafter is named."""
+    """A target with a drafter and a useless drafter. If the target's own file drafts, no drafter is named."""
 
     source: str
     target: Path
@@ -60,7 +60,7 @@ class Files:
 
 
 def files_of(kind: str, folder: Path) -> Files:
-    """The files of a kind, in `folder`; those that are there already are used again."""
+    """Return the files of a kind in `folder`; existing files are used again."""
     folder.mkdir(parents=True, exist_ok=True)
     trained = cache_dir() / "toys"
     paths = folder / f"pystdlib-1B-{kind}-Q4_0.gguf", folder / f"pystdlib-1B-{kind}-useless-Q4_0.gguf"
@@ -86,7 +86,7 @@ def files_of(kind: str, folder: Path) -> Files:
 
 
 def write_small(path: Path) -> None:
-    """The small model."""
+    """Write the small model."""
     with TemporaryDirectory() as temporary:
         model, head = Path(temporary, "model.gguf"), Path(temporary, "head.gguf")
         inflate(*models.bundled_pair(), SMALL, model, head)
@@ -94,7 +94,7 @@ def write_small(path: Path) -> None:
 
 
 def drafting(llm: Eagle3Llama, prompts: list[list[int]], n: int, draft: str, n_max: int | None = None) -> Side:
-    """Ours with a setting."""
+    """Return a side: our engine with a setting."""
 
     def run() -> Load:
         llm.draft = draft
@@ -106,7 +106,7 @@ def drafting(llm: Eagle3Llama, prompts: list[list[int]], n: int, draft: str, n_m
 
 
 def take_turns(sides: dict[str, Side], n_runs: int, title: str) -> dict[str, list[Load]]:
-    """Run all in turn; a first run warms up and does not count."""
+    """Run all sides in turn; a first run warms up and does not count."""
     found: dict[str, list[Load]] = {name: [] for name in sides}
     for i in range(n_runs + 1):
         for name, side in sides.items():
@@ -118,7 +118,7 @@ def take_turns(sides: dict[str, Side], n_runs: int, title: str) -> dict[str, lis
 
 
 def rows_of(found: dict[str, list[Load]], plain: str = "plain") -> list[list[str]]:
-    """Medians, and the median ratio to plain of the same run."""
+    """Return the medians, and the median ratio to plain decoding in the same run."""
     rows = []
     for name, loads in found.items():
         ratio = median(
@@ -133,7 +133,7 @@ def rows_of(found: dict[str, list[Load]], plain: str = "plain") -> list[list[str
 
 
 def load_sides(stack: ExitStack, args: argparse.Namespace, files: Files) -> tuple[dict[str, Side], int]:
-    """Load the models; what to measure, and the number of prompts."""
+    """Load the models; return the sides, and the number of prompts."""
     n_seq = args.sequences
     options = {"n_ctx": n_seq * args.ctx_size, "n_parallel": n_seq}
 
@@ -174,7 +174,7 @@ def main() -> None:
     n_seq = args.sequences
     files = files_of(args.kind, cache_dir() / "inflated")
     found: dict[str, list[Load]] = {}
-    # copies of one model in one process differ by several percent: with many sequences, by more than what is looked for
+    # with many sequences, copies of one model in one process differ by several percent, more than the measured effect
     n_loads, n_runs = (args.runs, 1) if n_seq > 1 else (1, args.runs)
     for _ in range(n_loads):
         with ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""The first tokens of a fresh object: what a head costs before the planner knows it.
+"""Measure the first tokens of a new object: the cost of a head before the planner knows it.
 
-Each run loads the model anew, once with the head and once without, in turns; what passes cost is in the cache folder.
-The head is the only source, since what a model repeats would hide what a useless head costs. Processor time, without
-the prompt in the target, but with what the head makes of it. `--unsure` asks how soon a head is used that is right and
-does not know it, against the fixed chains named with `--n-max`.
+Each run loads the model anew, with the head and without it, in turns; the costs of passes are in the cache folder. Only
+the head drafts, since a model's repetitions would hide the cost of a useless head. Times are processor times without
+the target's passes over the prompt, but with the head's. `--unsure` measures how soon a head is used that is right and
+does not know it, against fixed chains of `--n-max` tokens.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from comparison.runs import Run, load, run_own
 from llama_cpp_eagle3.bench.report import Spread, table
 
 FLAT = 0.05
-"""What the logits of an unsure head are multiplied by: the order stays, of the probabilities next to nothing."""
+"""The factor of an unsure head's logits: their order stays, their probabilities become nearly equal."""
 
 
 def unsure(draft: str, folder: str) -> str:
-    """A copy of the head whose probabilities carry no information."""
+    """Write a copy of the head whose probabilities carry no information."""
     copy = Path(folder) / f"unsure-{Path(draft).name}"
     shutil.copy(draft, copy)
     reader = GGUFReader(copy, "r+")
@@ -37,7 +37,7 @@ def unsure(draft: str, folder: str) -> str:
 
 
 def first_tokens(args: argparse.Namespace, draft: str | None, n_max: int | None, text: str) -> Run:
-    """The answer to one text by a fresh object."""
+    """Return the figures of a new object's answer to one text."""
     options: dict[str, object] = {}
     if draft:
         options = {"draft": "chain", "draft_n_max": n_max} if n_max else {"draft": "auto", "draft_sources": ["eagle3"]}
@@ -50,7 +50,7 @@ def first_tokens(args: argparse.Namespace, draft: str | None, n_max: int | None,
 
 
 def section(args: argparse.Namespace, runs: dict[str, list[Run]]) -> common.Section:
-    """Speeds and their ratios."""
+    """Return speeds and their ratios."""
     speeds = {name: [run.tokens_per_second for run in found] for name, found in runs.items()}
     auto = runs["auto"]
     rows = []

@@ -1,10 +1,10 @@
-"""How long decoding sequences wait for a token during the prefill of another, long prompt.
+"""Measure how long decoding sequences wait for a token during the prefill of another, long prompt.
 
-Seven sequences decode; then a prompt of 4,000 tokens comes in. Reported are the longest time between two tokens of a
-decoding sequence until that prompt's first token, relative to the median step before it came, and gaps relative to the
+Seven sequences decode; then a prompt of 4,000 tokens arrives. The figures are the longest time between two tokens of a
+decoding sequence until that prompt's first token, relative to the median step before it, and gaps relative to the
 nearest steps without prefill: texts, drafts and the K/V cache grow meanwhile, so that steps without prefill take longer
-too. `--prefill-budget N` puts N rows of the prompt into a step, instead of what the engine measures; N = n_batch is
-prefill without chunks.
+too. `--prefill-budget N` puts N rows of the prompt into a step, in place of the number that the engine measures; N =
+n_batch is prefill without chunks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llama_cpp_eagle3.engine import Sampling
 from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 _N_RUNNING = 7
-_N_USUAL = 12  # steps before the prompt comes
+_N_USUAL = 12  # steps before the prompt arrives
 
 
 @dataclass
@@ -33,12 +33,12 @@ class Gaps:
     """Seconds that steps took, in each of which every running sequence gets a token."""
 
     before: list[float]
-    """Until the prompt comes."""
+    """Steps before the prompt arrives."""
     beside: list[tuple[float, bool]]
-    """While it is read, and whether rows of it were in the pass."""
+    """Steps while the prompt is read, and whether rows of it were in the pass."""
 
     def row(self, name: str) -> list[str]:
-        """Of the table."""
+        """Return a row of the table."""
         usual, longest = float(np.median(self.before)), max(seconds for seconds, _ in self.beside)
         ratios = self._ratios()
         return [
@@ -50,10 +50,10 @@ class Gaps:
         ]
 
     def _ratios(self) -> list[float]:
-        """Steps with rows of the prompt by the mean of the nearest ones without, before and after."""
+        """Divide steps with rows of the prompt by the mean of the nearest ones without, before and after."""
         without = [i for i, (_, reads) in enumerate(self.beside) if not reads]
         if len(without) < 2:
-            return []  # the engine was told how many rows to read in every pass
+            return []  # every pass had rows of the prompt, as --prefill-budget says
         found = []
         for i, (seconds, reads) in enumerate(self.beside):
             near = [max((j for j in without if j < i), default=None), min((j for j in without if j > i), default=None)]
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, model: str, head: str, prefill_budget: int) -> Gaps:
-    """One run, from the prompt's coming in to its first token."""
+    """Run once, from the prompt's arrival to its first token."""
     n_ctx = (_N_RUNNING + 1) * (args.n_prompt + 256)
     llm: Eagle3Llama = load(
         model, head, args.threads, args.gpu_layers, n_ctx, n_batch=512, n_parallel=_N_RUNNING + 1, draft="auto",

@@ -1,26 +1,26 @@
 #!/bin/sh
 # Build, test and measure on a machine with a GPU that reaches no network: Python 3.12, a C++ compiler, and nvcc for CUDA,
-# or for Vulkan what docs/install.md names (headers that are new enough, glslc, SPIR-V headers, a driver).
+# or for Vulkan the packages of docs/install.md (headers that are new enough, glslc, SPIR-V headers, a driver).
 #
 #   sh benchmarks/gpu.sh prepare     with a network: fill benchmarks/gpu/ with sources and wheels (git ignores it)
 #   sh benchmarks/gpu.sh             there, beside that folder: all parts in one go, under ten minutes on 16 cores
 #   sh benchmarks/gpu.sh vulkan      the same with Vulkan instead of CUDA
 #   sh benchmarks/gpu.sh PART ...    some parts, where the first ones were done: build files tests one profile heads many
 #   sh benchmarks/gpu.sh dry         all parts without CUDA at tiny sizes; with LLAMA_CPP_TOOLS and PYTHON of an
-#                                    environment that has us, also without prepare and without building
+#                                    environment with this package, also without prepare and without building
 #
-# What it does, in this order, and leaves out what the time is too short for:
+# The parts run in this order; parts for which the time is too short are left out:
 #   build     llama.cpp with CUDA, once, its libraries for llama-cpp-python and its programs for comparison; then us
 #   files     (beside build) targets and heads of PAIRS with random weights: speed does not depend on their values
 #   tests     taps, drafting, rollback, lossless, batches and every kind of head with target and draft on the GPU
 #   one       one sequence: plain, chains of 1 3 5 7, trees, auto, llama-server with draft-eagle3 at the same lengths;
 #             acceptance is drawn by fixed odds on both sides (SpecForge's 2.90 tokens at 3 and 3.86 at 7 steps)
-#   profile   where the time of a step goes: our own clocks, and nsys's launches and copies where nsys is there
+#   profile   the time of a step by its parts: our own clocks, and nsys's launches and copies if nsys is there
 #   heads     drafting step by step, in one pass (P-EAGLE) and with latent attention, at the first shape of PAIRS
 #   many      1 to 32 sequences: auto and plain against llama-server plain and with draft-eagle3
 #
 # Environment: PYTHON (python3), CUDA_ARCH (90), VULKAN_ARGS (for cmake: -DVulkan_INCLUDE_DIR=... for newer headers),
-# GPU_WORK (where to build, default /tmp/eagle3-gpu), OUT (where the figures go, default GPU_WORK), BUDGET (570 seconds),
+# GPU_WORK (where to build, default /tmp/eagle3-gpu), OUT (the folder of figures, default GPU_WORK), BUDGET (570 s),
 # PAIRS ("shape:type ..."), HEAD_TYPE (Q8_0), NGL (-1), N_PREDICT (64), RUNS (2), N_SEQS (1,2,4,8,16,32), N_MANY (of
 # PAIRS, for many: 1).
 #
@@ -46,7 +46,7 @@ prepare() {
     (
         cd "$stock/source/llama_cpp_python-$version"
         llama=vendor/llama.cpp
-        # what CMake reads; web pages, models, documents and tests are most of the rest
+        # the files that CMake reads; web pages, models, documents and tests are most of the rest
         XZ_OPT=-9 tar -cJf "$stock/llama_cpp_python.tar.xz" --exclude "$llama/tools/ui/src" \
             --exclude "$llama/tools/ui/static" --exclude "$llama/tools/ui/tests" --exclude "$llama/tools/mtmd/test-*" \
             CMakeLists.txt pyproject.toml README.md LICENSE.md llama_cpp $llama/CMakeLists.txt $llama/LICENSE $llama/src \
@@ -66,7 +66,7 @@ prepare() {
 
 left() { echo $((BUDGET - $(date +%s) + begin)); }
 
-# say what comes, unless less than $1 seconds are left
+# print the next part's name, unless less than $1 seconds are left
 has_time() {
     if [ "$(left)" -lt "$1" ]; then
         echo "== $2: left out, $(left) of $BUDGET seconds are left and it may take $1"
@@ -75,7 +75,7 @@ has_time() {
     echo "== $2 ($(left) seconds left)"
 }
 
-# at most $1 seconds, and never more than are left; what fails is said, and the next part comes
+# run at most $1 seconds, and never more than are left; a failure is printed, and the next part runs
 within() {
     limit=$1
     shift
@@ -92,7 +92,7 @@ install() {
     tar -xJf "$stock/llama_cpp_python.tar.xz" -C "$work"
 }
 
-# llama.cpp is compiled once: llama-cpp-python takes the libraries from where its programs are
+# llama.cpp is compiled once: llama-cpp-python takes the libraries from the programs' folder
 build() {
     has_time 120 "llama.cpp of llama-cpp-python $version"
     llama=$work/vendor/llama.cpp
@@ -185,7 +185,7 @@ defaults() {
     LLAMA_CPP_TOOLS=${LLAMA_CPP_TOOLS:-$work/llama/bin}
     # measured costs belong to this run
     LLAMA_CPP_EAGLE3_CACHE=$work/cache
-    # of llama_cpp, which looks for mtmd by a variable of its own
+    # llama_cpp looks for mtmd by a variable of its own
     [ ! -d "$work/llama/bin" ] || LLAMA_CPP_LIB_PATH=$work/llama/bin MTMD_CPP_LIB=$work/llama/bin
     export LLAMA_CPP_TOOLS LLAMA_CPP_EAGLE3_CACHE ${LLAMA_CPP_LIB_PATH:+LLAMA_CPP_LIB_PATH MTMD_CPP_LIB}
     mkdir -p "$work" "$out"

@@ -1,12 +1,13 @@
-"""Train a head on one GPU within minutes: several processes have the target answer, then the head learns.
+"""Train a head on one GPU within minutes: several processes generate the target's answers, then the head learns.
 
     python benchmarks/code_prompts.py prompts.jsonl --n 12000
     python benchmarks/gpu_head.py prompts -m target.gguf -f prompts.jsonl --work work
     python benchmarks/gpu_head.py texts -m target.gguf --work work --seconds 150
     python benchmarks/gpu_head.py train -m target.gguf --work work --seconds 150 -o head.gguf
 
-The first needs no GPU. One process that samples leaves a GPU idle most of the time, since the CPU reads the logits.
-`llama-cpp-eagle3 train` is for everything else: it goes on after an interruption, plans, and judges the head.
+The first command needs no GPU. One sampling process leaves a GPU idle most of the time, since the CPU reads the logits.
+`llama-cpp-eagle3 train` is the command for all other cases: it continues after an interruption, plans, and judges the
+head.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from llama_cpp_eagle3_heads.train.trainer import Settings, Trainer
 
 
 def job_of(args: argparse.Namespace) -> Job:
-    """What `train` would be told."""
+    """Return the job that `train` would get."""
     settings = Settings(
         minutes=args.seconds / 60, lr=args.lr, eval_every=args.eval_every, ttt_steps=args.ttt_steps, warmup=50
     )
@@ -43,7 +44,7 @@ def job_of(args: argparse.Namespace) -> Job:
 
 
 def make_part(job: Job, part: int, n_parts: int, until: float) -> None:
-    """One process's answers, in a store of its own; rows go to the folder of all."""
+    """Generate one process's answers, in a store of its own; rows go to the common folder."""
     torch.set_num_threads(1)
     store = Store(job.folder / f"part{part}")
     boundaries = boundaries_of(job.target, job.layers)
@@ -63,7 +64,7 @@ def make_part(job: Job, part: int, n_parts: int, until: float) -> None:
 
 
 def prompts(args: argparse.Namespace) -> None:
-    """The file's prompts as tokens, in the work folder."""
+    """Tokenize the file's prompts into the work folder."""
     job = job_of(args)
     with Eagle3Llama(job.target, n_ctx=512, verbose=False) as llm:
         found = file_prompts(llm, (args.file,), job.n_prompt_max, log)
@@ -72,7 +73,7 @@ def prompts(args: argparse.Namespace) -> None:
 
 
 def texts(args: argparse.Namespace) -> None:
-    """Answers of all processes, merged into the work folder's store."""
+    """Generate answers in all processes, and merge them into the work folder's store."""
     until = time.time() + args.seconds
     command = [sys.executable, *sys.argv, "--until", str(until)]
     parts = [subprocess.Popen([*command, "--part", str(i)]) for i in range(args.processes)]
@@ -90,7 +91,7 @@ def texts(args: argparse.Namespace) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """The head, from the texts that are there."""
+    """Train the head on the texts in the work folder."""
     job = decided(job_of(args))
     found = [text for text in Store(job.folder).texts if len(text.tokens) - text.n_prompt >= 8]
     torch.manual_seed(job.training.seed)
@@ -103,7 +104,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prompts", "texts", "train"))
     parser.add_argument("-m", "--model", type=Path, required=True)

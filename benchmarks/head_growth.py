@@ -1,9 +1,9 @@
-"""How SmolLM2's head grows with what it learns from: draws results/head_growth.svg from results/head_growth.json.
+"""Draw how SmolLM2's head grows with its training data: results/head_growth.svg from results/head_growth.json.
 
     python benchmarks/head_growth.py
     python benchmarks/head_growth.py --add "9,000 tokens more" --work WORK --chat 2.2 --raw 2.1 --questions 1.6
 
-The figures are of runs that took hours; docs/training.md says how they were made. --add takes one more from a work
+The figures come from runs that took hours; docs/training.md says how they were made. --add adds a run from a work
 folder of ``llama-cpp-eagle3 train --init HEAD`` whose head is that of the last run, with figures of head_quality.py.
 """
 
@@ -24,7 +24,7 @@ KINDS = {"chat": "humaneval_chat", "raw": "humaneval_raw", "questions": "questio
 
 
 def continued(last: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """A run that went on from the last one's head, as the file has it."""
+    """Return a run that continued the last one's head, as an entry of the file."""
     log = json.loads((args.work / "log.json").read_text(encoding="utf-8"))
     texts = [json.loads(line) for line in (args.work / "texts.jsonl").read_text(encoding="utf-8").splitlines()]
     n_tokens = sum(len(text["tokens"]) - text["n_prompt"] for text in texts) - args.known_tokens
@@ -40,7 +40,7 @@ def continued(last: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Draw it."""
+    """Draw the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--add", metavar="NAME", help="a run that went on from the last one's head")
     parser.add_argument("--work", type=Path, help="its work folder")

@@ -1,9 +1,9 @@
-"""Prompts that SmolLM2's head learns from: functions to complete, and questions in the style of MT-bench.
+"""Write prompts that SmolLM2's head learns from: functions to complete, and questions in the style of MT-bench.
 
     python benchmarks/head_prompts.py prompts.jsonl --n 4000
 
-Functions are beginnings of Python's standard library (with docstrings) and such as rules make up, with examples that
-are computed; questions are made by rules over topics. None is of HumanEval or of questions.jsonl. The file is for
+Functions are beginnings of Python's standard library (with docstrings) and functions made by rules, with examples that
+are computed; questions are made by rules over topics. None is from HumanEval or questions.jsonl. The file is for
 ``llama-cpp-eagle3 train -f``; the same seed gives the same file with the same Python. With --project the prompts are
 one kind of traffic, to adapt a head to.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 RULES = json.loads((Path(__file__).parent / "replay" / "prompt_rules.json").read_text(encoding="utf-8"))
 
-# --- functions by rules: what is taken of a list, what is done with it, and what comes out ---
+# --- functions by rules: elements taken of a list, an operation on them, and the result ---
 
 _FILTERS: dict[str, list[tuple[str, str, Callable[[Any], bool]]]] = {
     "int": [
@@ -130,7 +130,7 @@ _ENDS: list[tuple[str, str, str, Callable[[list[Any]], Any]]] = [
 
 
 def _made_up(rng: random.Random) -> str:
-    """A function over a list, with its docstring and computed examples."""
+    """Return a function over a list, with its docstring and computed examples."""
     kind = rng.choice(("int", "int", "str"))
     f_name, f_text, keep = rng.choice(_FILTERS[kind])
     m_name, m_text, change = rng.choice(_MAPS[kind])
@@ -193,7 +193,7 @@ def _single(rng: random.Random) -> str:
 
 
 def _library(rng: random.Random, paths: list[Path]) -> str | None:
-    """A function of the standard library up to the end of its docstring."""
+    """Return a function of the standard library up to the end of its docstring."""
     path = rng.choice(paths)
     source = path.read_text(encoding="utf-8", errors="replace")
     try:
@@ -216,7 +216,7 @@ def _library(rng: random.Random, paths: list[Path]) -> str | None:
 
 
 def question(rng: random.Random) -> str:
-    """One of some millions: a form of one of nine kinds of work, with words put in."""
+    """Return one of some millions of questions: a form of one of nine kinds of work, with words put in."""
     words, forms = RULES["words"], RULES["forms"]
     form = rng.choice(forms[rng.choice(sorted(forms))])
     first, step = rng.randint(1, 9), rng.randint(2, 9)
@@ -243,7 +243,7 @@ _ASK = (
 
 
 def prompts(n: int, seed: int) -> Iterator[dict[str, Any]]:
-    """As lines for ``train -f``, no two of them the same."""
+    """Yield prompts as lines for ``train -f``, no two of them the same."""
     rng = random.Random(seed)
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted(p for p in library.glob("*.py")) + sorted(
@@ -270,7 +270,7 @@ def prompts(n: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def beginnings(folder: Path, suffixes: list[str], n: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Pieces of a project's files, of 5 to 30 lines and at most 900 characters, for the target to go on from."""
+    """Yield pieces of a project's files, of 5 to 30 lines and at most 900 characters, for the target to continue."""
     rng = random.Random(seed)
     files = sorted(path for suffix in suffixes for path in folder.rglob(f"*{suffix}"))
     texts = [path.read_text(encoding="utf-8") for path in files]
@@ -283,7 +283,7 @@ def beginnings(folder: Path, suffixes: list[str], n: int, seed: int) -> Iterator
 
 
 def main() -> None:
-    """Write them."""
+    """Write the prompts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--n", type=int, default=4000, help="prompts (default: 4000)")

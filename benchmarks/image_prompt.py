@@ -1,8 +1,8 @@
-"""What an image costs the drafter: its share of a prompt with one image of many rows, beside the target's.
+"""Time the drafter's share of a prompt with one image of many rows, beside the target's.
 
     python benchmarks/image_prompt.py TARGET HEAD [--rows 1024] [-t 1]
 
-The rows are random: their values do not matter to the time.
+The rows are random, as their values do not change the time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Holes in a file, typed: is what comes back the line that was removed, and what is evaluated at each keystroke?
+"""Fill holes in a file while typing: count answers equal to the removed line, and tokens evaluated at each keystroke.
 
     python benchmarks/infill.py --sides auto-ngram auto-spm llama-server llama-server-spm
 
 At each of the 40 places of tasks/fim.jsonl three characters are typed as in `tasks.py --tasks typing`; each cancels the
-request of the one before. The last answer, to the end of its line, is compared with the rest of the line that was
-there. Tokens of the prompt that are evaluated say what a keystroke costs, on a busy machine too. Sides are those of
-tasks.py and take their turns one after the other, each with all places; `-spm` has the suffix before the prefix.
+request of the one before. The last answer, to the end of its line, is compared with the rest of the removed line. The
+evaluated tokens of the prompt are a keystroke's cost, on a busy machine too. Sides are those of tasks.py and take their
+turns one after the other, each with all places; `-spm` has the suffix before the prefix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIDES = ("auto-ngram", "auto-spm", "llama-server", "llama-server-spm")
 
 @dataclass(frozen=True)
 class Filled:
-    """A place, and what a side put there."""
+    """A hole in a file, and a side's answer to it."""
 
     file: str
     line: int
@@ -36,17 +36,17 @@ class Filled:
     answer: str
     n_prompt: int
     n_evaluated: int
-    """At the last keystroke."""
+    """Tokens that were evaluated at the last keystroke."""
     tokens: int
 
     @property
     def is_right(self) -> bool:
-        """Whether the line is the one that was there."""
+        """Whether the answer is the removed line."""
         return self.answer.rstrip() == self.removed.rstrip()
 
 
 def removed_lines() -> list[tuple[str, int, str]]:
-    """File, number of the line, and its rest after the cursor."""
+    """Return the file, the number of the line, and its rest after the cursor."""
     found = []
     for line in (FOLDER / "fim.jsonl").read_text(encoding="utf-8").splitlines():
         place = json.loads(line)
@@ -56,7 +56,7 @@ def removed_lines() -> list[tuple[str, int, str]]:
 
 
 def fill(side: str, model: str, draft: str, args: Namespace) -> list[Filled]:
-    """The answers of a side at the first places."""
+    """Return the answers of a side at the first holes."""
     found = []
     with open_side(side, model, draft, args) as opened:
         places = removed_lines()[: args.first]
@@ -74,7 +74,7 @@ def _filled(file: str, line: int, removed: str, answer: Answer, text: str) -> Fi
 
 
 def report(found: dict[str, list[Filled]]) -> str:
-    """The table."""
+    """Return the table."""
     rows = []
     for side, filled in found.items():
         n_right = sum(place.is_right for place in filled)

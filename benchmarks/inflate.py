@@ -1,9 +1,9 @@
-"""A target and its head at the shape of a larger model, computing what they computed before.
+"""Inflate a target and its head to the shape of a larger model; they compute what they computed before.
 
     python benchmarks/inflate.py --shape 1B --type Q4_0 --type F16 FOLDER
 
-Real text and real acceptance at the cost of a big model. Every value that the small pair computes is computed by the
-large one, beside others that are zero or that nothing reads:
+This gives real text and real acceptance at the cost of a big model. The large pair computes every value of the small
+one, beside others that are zero or that nothing reads:
 
 - *Channels* beyond the small width stay zero. A norm divides by the root of the mean over all channels, so that its
   weights shrink by sqrt(small / large width) and eps by small / large width.
@@ -14,7 +14,7 @@ large one, beside others that are zero or that nothing reads:
 - *Layers* that were added have norms of zero: they add nothing. Those of the small model keep their order and their
   place relative to the boundaries.
 
-What only ever meets zeros or is not read holds random numbers, so that no memory page and no block looks special.
+Weights that meet only zeros or are not read are random, so that no memory page and no block looks special.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "
 
 @dataclass(frozen=True)
 class Part:
-    """Where a small matrix goes in a large one."""
+    """The position of a small matrix in a large one."""
 
     rows: NDArray[np.intp]
-    """Of the large one, in the order of the small one's."""
+    """Rows of the large matrix, in the order of the small one's."""
     cols: NDArray[np.intp]
     live: Mask
     """Columns whose input may be other than zero."""
@@ -67,7 +67,7 @@ class Part:
 
 
 class Model:
-    """One of the two files: its small tensors, and how they grow."""
+    """One of the two files: its small tensors, and functions that grow them."""
 
     def __init__(self, path: str | os.PathLike[str], shape: Shape, outtype: str, n_ff: int, n_vocab_out: int):
         path = os.fspath(path)
@@ -76,7 +76,7 @@ class Model:
         self.tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.keys = {entry.key: entry for entry in key_values(path, reader)}
         self.arch = str(self.keys["general.architecture"].value)
-        self.prefix = self.arch.removesuffix("-ext")  # of keys; the extended dialect shares them
+        self.prefix = self.arch.removesuffix("-ext")  # prefix of the keys; the extended dialect shares it
         self.n_ff, self.n_vocab_out = n_ff, n_vocab_out
         self.n_embd = self.size("embedding_length")
         self.n_layer = self.size("block_count")
@@ -88,14 +88,14 @@ class Model:
         self.pool = self.rng.standard_normal(_N_POOL, dtype=np.float32)
 
     def size(self, key: str) -> int:
-        """A number of the header."""
+        """Return a number of the metadata."""
         entry = self.keys.get(f"{self.prefix}.{key}")
         if entry is None:
             raise Eagle3Error(f"'{self.path}' has no {self.prefix}.{key}: use a file that the converter wrote")
         return int(entry.value)
 
     def check_sizes(self) -> None:
-        """Raise Eagle3Error if this cannot grow to the shape."""
+        """Raise Eagle3Error if this file cannot grow to the shape."""
         s = self.shape
         wanted = {
             f"a width of more than {self.n_embd}": s.n_embd > self.n_embd,
@@ -117,22 +117,22 @@ class Model:
 
     @property
     def new_eps(self) -> float:
-        """What the norms of the large model add: the small one's, less what the constant channel brings."""
+        """The eps of the large model's norms: the small one's, less the constant channel's part."""
         return (self.n_embd * self.eps - self.constant**2) / self.shape.n_embd
 
     def small(self, name: str) -> Array:
-        """A tensor of the small model."""
+        """Return a tensor of the small model."""
         tensor = self.tensors[name]
         return np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
 
     def filler(self, n_out: int, n_in: int) -> Array:
-        """Random numbers of the size that weights have; every row begins somewhere else in the pool."""
+        """Return random numbers of the size of weights; every row begins somewhere else in the pool."""
         pool = np.resize(self.pool, _N_POOL + n_in) * np.float32(n_in**-0.5)
         windows = np.lib.stride_tricks.sliding_window_view(pool, n_in)
         return np.ascontiguousarray(windows[self.rng.integers(0, _N_POOL, n_out)])
 
     def grown(self, name: str, n_out: int, n_in: int, part: Part) -> Array:
-        """The large matrix around the small one."""
+        """Return the large matrix around the small one."""
         large = self.filler(n_out, n_in)
         real = np.zeros(n_out, dtype=bool)
         real[part.rows] = True
@@ -141,10 +141,10 @@ class Model:
         large[np.ix_(part.rows, part.cols)] = self.small(name)
         return large
 
-    # the places of channels, attention heads and MLP units
+    # positions of channels, attention heads and MLP units
 
     def channels(self, n: int = 1) -> tuple[NDArray[np.intp], Mask]:
-        """Of `n` normed streams side by side: where the small ones' are, and which are not zero."""
+        """Return the positions of the small channels in `n` normed streams side by side, and the channels not zero."""
         width = self.shape.n_embd
         places = np.concatenate([np.arange(self.n_embd) + i * width for i in range(n)])
         live = np.zeros(n * width, dtype=bool)
@@ -152,7 +152,7 @@ class Model:
         return places, live
 
     def heads(self, n_head: int, n_head_kv: int) -> NDArray[np.intp]:
-        """Where the rows of the small model's heads go: a head stays with its K/V head."""
+        """Return the positions of the rows of the small model's heads: a head stays with its K/V head."""
         group, new_group = n_head // n_head_kv, (self.shape.n_head // self.shape.n_head_kv if n_head > n_head_kv else 1)
         h = np.arange(n_head)
         first = (h // group * new_group + h % group) * self.head_dim
@@ -161,7 +161,7 @@ class Model:
     # the kinds of tensors
 
     def norm(self, name: str, last: bool = False) -> OutTensor:
-        """A norm; `last` is the one before the logits."""
+        """Return a norm; `last` is the one before the logits."""
 
         def values() -> Array:
             scale = math.sqrt(self.n_embd / self.shape.n_embd)
@@ -173,15 +173,15 @@ class Model:
         return OutTensor(name, (self.shape.n_embd,), GgmlType.F32, values)
 
     def matrix(self, name: str, n_out: int, n_in: int, values: Callable[[], Array]) -> OutTensor:
-        """A matrix that `values` makes."""
+        """Return a matrix that `values` makes."""
         return OutTensor(name, (n_out, n_in), type_of((n_out, n_in), self.outtype), values)
 
     def random(self, name: str, n_out: int, n_in: int) -> OutTensor:
-        """A matrix whose values do not matter."""
+        """Return a matrix whose values do not matter."""
         return self.matrix(name, n_out, n_in, lambda: self.filler(n_out, n_in))
 
     def logits(self, source: str) -> OutTensor:
-        """The output matrix: added tokens read the constant channel only."""
+        """Return the output matrix: added tokens read the constant channel only."""
         n, width = self.n_vocab_out, self.shape.n_embd
 
         def values() -> Array:
@@ -195,7 +195,7 @@ class Model:
         return self.matrix("output.weight", n, width, values)
 
     def block(self, il: int, source: int | str | None, n_inp: int = 1) -> Iterator[OutTensor]:
-        """Layer `il`: the small model's layer `source`, or one that adds nothing. It reads `n_inp` normed streams."""
+        """Yield layer `il`: the small model's `source`, or one that adds nothing. It reads `n_inp` normed streams."""
         s, blk = self.shape, f"blk.{il}"
         n_q, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
         outs = (n_q, n_kv, n_kv, s.n_embd, self.n_ff, self.n_ff, s.n_embd)
@@ -220,13 +220,13 @@ class Model:
             yield self.matrix(f"{blk}.{name}.weight", *size, values)
 
     def parts(self, n_inp: int) -> dict[str, Part]:
-        """Where the matrices of a layer go."""
+        """Return the parts of a layer's matrices."""
         s = self.shape
         stream, live = self.channels()
         inputs, live_inputs = self.channels(n_inp)
         q, kv = self.heads(self.n_head, self.n_head_kv), self.heads(self.n_head_kv, self.n_head_kv)
         units = np.arange(self.size("feed_forward_length"))
-        # all heads of a K/V head that holds something give something, added ones too
+        # every head of a K/V head with values has an output, added ones too
         live_q = np.zeros(s.n_head * s.head_dim, dtype=bool)
         live_q[: self.n_head_kv * (s.n_head // s.n_head_kv) * s.head_dim] = True
         live_units = np.zeros(self.n_ff, dtype=bool)
@@ -242,7 +242,7 @@ class Model:
         }
 
     def write(self, output: Path, keys: dict[str, object], tensors: Sequence[OutTensor], progress: bool) -> None:
-        """Write the large file: the small one's header, with other values where `keys` has some."""
+        """Write the large file: the small one's metadata, with the values of `keys` in place of its own."""
         s = self.shape
         tokens, types = (self.keys[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
         n_added = s.n_vocab - self.n_tokens
@@ -271,13 +271,13 @@ class Model:
 
 
 def layer_places(n_small: int, small: Sequence[int], n_large: int, large: Sequence[int]) -> list[int | None]:
-    """For each layer of the large target the small one's layer, or None for one that adds nothing.
+    """Return for each layer of the large target the small one's layer, or None for one that adds nothing.
 
     Args:
         n_small: layers of the small target.
         small: boundaries that the small head reads.
         n_large: layers of the large target.
-        large: boundaries at which the same hidden states shall be.
+        large: boundaries at which the large target has these hidden states.
     """
     edges = list(zip((0, *small, n_small), (0, *large, n_large), strict=True))
     places: list[int | None] = []
@@ -309,7 +309,7 @@ def inflate(
     Args:
         target: a Llama in GGUF with F32 or F16 matrices.
         head: its EAGLE-3 head, one layer in llama.cpp's dialect with an output matrix of its own.
-        shape: what it shall grow to. Heads keep their size (`shape.head_dim`), the width must grow.
+        shape: the shape of the large target. Heads keep their size (`shape.head_dim`), the width must grow.
         target_out: file to write.
         head_out: file to write.
         random_head_out: also write a head of that shape and vocabulary with random weights.
@@ -356,7 +356,7 @@ def _check_kinds(target: Model, head: Model) -> None:
 
 
 def _grown_d2t(head: Model) -> NDArray[np.int64]:
-    """The draft vocabulary; what is added stands for tokens that the target was given."""
+    """Return the draft vocabulary; added entries stand for added tokens of the target."""
     s, d2t = head.shape, np.asarray(head.tensors["d2t"].data, dtype=np.int64)
     n_added, n_new = s.n_vocab_dft - len(d2t), s.n_vocab - head.n_tokens
     if not 0 <= n_added <= n_new:
@@ -409,7 +409,7 @@ def _head_tensors(model: Model, n_boundaries: int) -> list[OutTensor]:
 
 def quantize_target(source: str | os.PathLike[str], output: str | os.PathLike[str], ftype: str, n_threads: int) -> None:
     """Quantize a target with libllama, with the mix of types that llama-quantize makes."""
-    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)  # it would print a line per tensor
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)  # else it prints a line per tensor
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread = n_threads
     params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{ftype}"])
@@ -422,7 +422,7 @@ def quantize_target(source: str | os.PathLike[str], output: str | os.PathLike[st
 def inflated_pair(
     folder: Path, shape: str = "1B", ftype: str = "Q4_0", head_type: str = "Q8_0", random_head: bool = False
 ) -> tuple[Path, Path]:
-    """The bundled pair at that shape, in `folder`; files that are there already are used again."""
+    """Write the bundled pair at that shape to `folder`; existing files are used again."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"pystdlib-{shape}"
 

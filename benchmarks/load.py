@@ -1,10 +1,10 @@
-"""Several prompts at once, as a server has them: tokens/s by how many are advanced together, against llama-server.
+"""Run several prompts at once, as a server does: tokens/s by the number of sequences, against llama-server.
 
-The bundled pair, inflated to 16 layers of width 2048 (`inflate`). `n_parallel` prompts of some
-190 tokens come in at once, and when all are done the next ones: into our `generate_batch`, and to llama-server with as
-many slots and clients, each on a connection of its own over loopback. All sides have the same threads, batch sizes,
-positions per prompt and setting of flash attention, and take turns. Two figures of each run: all tokens over all time,
-and those that came while all generated, from the last prompt's first token to the first text's end.
+The bundled pair, inflated to 16 layers of width 2048 (`inflate`). `n_parallel` prompts of some 190 tokens arrive at
+once, and when all are done the next ones: at our `generate_batch`, and at llama-server with as many slots and clients,
+each on a connection of its own over loopback. All sides have the same threads, batch sizes, positions per prompt and
+setting of flash attention, and take turns. There are two figures of each run: all tokens over all time, and the tokens
+while all generated, from the last prompt's first token to the first text's end.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ Side = Callable[[Sequence[Sequence[int]], int], Load]
 
 @dataclass
 class Point:
-    """What was measured with one number of prompts at once."""
+    """Figures with one number of prompts at once."""
 
     n_parallel: int
     n_prompts: int
     n_max: int
-    """--spec-draft-n-max at which llama-server was fastest."""
+    """The --spec-draft-n-max at which llama-server was fastest."""
     sweep: dict[int, Load]
-    """By --spec-draft-n-max."""
+    """Figures by --spec-draft-n-max."""
     runs: dict[str, list[Load]]
-    """By side."""
+    """Runs by side."""
 
     def speed(self, side: str, with_prompts: bool) -> list[float]:
-        """Tokens/s of every run."""
+        """Return the tokens/s of every run."""
         loads = self.runs[side]
         return [load.tokens_per_second if with_prompts else load.tokens_per_second_decoding for load in loads]
 
     def ratio(self, a: str, b: str, with_prompts: bool) -> Spread:
-        """Of runs beside each other."""
+        """Return the ratios of runs next to each other."""
         pairs = zip(self.speed(a, with_prompts), self.speed(b, with_prompts), strict=True)
         return Spread.of(x / y for x, y in pairs)
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the figures as JSON values."""
         runs = {side: [asdict(load) for load in loads] for side, loads in self.runs.items()}
         return {**vars(self), "sweep": {n: asdict(found) for n, found in self.sweep.items()}, "runs": runs}
 
     @staticmethod
     def from_dict(saved: dict[str, Any]) -> Point:
-        """What `as_dict` gave."""
+        """Make a point from the result of `as_dict`."""
         sweep = {int(n): Load(**found) for n, found in saved["sweep"].items()}
         runs = {side: [Load(**load) for load in loads] for side, loads in saved["runs"].items()}
         return Point(**{**saved, "sweep": sweep, "runs": runs})
@@ -103,14 +103,14 @@ class Kept:
             self.points = {point["n_parallel"]: Point.from_dict(point) for point in saved["points"]}
 
     def save(self) -> None:
-        """Write what there is."""
+        """Write the points that were measured so far."""
         if self.path is not None:
             points = [point.as_dict() for _, point in sorted(self.points.items())]
             self.path.write_text(json.dumps({"settings": self.settings, "points": points}), encoding="utf-8")
 
 
 def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack: ExitStack) -> dict[str, Eagle3Llama]:
-    """Our engine without and with the head."""
+    """Load our engine without and with the head."""
     found = {}
     for name, head in ((PLAIN, None), (AUTO, files[1])):
         llm = load(
@@ -131,7 +131,7 @@ def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack
 
 
 def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, kept: Kept) -> None:
-    """All sides with this number of prompts at once, as often as runs are missing."""
+    """Run all sides with this number of prompts at once, as often as runs are missing."""
     known = kept.points.get(n_parallel)
     if known is not None and len(known.runs[DRAFTED]) >= args.runs:
         return
@@ -183,7 +183,7 @@ def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, k
 
 
 def speeds(points: Sequence[Point], with_prompts: bool) -> str:
-    """Tokens/s of all sides."""
+    """Return the table of all sides' tokens/s."""
     rows = [
         [str(p.n_parallel), str(p.n_prompts), *(Spread.of(p.speed(side, with_prompts)).text(1) for side in SIDES)]
         for p in points
@@ -192,13 +192,13 @@ def speeds(points: Sequence[Point], with_prompts: bool) -> str:
 
 
 def ratios(points: Sequence[Point], with_prompts: bool) -> str:
-    """Sides compared run by run."""
+    """Return the table that compares sides run by run."""
     rows = [[str(p.n_parallel), *(p.ratio(a, b, with_prompts).text(2) for a, b in RATIOS)] for p in points]
     return table(["at once", *(f"{a} / {b}" for a, b in RATIOS)], rows)
 
 
 def acceptance(points: Sequence[Point]) -> str:
-    """How much was drafted well, and llama-server's speed by n_max."""
+    """Return the table of acceptance, and of llama-server's speed by n_max."""
     n_maxes = list(points[0].sweep)
     rows = []
     for p in points:
@@ -262,7 +262,7 @@ def main() -> None:
 
 
 def inflated_files(args: argparse.Namespace) -> tuple[str, str]:
-    """The target, and the head that was asked for."""
+    """Return the target, and the head that was asked for."""
     is_random = args.head == "random"
     target, head = inflated_pair(args.folder, "1B", "Q4_0", "Q8_0" if is_random else args.head, is_random)
     return str(target), str(head)

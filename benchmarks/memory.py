@@ -1,4 +1,4 @@
-"""Memory of a first and of a second Eagle3Llama on the same files. Linux only: reads /proc/self/smaps_rollup."""
+"""Measure the memory of a first and a second Eagle3Llama on the same files; on Linux only (/proc/self/smaps_rollup)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIELDS = {"Pss": "PSS", "Pss_File": "of it files", "Pss_Anon": "of it own memory
 
 
 def read() -> dict[str, float]:
-    """MiB of this process. PSS counts a page that is mapped twice once, RSS counts it twice."""
+    """Return this process's memory in MiB. PSS counts a page that is mapped twice once, RSS counts it twice."""
     text = Path("/proc/self/smaps_rollup").read_text()
     return {name: int(re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)[1]) / 1024 for name in FIELDS}
 

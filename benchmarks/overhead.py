@@ -1,4 +1,4 @@
-"""What a step takes outside ggml and llama_decode: Python, bindings, bookkeeping, greedy sampling."""
+"""Measure the time of a step outside ggml and llama_decode: Python, bindings, bookkeeping, greedy sampling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _N_PARALLEL = 8
 
 
 def _step_of_many(args: argparse.Namespace, model: str, draft: str, prompts: list[list[int]], draft_on: bool) -> Spread:
-    """Seconds per sequence and step outside ggml and llama_decode, while all slots are taken."""
+    """Return the seconds per sequence and step outside ggml and llama_decode, while all slots are taken."""
     llm = load(
         model, draft, args.threads, args.gpu_layers, _N_PARALLEL * args.ctx_size, draft="chain", n_parallel=_N_PARALLEL
     )

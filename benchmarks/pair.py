@@ -1,4 +1,4 @@
-"""Acceptance and speed of the bundled pair: plain decoding and drafts of 1 to 8 tokens in the same engine.
+"""Measure acceptance and speed of the bundled pair: plain decoding and drafts of 1 to 8 tokens in the same engine.
 
 Greedy. Every prompt goes through all settings in turn; then the next run begins.
 """
@@ -14,7 +14,7 @@ from llama_cpp_eagle3.bench.report import Spread, table
 
 
 def measure(args, model: str, draft: str, n_maxs: list[int]) -> tuple[dict[int, list[Run]], int]:
-    """Runs of each setting (0 is plain), and how many prompts went on differently from plain decoding."""
+    """Return the runs of each setting (0 is plain), and the number of prompts whose text is not plain decoding's."""
     plain, drafted = common.engine(args, model, None), common.engine(args, model, draft)
     prompts = [plain.tokenize(text.encode(), special=True) for text in common.prompts(args)]
     runs: dict[int, list[Run]] = {n_max: [] for n_max in n_maxs}
@@ -33,7 +33,7 @@ def measure(args, model: str, draft: str, n_maxs: list[int]) -> tuple[dict[int, 
                 if tokens != expected:
                     different.add(j)
             if i == 0 and j == 4:
-                break  # only to warm up
+                break  # the first run warms up
         if i > 0:
             for n_max in n_maxs:
                 runs[n_max].append(total(found[n_max]))
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def verify_us(runs: list[Run]) -> float:
-    """Median time inside llama_decode per step."""
+    """Return the median time inside llama_decode per step."""
     return Spread.of(run.t_verify / run.steps for run in runs).median * 1e6
 
 

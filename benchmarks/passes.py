@@ -1,11 +1,12 @@
-"""What a pass over n rows takes with our CPU kernels and with ggml's alone, and what reading the weights would take.
+"""Time a pass over n rows with our CPU kernels and with ggml's alone, beside the time of reading the weights.
 
     python benchmarks/passes.py [--type Q4_0 Q8_0] [--rows 1,2,4,8,16] [--n-past 2000] [-t 2] [--runs 7] [--publish]
     python benchmarks/passes.py --file MODEL.gguf --kernel q4_0x8/avx2
 
-Random weights at some shape, or a file. Both sides take turns in one process, on one loaded model; a side's figure is
-its fastest pass, and so is reading's, as other programs only make them slower. Kernels are used for any number of rows.
-The last columns compare the logits: ours with ggml's, and the first row with the same row alone.
+The model has random weights of some shape, or is a file. Both sides take turns in one process, on one loaded model; a
+side's figure is its fastest pass, and so is reading's, as other programs only make them slower. Our kernels are used
+for any number of rows. The last columns compare the logits: ours with ggml's, and the first row with the same row
+alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 def decode(
     llm: llama_cpp.Llama, n_past: int, n_rows: int, clock: Callable[[], float]
 ) -> tuple[float, npt.NDArray[np.float32]]:
-    """Seconds of a pass over n_rows tokens after n_past others, and the logits of the first."""
+    """Return the seconds of a pass over n_rows tokens after n_past others, and the logits of the first row."""
     lib.llama_memory_seq_rm(lib.llama_get_memory(llm.ctx), 0, n_past, -1)
     batch = lib.llama_batch_init(n_rows, 0, 1)
     batch.n_tokens = n_rows
@@ -54,7 +55,7 @@ def decode(
 
 
 def random_target(shape: str, ftype: str, n_threads: int) -> Path:
-    """A file with random weights; types that cannot be dealt out are quantized from F16, as llama.cpp mixes them."""
+    """Return a file with random weights; types that random_model does not write are quantized from F16 by llama.cpp."""
     folder = cache_dir() / "random"
     if ftype in random_model.TYPES:
         return random_model.random_pair(folder, shape, ftype, "Q8_0")[0]
@@ -65,33 +66,33 @@ def random_target(shape: str, ftype: str, n_threads: int) -> Path:
 
 
 def n_bytes_read(path: Path) -> int:
-    """Bytes of all weights that a pass multiplies by (of experts: all of them)."""
+    """Return the bytes of all weights that a pass multiplies by (all experts included)."""
     tensors = {str(t.name): int(t.n_bytes) for t in gguf.GGUFReader(path).tensors}
-    if "output.weight" in tensors:  # of the table of embeddings some rows are read then
+    if "output.weight" in tensors:  # a pass then reads only some rows of the embedding table
         tensors.pop("token_embd.weight", None)
     return sum(tensors.values())
 
 
 def numbers(text: str) -> list[int]:
-    """N,N,..."""
+    """Parse N,N,..."""
     return [int(part) for part in text.split(",")]
 
 
 @dataclass
 class Passes:
-    """Of one file: milliseconds of a pass by side and rows, and how the logits compare."""
+    """Figures of one file: milliseconds of a pass by side and rows, and the differences of the logits."""
 
     path: Path
     kernels: dict[str, int]
     reading_ms: float
-    """The bytes of the weights over the measured read bandwidth."""
+    """Bytes of the weights, divided by the measured read bandwidth."""
     times_ms: dict[str, dict[int, float]]
     differences: dict[int, float]
-    """Ours from ggml's, at most, of the largest logit."""
+    """Largest difference of our logits from ggml's, relative to the largest logit."""
     as_alone: dict[int, bool]
 
     def rows(self) -> list[list[str]]:
-        """Of the table."""
+        """Return the rows of the table."""
         ggml, ours = self.times_ms["ggml"], self.times_ms["ours"]
         first = min(ours)
         return [
@@ -124,7 +125,7 @@ def measure(path: Path, args: argparse.Namespace) -> Passes:
     used: dict[str, int] = {}
     for n in range(0, args.n_past, n_batch):
         decode(llm, n, min(n_batch, args.n_past - n), clock)
-    bandwidth = 0.0  # of the best run, as the passes': other machines' programs may take it from one second to the next
+    bandwidth = 0.0  # the best run's: programs on other machines may take bandwidth from one second to the next
     for _ in range(args.runs):
         bandwidth = max(bandwidth, read_bandwidth(args.threads, n_mib=256, n_times=2))
         for side in best:

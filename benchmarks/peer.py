@@ -1,6 +1,6 @@
-"""The same files, prompts and settings in our engine and in llama.cpp's own llama-speculative-simple.
+"""Run the same files, prompts and settings in our engine and in llama.cpp's own llama-speculative-simple.
 
-Greedy. Both get every prompt in turn; llama.cpp's tool is started anew for each, its loading time is not counted.
+Greedy. Both get every prompt in turn; llama.cpp's tool is started anew for each, and its loading time does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llama_cpp_eagle3.bench.report import Spread, table
 
 
 def measure(args, model: str, draft: str, texts: list[str], n_max: int) -> tuple[list[Run], list[Run]]:
-    """Runs of ours, and of llama.cpp's."""
+    """Return our runs, and llama.cpp's."""
     rival = Peer(
         peer_tools.get_tools(args.tools),
         peer_tools.get_clock(),
@@ -44,7 +44,7 @@ def measure(args, model: str, draft: str, texts: list[str], n_max: int) -> tuple
 
 
 def compare(ours: list[Run], theirs: list[Run]) -> str:
-    """The table."""
+    """Return the table."""
 
     def times(figure: str, get: Callable[[Run], float], unit: float, digits: int = 1) -> list[str]:
         a, b = Spread.of(map(get, ours)), Spread.of(map(get, theirs))

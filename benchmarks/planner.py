@@ -1,14 +1,14 @@
-"""What each part of the planner is worth: recorded acceptance, replayed at recorded costs, with parts switched off.
+"""Measure the worth of each part of the planner: replay recorded acceptance at recorded costs, with parts switched off.
 
 No model is loaded and no clock is read, so that the figures are the same on every machine with one compiler. The
-planner's own sources are compiled into `planner/replay.cpp`, with two changes: their constants can be other ones, and
-each mechanism in `planner_mechanisms.py` can be switched off. Needs a C++ compiler, `CXX` or `c++`.
+planner's own sources are compiled into `planner/replay.cpp`, with two changes: their constants can be set, and each
+mechanism in `planner_mechanisms.py` can be switched off. Needs a C++ compiler, `CXX` or `c++`.
 
-Recorded are what the head drafts along texts (`replay/record.py`; of real work with real models
-`replay/record_tasks.py`) and what passes take on several machines. A scenario
-(`planner_scenarios.py`) is a machine, a head, texts and a number of sequences; simulated passes vary, and the planner
-sees these times only. Each scenario runs with several seeds, which order the texts and draw the noise. One decision of
-the gate moves a run by up to 35 %, so versions are compared seed by seed, and differences have a standard error.
+The recordings are the head's drafts along texts (`replay/record.py`; of real work with real models
+`replay/record_tasks.py`) and the times of passes on several machines. A scenario (`planner_scenarios.py`) is a machine,
+a head, texts and a number of sequences; simulated passes vary, and the planner sees these times only. Each scenario
+runs with several seeds, which order the texts and draw the noise. One decision of the gate moves a run by up to 35 %,
+so versions are compared seed by seed, and differences have a standard error.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ HERE = Path(__file__).parent
 SOURCES = HERE.parent / "csrc"
 RESULTS = HERE / "results" / "planner.json"
 
-_STEP_CONSTANTS = 5  # of five scenarios one is replayed for each constant: there are two runs for each
-_SKIPPED = {"n_max", "n_depth", "n_common", "n_knots"}  # sizes of arrays
+_STEP_CONSTANTS = 5  # every fifth scenario is replayed for each constant, since each constant needs two runs
+_SKIPPED = {"n_max", "n_depth", "n_common", "n_knots"}  # sizes of arrays, which are not varied
 _FLOAT = re.compile(
     r"^(?P<static> +static )?constexpr (?P<type>float|int32_t) +(?P<name>\w+) *= (?P<value>[^;]+);", re.MULTILINE
 )
 
 
 def digest() -> str:
-    """A name of the planner's sources, without comments and spaces: published tables say what they are of."""
+    """Return a hash of the planner's sources, without comments and spaces; published tables name it."""
     found = hashlib.sha256()
     for path in sorted(planner_sources()):
         code = re.sub(r"//[^\n]*|\s", "", path.read_text(encoding="utf-8"))
@@ -56,12 +56,12 @@ def digest() -> str:
 
 
 def planner_sources() -> list[Path]:
-    """Its files: all of csrc/policy but what draws fixed shapes."""
+    """Return the planner's files: all of csrc/policy except the drafting of fixed shapes."""
     return [path for path in SOURCES.glob("policy/*") if path.stem not in ("fixed", "policy")]
 
 
 def sources(folder: Path) -> list[Path]:
-    """Copy what is compiled, with its constants made variable; returns the .cpp files."""
+    """Copy the sources to compile, with their constants made variable; return the .cpp files."""
     session = [SOURCES / "drafter" / name for name in ("draft_tree.h", "draft_session.h")]
     files = [*planner_sources(), *SOURCES.glob("drafters/ngram/*"), *session, SOURCES / "error.h"]
     for path in [*files, *SOURCES.glob("error.cpp")]:
@@ -104,9 +104,9 @@ def build(folder: Path) -> Path:
 
 
 def write_inputs(folder: Path, some: str, step: int = 1) -> list[tuple[str, str]]:
-    """Write recordings and scenarios as replay.cpp reads them; returns (group, name) of the scenarios.
+    """Write recordings and scenarios as replay.cpp reads them; return (group, name) of the scenarios.
 
-    some: scenarios whose group and name contain this. step: one in so many of them.
+    some: text in the group and name of the scenarios to take. step: take one in so many of them.
     """
     kinds: dict[str, list[int]] = {}
     words: list[str] = []
@@ -140,19 +140,19 @@ class Replay:
     """The compiled program and its inputs."""
 
     def __init__(self, folder: Path, n_seeds: int, some: str = "", step: int = 1):
-        """some: scenarios whose group and name contain this. step: one in so many of them."""
+        """some: text in the group and name of the scenarios to take. step: take one in so many of them."""
         self.folder, self.n_seeds, self.program = folder, n_seeds, build(folder)
         self.scenarios = write_inputs(folder, some, step)
 
     def constants(self) -> dict[str, float]:
-        """All of the planner, without the switches."""
+        """Return the planner's constants, without the switches."""
         done = subprocess.run([str(self.program), "--constants"], check=True, capture_output=True, text=True)
         found = dict(line.split() for line in done.stdout.splitlines())
         switches = {name for name, *_ in SWITCHES}
         return {name: float(value) for name, value in found.items() if "." in name and name not in switches}
 
     def run(self, settings: Mapping[str, float], sides: bool = False) -> Speeds:
-        """Replay with these constants and switches."""
+        """Replay with the given constants and switches."""
         env = os.environ | {"PLANNER": " ".join(f"{name}={value:.9g}" for name, value in settings.items())}
         if not sides:
             env["PLANNER_SIDES"] = "planner"
@@ -163,33 +163,33 @@ class Replay:
 
 
 def geometric(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 @dataclass(frozen=True)
 class Loss:
-    """By how much something is slower, in percent, and the standard error of that."""
+    """By how much a version is slower, in percent, with the standard error."""
 
     mean: float
     error: float
 
     @classmethod
     def of(cls, before: Sequence[float], now: Sequence[float]) -> Loss:
-        """Of one scenario, seed by seed."""
+        """Return the loss in one scenario, from the speeds of its seeds."""
         losses = [-100 * math.log(b / a) for a, b in zip(before, now, strict=True)]
         n = len(losses)
         return cls(statistics.fmean(losses), statistics.stdev(losses) / math.sqrt(n) if n > 1 else math.inf)
 
     @classmethod
     def over(cls, losses: Sequence[Loss]) -> Loss:
-        """The mean over scenarios."""
+        """Return the mean over scenarios."""
         n = len(losses)
         return cls(sum(x.mean for x in losses) / n, math.sqrt(sum(x.error**2 for x in losses)) / n)
 
     @property
     def is_clear(self) -> bool:
-        """More than 1 %, and no accident: a hundred scenarios are looked at."""
+        """Whether the loss is more than 1 % and unlikely by chance, among a hundred scenarios."""
         return self.mean > 1.0 and self.mean > 3.0 * self.error
 
 
@@ -203,7 +203,7 @@ class Comparison:
 
     @classmethod
     def of(cls, names: Sequence[tuple[str, str]], before: Speeds, now: Speeds) -> Comparison:
-        """names: group and name of each scenario."""
+        """Compare two replays. names: group and name of each scenario."""
         found = [Loss.of(a[0], b[0]) for a, b in zip(before, now, strict=True)]
         groups: dict[str, list[Loss]] = {}
         for (group, _), loss in zip(names, found, strict=True):
@@ -213,16 +213,16 @@ class Comparison:
 
     @property
     def is_worse(self) -> list[str]:
-        """Scenarios that are clearly slower."""
+        """Return the scenarios that are clearly slower."""
         return [name for name, loss in self.scenarios.items() if loss.is_clear]
 
     @property
     def is_noise(self) -> bool:
-        """No group is slower by more than 1 %, and all together are not slower by more than the standard error."""
+        """Whether no group is slower by more than 1 %, and all together not by more than the standard error."""
         return self.all.mean < max(0.1, self.all.error) and all(x.mean <= 1.0 for x in self.groups.values())
 
     def as_dict(self) -> dict[str, object]:
-        """For the results."""
+        """Return the comparison as JSON values."""
         worst = max(self.scenarios, key=lambda name: self.scenarios[name].mean)
         return {
             "all": [round(self.all.mean, 2), round(self.all.error, 2)],
@@ -232,14 +232,14 @@ class Comparison:
         }
 
     def line(self, title: str) -> str:
-        """One row of a table."""
+        """Return one row of a table."""
         groups = " ".join(f"{x.mean:6.2f}" for x in self.groups.values())
         sign = "noise" if self.is_noise else ""
         return f"{title:38} {self.all.mean:6.2f} ±{self.all.error:.2f} | {groups} | {len(self.is_worse):3} {sign}"
 
 
 def shares(names: Sequence[tuple[str, str]], speeds: Speeds, other: int) -> dict[str, float]:
-    """Speed relative to plain (1) or the oracle (2), over all and by group."""
+    """Return speeds relative to plain decoding (1) or the oracle (2), over all scenarios and by group."""
     found: dict[str, list[float]] = {"all": []}
     for (group, _), sides in zip(names, speeds, strict=True):
         ratio = geometric([a / b for a, b in zip(sides[0], sides[other], strict=True)])
@@ -305,7 +305,7 @@ def mechanisms_page(
     losses: Mapping[str, Comparison],
     n_seeds: int,
 ) -> str:
-    """What the planner brings, and what each mechanism is worth, as a page."""
+    """Return the page on the planner's gain, and on the worth of each mechanism."""
     groups = [group for group, _ in names]
     lines = [
         "# What the planner's mechanisms are worth",
@@ -343,7 +343,7 @@ def _setting(text: str) -> tuple[str, float]:
 
 
 def variants(replay: Replay, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Name -> settings."""
+    """Return name -> settings."""
     found = {} if args.constants else dict(MECHANISMS)
     if args.constants:
         values = replay.constants()
@@ -356,7 +356,7 @@ def variants(replay: Replay, args: argparse.Namespace) -> dict[str, dict[str, fl
 
 
 def show(names: Sequence[tuple[str, str]], before: Mapping[str, list[list[float]]], now: Speeds) -> None:
-    """Print what is clearly slower or faster than what another version saved."""
+    """Print the scenarios that are clearly slower or faster than those that another version saved."""
     both = [(pair, before[": ".join(pair)], x) for pair, x in zip(names, now, strict=True) if ": ".join(pair) in before]
     found = Comparison.of([pair for pair, _, _ in both], [a for _, a, _ in both], [b for _, _, b in both])
     for name, loss in sorted(found.scenarios.items(), key=lambda item: item[1].mean):

@@ -1,4 +1,4 @@
-"""What the planner's constants stand for; `planner.py --constants --publish` makes a table of them."""
+"""Describe the planner's constants; `planner.py --constants --publish` makes a table of them."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "planner.n_idle_first": ("steps", "before the first trial", "chosen"),
     "planner.n_idle_last": ("steps", "between trials at last", "derived: three rows in 1,024 passes cost 0.3 %"),
 }
-"""Name -> unit, what it stands for, the reason of its value."""
+"""Name -> unit, meaning, reason of the value."""
 
 
 def table(values: Mapping[str, float], losses: Mapping[str, Any], n_seeds: int, sources: str) -> str:
-    """The constants as a page; losses: of `Comparison`s, by what `planner.variants` calls them; sources: of which."""
+    """Return a page of the constants. losses: by the names of `planner.variants`; sources: their hash."""
     lines = [
         "# The planner's constants",
         "",
@@ -92,5 +92,5 @@ def table(values: Mapping[str, float], losses: Mapping[str, Any], n_seeds: int, 
 
 
 def titles(name: str, value: float) -> tuple[str, str]:
-    """What its half and its double are called."""
+    """Return the names of a constant's half and double."""
     return f"{name} {value:g} / 2", f"{name} {value:g} * 2"

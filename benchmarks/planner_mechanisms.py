@@ -1,4 +1,4 @@
-"""The planner's mechanisms, for `planner.py`: how each is switched off."""
+"""Describe for `planner.py` how each of the planner's mechanisms is switched off."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "(!on ? std::max(q_source, q_ngram) : 1.0f - (1.0f - q_source) * (1.0f - q_ngram))",
     ),
 ]
-"""(name, file, source, source with a condition `on`), for what no constant can switch off."""
+"""(name, file, source, source with a condition `on`), for mechanisms that no constant switches off."""
 
 WEIGHTS = ("slope", "depth", "best")
 
@@ -126,4 +126,4 @@ MECHANISMS |= {
     "look ahead: one level": {"planner.n_look_ahead": 1.0},
     "look ahead: no levels": {"planner.n_look_ahead": 0.0},
 }
-"""Name -> what to set to switch it off."""
+"""Name -> the setting that switches the mechanism off."""

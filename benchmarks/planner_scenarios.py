@@ -1,4 +1,4 @@
-"""What `planner.py` replays: machines with recorded costs, heads, texts, numbers of sequences."""
+"""Make the scenarios that `planner.py` replays: machines with recorded costs, heads, texts, numbers of sequences."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ N_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 @dataclass(frozen=True)
 class Machine:
-    """Milliseconds: of a pass of the target by rows, of the head's first graph by rows, of a level by nodes."""
+    """Milliseconds of a target's pass by rows, of the head's first graph by rows, and of a level by nodes."""
 
     target: Mapping[int, float]
     begin: Mapping[int, float]
     step: Mapping[int, float]
     row: float = 0.14
-    """Of one row of a prompt that the head reads."""
+    """Milliseconds of one row of a prompt that the head processes."""
     deeper: Mapping[int, float] | None = None
-    """Of a pass of the target, for each 1,000 tokens before it."""
+    """Milliseconds that each 1,000 tokens before a pass of the target add to it."""
     deeper_level: float = 0.0
-    """Of the head's graphs, the same."""
+    """Milliseconds that each 1,000 tokens add to the head's graphs."""
 
 
 def _rows(*times: float) -> dict[int, float]:
@@ -30,8 +30,8 @@ def _rows(*times: float) -> dict[int, float]:
 _BEGIN, _STEP = {1: 2.2, 4: 3.1, 16: 4.9}, {1: 1.9, 2: 5.1, 4: 6.9, 8: 8.1}
 _XEON_BEGIN, _XEON_STEP = {1: 3.2, 4: 4.4, 16: 7.5}, {1: 2.4, 2: 4.1, 4: 5.6, 8: 8.2}
 MACHINES = {
-    # 1B shape, two cores: an AMD EPYC, then an Intel Xeon (GCC, our kernels, AMX). Of the Xeon the target's
-    # passes alone were measured: the head's costs there are assumed, as are those of a head for 135M
+    # 1B shape, two cores: an AMD EPYC, then an Intel Xeon (GCC, our kernels, AMX). On the Xeon only the target's
+    # passes were measured: the head's costs there are assumed, as are those of a head for 135M
     "epyc-Q4_0": Machine(
         {1: 14.6, 2: 24.4, 3: 34.4, 4: 23.5, 5: 38.2, 6: 49.5, 8: 46.6, 12: 66.3, 16: 68.2, 32: 132.0}, _BEGIN, _STEP
     ),
@@ -60,7 +60,7 @@ MACHINES = {
         {1: 0.55, 2: 0.8, 4: 1.0, 8: 1.5},
         0.03,
     ),
-    # Qwen2.5-Coder's 1.5B and 0.5B, Q4_K_M, an AMD EPYC with two threads: measured
+    # measured: Qwen2.5-Coder's 1.5B and 0.5B, Q4_K_M, an AMD EPYC with two threads
     "epyc-1.5B": Machine(
         {1: 31.0, 2: 34.0, 3: 37.0, 4: 47.0, 5: 60.0, 6: 72.0, 8: 84.0, 12: 135.0, 16: 175.0, 32: 330.0, 64: 450.0},
         {1: 11.0, 2: 12.5, 4: 16.0, 8: 26.0, 16: 44.0},
@@ -69,7 +69,7 @@ MACHINES = {
         {1: 3.2, 2: 5.1, 4: 9.5, 8: 16.6, 16: 33.0, 32: 66.0, 64: 132.0},
         1.5,
     ),
-    # not measured: an accelerator, whose passes cost nearly the same whatever their rows
+    # not measured: an accelerator, whose passes take nearly the same time for any number of rows
     "accelerator": Machine(
         _rows(10.0, 10.1, 10.2, 10.3, 10.5, 10.8, 11.3, 12.0, 14.5),
         {1: 1.0, 4: 1.05, 16: 1.2},
@@ -77,7 +77,7 @@ MACHINES = {
         0.01,
     ),
 }
-_PARALLEL_STEP = {1: 2.9, 3: 3.3, 5: 4.4, 7: 4.9, 15: 7.8}  # of a head that drafts in one graph
+_PARALLEL_STEP = {1: 2.9, 3: 3.3, 5: 4.4, 7: 4.9, 15: 7.8}  # a head that drafts in one graph
 
 SOURCES: dict[str, dict[str, object]] = {
     "all": {"head": "good", "text": 1},
@@ -85,7 +85,7 @@ SOURCES: dict[str, dict[str, object]] = {
     "small": {"head": "good"},
     "useless": {"head": "useless", "text": 1},
 }
-"""Who drafts in a task."""
+"""The drafters of a task."""
 
 
 def _curve(times: Mapping[int, float]) -> str:
@@ -93,7 +93,7 @@ def _curve(times: Mapping[int, float]) -> str:
 
 
 def scenarios(kinds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """(group, name, what replay.cpp reads). kinds: indices of the recorded texts."""
+    """Yield (group, name, replay.cpp's input). kinds: indices of the recorded texts."""
     own, code = kinds["own"], [*kinds["edits"], *kinds["quotes"], *kinds["free"]]
     tree = {"top_k": 4, "n_leaves": 8}
 

@@ -1,6 +1,6 @@
-"""What the drafter adds to the time for a prompt: random weights at the 1B shape.
+"""Time the drafter's share of a prompt: random weights at the 1B shape.
 
-The same tokens are evaluated by our engine with and without the head in turn.
+Our engine evaluates the same tokens with and without the head in turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 
 def measure(args, model: str, draft: str) -> dict[str, Spread]:
-    """Seconds for the prompt without and with the head; of the latter in the target and in the drafter."""
+    """Return the prompt's seconds without and with the head, and with it those in the target and in the drafter."""
     plain, drafted = common.engine(args, model, None), common.engine(args, model, draft)
     prompt = np.random.default_rng(1).integers(0, 256, args.n_prompt).tolist()
     found: dict[str, list[float]] = {"plain": [], "drafted": [], "target": [], "drafter": []}
@@ -30,7 +30,7 @@ def measure(args, model: str, draft: str) -> dict[str, Spread]:
             seconds[name] = llm.stats.prefill_seconds - before
         seconds["target"] = (drafted.target.t_decode_us - t_target) * 1e-6
         seconds["drafter"] = (drafted.drafters[0].t_process_us - t_drafter) * 1e-6
-        if i > 0:  # the first one warms up
+        if i > 0:  # the first run warms up
             for name, value in seconds.items():
                 found[name].append(value)
     found["share"] = [d / t for d, t in zip(found["drafter"], found["target"], strict=True)]

@@ -1,9 +1,9 @@
-"""What the prefix cache costs: a look-up, saving and loading, and six agents whose memory stays flat.
+"""Measure the prefix cache's costs: a look-up, saving and loading, and six agents whose memory stays flat.
 
-The look-up is of a text of 100,000 tokens among 1,000 entries. Saving and loading are of texts of the target's, from a
-slot to host memory, to a file and back. Six agents with one system prompt take turns, with host memory and a folder
-that are too small for all of their conversations; each restarts its own when it is long enough. With `-m` of a model
-with recurrent layers or sliding windows, they go back to states.
+The look-up finds a text of 100,000 tokens among 1,000 entries. Texts of the target are saved and loaded, from a slot to
+host memory, to a file and back. Six agents with one system prompt take turns, with host memory and a folder that are
+too small for all of their conversations; each restarts its own when it is long enough. If `-m` names a model with
+recurrent layers or sliding windows, they go back to states.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _N_TOKENS, _N_ENTRIES = 100_000, 1_000
 _N_AGENTS, _N_SYSTEM, _N_USER, _N_ANSWER, _N_LONGEST = 6, 400, 24, 12, 900
 _MAX_GROWTH = 0.02
 _N_SHOWN = 10
-"""Sizes of the process, over all turns."""
+"""Number of shown sizes of the process, over all turns."""
 
 
 def milliseconds(function: Callable[[], Any], n: int = 5) -> float:
-    """The median of a few calls."""
+    """Return the median time of a few calls."""
     times = []
     for _ in range(n):
         start = time.perf_counter()
@@ -46,7 +46,7 @@ def milliseconds(function: Callable[[], Any], n: int = 5) -> float:
 
 
 def look_up() -> list[list[str]]:
-    """A text among entries that share its first half, nothing, or all but their last tokens."""
+    """Time a look-up among entries that share the text's first half, nothing, or all but its last tokens."""
     rows = []
     rng = random.Random(0)
     text = [rng.randrange(100_000) for _ in range(_N_TOKENS)]
@@ -69,7 +69,7 @@ def texts(llm: Eagle3Llama, seed: int, n: int) -> list[int]:
 
 
 def ask(llm: Eagle3Llama, prompts: Sequence[list[int]], ends: Sequence[list[int]], n: int) -> list[Any]:
-    """Answers of a few tokens, all at once."""
+    """Return answers of a few tokens, all generated at once."""
     sampling = Sampling(temperature=0.0, ignore_eos=True)
     sequences = [
         llm.engine.add(prompt, sampling, max_tokens=n, boundaries=end)
@@ -81,7 +81,7 @@ def ask(llm: Eagle3Llama, prompts: Sequence[list[int]], ends: Sequence[list[int]
 
 
 def save_and_load(args: argparse.Namespace, target: str, folder: Path) -> list[list[str]]:
-    """Milliseconds of each part, by length."""
+    """Return milliseconds of each part, by length."""
     rows = []
     with closing(common.engine(args, target, None)) as llm:
         memory, maker = llm.engine.memory, llm.loaded.maker
@@ -109,13 +109,13 @@ def save_and_load(args: argparse.Namespace, target: str, folder: Path) -> list[l
 
 
 def rss() -> float:
-    """MiB."""
+    """Return the process's memory in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of its files; a thread writes and removes some meanwhile."""
+    """Return the bytes of a folder's files; a thread writes and removes some meanwhile."""
     n_bytes = 0
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -124,7 +124,7 @@ def size_of(folder: Path) -> int:
 
 
 def agents(args: argparse.Namespace, target: str, folder: Path) -> tuple[str, dict[str, Any], bool]:
-    """Six conversations in turns; (what came of it, figures, whether memory stayed flat)."""
+    """Run six conversations in turns; return (the description, figures, whether memory stayed flat)."""
     options = {"n_parallel": 3, "kv_unified": True, "prefix_cache_bytes": args.ram << 20}
     options |= {"prefix_cache_dir": folder, "prefix_cache_disk_bytes": args.disk << 20}
     n_turns = n_prompt = n_cached = 0

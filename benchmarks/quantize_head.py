@@ -1,4 +1,4 @@
-"""The bundled head in every type that `quantize` writes: size, drafting time, acceptance.
+"""Measure the bundled head in every type that `quantize` writes: size, drafting time, acceptance.
 
 Greedy, with one draft length. Every prompt goes through all types in turn; then the next run begins.
 """
@@ -19,7 +19,7 @@ TYPES = ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k", "q4_0")
 
 
 def measure(args, model: str, heads: dict[str, Path]) -> dict[str, list[Run]]:
-    """Runs of each type."""
+    """Return the runs of each type."""
     engines = {kind: common.engine(args, model, str(path)) for kind, path in heads.items()}
     for llm in engines.values():
         llm.draft_n_max = args.draft_n_max
@@ -33,7 +33,7 @@ def measure(args, model: str, heads: dict[str, Path]) -> dict[str, list[Run]]:
                 prompt = llm.tokenize(text.encode(), special=True)
                 found[kind].append(run_own(llm, prompt, args.n_predict)[0])
             if i == 0 and j == 1:
-                break  # only to warm up
+                break  # the first run warms up
         if i > 0:
             for kind in heads:
                 runs[kind].append(total(found[kind]))

@@ -1,11 +1,11 @@
-"""Targets and EAGLE-3 heads of any shape with random weights: speed does not depend on the weights' values.
+"""Write targets and EAGLE-3 heads of any shape with random weights: speed does not depend on the weights' values.
 
     python benchmarks/random_model.py --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
-disk takes it; blocks of K-quants, IQ4_NL and IQ4_XS are random bytes with scales that fit. Q4_K_M and Q5_K_M are mixes
-as llama.cpp's.
-The heads are in llama.cpp's dialect: its own tools load the same files. Runs as a file too, without us installed.
+disk allows; blocks of K-quants, IQ4_NL and IQ4_XS are random bytes with suitable scales. Q4_K_M and Q5_K_M are mixes of
+types like llama.cpp's. The heads are in llama.cpp's dialect: its own tools load the same files. This file also runs
+without the package.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _IQ4_NL, _IQ4_XS = gguf.GGMLQuantizationType.IQ4_NL, gguf.GGMLQuantizationType.I
 _NAMES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "MXFP4"]
 TYPES = {name: gguf.GGMLQuantizationType[name] for name in _NAMES}
 TYPES |= {"Q2_K": _Q2_K, "Q3_K": _Q3_K, "Q4_K_M": _Q4_K, "Q5_K_M": _Q5_K, "Q6_K": _Q6_K}
-# where a block has its d (scale of scales) and dmin, and their sizes for values whose root mean square is about 1
+# the offset of d (scale of scales) and dmin in a block, and their values for a root mean square of about 1
 _SCALES = {
     _Q2_K: (80, [1 / 12, 1 / 8]),  # a value is d sc q - dmin m with 4 bits of sc and m, 2 of q
     _Q3_K: (108, [1 / 43]),  # d (sc - 32) (q - 4), with 6 bits and 3
     _Q4_K: (0, [1 / 240, 7.5 / 240]),  # as Q2_K, with 6 bits and 4
     _Q5_K: (0, [1 / 480, 15.5 / 480]),
-    _IQ4_NL: (0, [1 / 68]),  # d times one of a table whose root mean square is 68
-    _IQ4_XS: (0, [1 / 68 / 18.5]),  # d (sc - 32) times one of that table, with 6 bits of sc
+    _IQ4_NL: (0, [1 / 68]),  # d times an entry of a table whose root mean square is 68
+    _IQ4_XS: (0, [1 / 68 / 18.5]),  # d (sc - 32) times an entry of that table, with 6 bits of sc
 }
-_N_BLOCK = 32  # values
-_N_BLOCKS = 4096  # different ones in a matrix
+_N_BLOCK = 32  # values of a block
+_N_BLOCKS = 4096  # different blocks in a matrix
 _N_CTX = 8192
 _CHAT_TOKENS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
@@ -67,7 +67,7 @@ class Shape:
 
     @property
     def boundaries(self) -> list[int]:
-        """The usual three: near the beginning, in the middle, near the end."""
+        """The usual three boundaries: near the beginning, in the middle, near the end."""
         return [2, self.n_layer // 2, self.n_layer - 3]
 
 
@@ -78,11 +78,11 @@ SHAPES = {
     "Qwen3.5-0.8B": Shape(24, 1024, 3584, 8, 2, 4096, 3584, 2000, "qwen35", 256),
     "Qwen3.5-4B": Shape(32, 2560, 9216, 16, 4, 248320, 9216, 32000, "qwen35", 256),
     "gpt-oss-20b": Shape(24, 2880, 2880, 64, 8, 201088, 17280, 32000, "gpt-oss", 64, 32),
-    # two layers of Qwen2.5-1.5B; and the attention of large ones, in four layers
+    # two layers of Qwen2.5-1.5B; and the attention of large models, in four layers
     "two-layers": Shape(2, 1536, 8960, 12, 2, 2048, 512, 2000),
     "sinks": Shape(4, 2880, 704, 64, 8, 4096, 2880, 2000, "gpt-oss", 64, 8),
     "latent": Shape(4, 2048, 4096, 16, 1, 4096, 2048, 2000, "deepseek2"),
-    # the same graphs, small enough to try
+    # the same graphs at small sizes, for trials
     "tiny-qwen35": Shape(8, 256, 512, 8, 4, 4000, 512, 2000, "qwen35", 32),
     "tiny-gpt-oss": Shape(8, 256, 256, 8, 4, 4000, 512, 2000, "gpt-oss", 32, 8),
 }
@@ -100,7 +100,7 @@ class _File:
         self.writer.add_name(name)
 
     def add_sizes(self, n_layer: int, n_ff: int, attention: dict[str, int] | None = None) -> None:
-        """The keys that target and head have in common, tokenizer included; `attention` replaces and adds some."""
+        """Add the keys that target and head share, tokenizer included; `attention` replaces and adds some."""
         w, s = self.writer, self.shape
         w.add_block_count(n_layer)
         w.add_context_length(_N_CTX)
@@ -121,7 +121,7 @@ class _File:
         _add_tokenizer(w, s.n_vocab)
 
     def matrix(self, name: str, *shape: int) -> None:
-        """Plan a matrix of (n_out, n_in), or one for each expert; it keeps the size of what it multiplies."""
+        """Plan a matrix of (n_out, n_in), or one for each expert; a product keeps the size of its input."""
         self.tensors.append((name, shape, None))
 
     def constant(self, name: str, *shape: int, value: float = 1.0) -> None:
@@ -129,7 +129,7 @@ class _File:
         self.tensors.append((name, shape, value))
 
     def kind_of(self, name: str) -> gguf.GGMLQuantizationType:
-        """Type of a matrix: Q4_K_M and Q5_K_M have Q6_K for the output and half of what matters most."""
+        """Return a matrix's type: in Q4_K_M and Q5_K_M the output, and half of attn_v and ffn_down, are Q6_K."""
         if self.ftype not in (_Q4_K, _Q5_K):
             return self.ftype
         if name == "output.weight" or (name == "token_embd.weight" and self.arch == "qwen35"):
@@ -162,7 +162,7 @@ class _File:
         self.mlp(il, n_ff)
 
     def write(self, first: dict[str, npt.NDArray[np.int64]] | None = None) -> None:
-        """Write everything; `first` are integer tensors that go before the others."""
+        """Write the file; `first` are integer tensors that go before the others."""
         w = self.writer
         for name, ids in (first or {}).items():
             w.add_tensor_info(name, ids.shape, ids.dtype, ids.nbytes)
@@ -173,7 +173,7 @@ class _File:
                 dtype = np.dtype(np.float32 if kind == TYPES["F32"] else np.float16)
                 w.add_tensor_info(name, shape, dtype, size)
             else:
-                # quantized tensors are announced by the shape of their bytes
+                # the shape of a quantized tensor is given in bytes
                 n_rows = int(np.prod(shape[:-1]))
                 w.add_tensor_info(name, (*shape[:-1], size // n_rows), np.dtype(np.uint8), size, raw_dtype=kind)
         w.write_header_to_file()
@@ -194,7 +194,7 @@ class _File:
         return dealt.reshape(*shape[:-1], -1)
 
     def _blocks(self, scale: float, kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.generic]:
-        """Blocks whose values have about this root mean square."""
+        """Return blocks whose values have about this root mean square."""
         if kind != _Q6_K and kind not in _SCALES:
             values = self.rng.normal(0.0, scale, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
             quantized: npt.NDArray[np.generic] = gguf.quants.quantize(values, kind)
@@ -215,7 +215,7 @@ def _n_bytes(shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> int:
 
 
 def _byte_alphabet() -> Iterator[str]:
-    """The printable characters that stand for the 256 bytes in GPT-2's tokenizer."""
+    """Yield the printable characters that stand for the 256 bytes in GPT-2's tokenizer."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     n_other = 0
     for b in range(256):
@@ -227,7 +227,7 @@ def _byte_alphabet() -> Iterator[str]:
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    """A byte-level tokenizer: one token per byte, one merge, those of chats, fillers, bos and eos."""
+    """Add a byte-level tokenizer: one token per byte, one merge, the tokens of chats, fillers, bos and eos."""
     tokens = [*_byte_alphabet(), "in"]
     n_text = len(tokens)
     tokens += _CHAT_TOKENS
@@ -263,9 +263,9 @@ def _llama(file: _File) -> None:
 
 
 def _qwen35(file: _File) -> None:
-    """Three layers with a recurrent state to one with attention; the output is the embedding table."""
+    """Plan three layers with a recurrent state to one with attention; the output is the embedding table."""
     s, w = file.shape, file.writer
-    # as many key heads as attention heads, twice as many value heads, half as wide as those of the attention
+    # as many key heads as attention heads, and twice as many value heads, half as wide as attention heads
     n_key, n_value, d_state = s.n_head, 2 * s.n_head, s.head_dim // 2
     n_inner = n_value * d_state
     n_conv = 2 * n_key * d_state + n_inner
@@ -297,7 +297,7 @@ def _qwen35(file: _File) -> None:
 
 
 def _gpt_oss(file: _File) -> None:
-    """Experts, attention sinks, a sliding window in every other layer, biases."""
+    """Plan experts, attention sinks, a sliding window in every other layer, biases."""
     s, w = file.shape, file.writer
     w.add_uint32("gpt-oss.attention.sliding_window", 128)
     w.add_uint32("gpt-oss.expert_count", s.n_expert)
@@ -321,7 +321,7 @@ def _gpt_oss(file: _File) -> None:
 
 
 def _deepseek2(file: _File) -> None:
-    """Multi-head latent attention, no experts."""
+    """Plan multi-head latent attention, no experts."""
     s, w = file.shape, file.writer
     for key, value in {"leading_dense_block_count": s.n_layer, "expert_shared_count": 0}.items():
         w.add_uint32(f"deepseek2.{key}", value)
@@ -341,12 +341,12 @@ HEADS = ("eagle3", "p-eagle", "mla")
 
 
 def write_head(path: Path, shape: Shape, ftype: str, kind: str = "eagle3") -> None:
-    """Write a head with random weights for a target of that shape: EAGLE-3's in llama.cpp's dialect.
+    """Write a head with random weights for a target of that shape, in llama.cpp's dialect of EAGLE-3.
 
-    kind: of HEADS; "p-eagle" is the same layer drafting all tokens in one pass, "mla" has DeepSeek's attention.
+    kind: one of HEADS; "p-eagle" is the same layer drafting all tokens in one pass, "mla" has DeepSeek's attention.
     """
     file = _File(path, "eagle3" if kind == "eagle3" else "eagle3-ext", f"random {kind} head {ftype}", shape, ftype)
-    file.writer.arch = "eagle3"  # of the keys
+    file.writer.arch = "eagle3"  # the prefix of the keys
     file.add_sizes(1, shape.n_ff_dft, _LATENT if kind == "mla" else None)
     file.writer.add_array("eagle3.target_layers", shape.boundaries)
     file.writer.add_uint32("eagle3.target_hidden_size", shape.n_embd)
@@ -382,7 +382,7 @@ _LATENT = {
 
 
 def _latent_attention(file: _File, il: int, n_inp: int) -> None:
-    """Plan a layer's multi-head latent attention, with inputs of width n_inp and as many heads as the shape has."""
+    """Plan a layer's multi-head latent attention, with inputs of width n_inp and the heads of the shape."""
     s, sizes, blk = file.shape, {key.rpartition(".")[2]: n for key, n in _LATENT.items()}, f"blk.{il}"
     kv_lora, q_lora, n_rot = sizes["kv_lora_rank"], sizes["q_lora_rank"], sizes["dimension_count"]
     n_value, n_nope = sizes["value_length_mla"], sizes["key_length_mla"] - n_rot
@@ -397,7 +397,7 @@ def _latent_attention(file: _File, il: int, n_inp: int) -> None:
 
 
 def random_pair(folder: Path, shape: str = "1B", ftype: str = "Q4_0", head_type: str = "Q8_0") -> tuple[Path, Path]:
-    """A target and a head in `folder`; files that are there already are used again."""
+    """Write a target and a head to `folder`; existing files are used again."""
     folder.mkdir(parents=True, exist_ok=True)
     target, head = folder / f"random-{shape}-{ftype}.gguf", folder / f"random-{shape}-eagle3-{head_type}.gguf"
     for path, write, kind in ((target, write_target, ftype), (head, write_head, head_type)):

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measure everything and write it to results/. Some hours on two cores; nothing else should run.
-# speed.py goes on where it was interrupted; `rm -r benchmarks/results/speed` makes it begin again.
+# speed.py continues an interrupted run; `rm -r benchmarks/results/speed` makes it begin again.
 #
 #   pip install '.[bench]' './heads[train]'
 #   sh benchmarks/run.sh

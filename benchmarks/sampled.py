@@ -1,8 +1,8 @@
-"""Sampled text by temperature: drafts that know the noise of the draw (rng "gumbel") and drafts that do not ("llama").
+"""Sample text by temperature, with drafts that know the noise of the draw (rng "gumbel") and without ("llama").
 
-llama.cpp's default samplers. Every prompt goes through all settings in turn, with the same seed in all of them. What is
-accepted does not depend on the machine, except "auto", which drafts what pays there. Speeds are of the processor's
-time without prompts: use -t 1. --publish writes the table and the plot.
+All use llama.cpp's default samplers. Every prompt goes through all settings in turn, with the same seed. The acceptance
+does not depend on the machine, except with "auto", which drafts what pays there. Speeds are by processor time, without
+prompts: use -t 1. --publish writes the table and the plot.
 
     python benchmarks/sampled.py -t 1 -n 48 --publish
     python benchmarks/inflate.py --shape 1B --type Q4_0 FOLDER
@@ -36,7 +36,7 @@ DRAFTS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Side:
-    """What one generator gave at one temperature."""
+    """Figures of one generator at one temperature."""
 
     stats: Stats = field(default_factory=Stats)
     seconds: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Side:
 
 
 def measure(args: Any, model: str, draft: str, names: list[str]) -> dict[str, dict[float, dict[str, Side]]]:
-    """Draft -> temperature -> generator -> figures; of greedy text there is one generator."""
+    """Return draft -> temperature -> generator -> figures; of greedy text there is one generator."""
     found: dict[str, dict[float, dict[str, Side]]] = {name: {} for name in names}
     with ExitStack() as stack:
         llms: Mapping[str, Eagle3Llama] = {
@@ -65,7 +65,7 @@ def measure(args: Any, model: str, draft: str, names: list[str]) -> dict[str, di
             for j, prompt in enumerate(prompts):
                 common.progress(f"run {i + 1} of {args.runs}, prompt {j + 1} of {len(prompts)}")
                 for name, llm in llms.items():
-                    llm.generate_batch([prompt], max_tokens=1)  # all sides go on from a prompt that is there
+                    llm.generate_batch([prompt], max_tokens=1)  # all sides continue from an evaluated prompt
                     for t in args.temperatures:
                         sides = found[name].setdefault(t, {rng: Side() for rng in (RNGS if t > 0 else RNGS[:1])})
                         for rng, side in sides.items():
@@ -84,7 +84,7 @@ def measure(args: Any, model: str, draft: str, names: list[str]) -> dict[str, di
 
 
 def _ratio(before: list[float], now: list[float]) -> float:
-    """How much faster, the median of interleaved pairs."""
+    """Return the median speed-up of interleaved pairs."""
     return median(a / b for a, b in zip(before, now, strict=True))
 
 

@@ -1,9 +1,9 @@
-"""Both servers under load: closed loops of clients and Poisson arrivals, on the same files and prompts, in turn.
+"""Run both servers under load: closed loops of clients and Poisson arrivals, on the same files and prompts, in turn.
 
-The bundled pair, inflated to 16 layers of width 2048 (`inflate`), greedy, streamed over
-loopback; llama-server runs plain and with draft-eagle3. In the closed loop every client asks again when it has its
-answer; the arrivals have the same rate for all, a share of what llama-server does plain. What has been measured is kept
-in results/serve.json, so that it can be done in pieces: `--seconds` says how long one may take.
+The bundled pair, inflated to 16 layers of width 2048 (`inflate`), greedy, streamed over loopback; llama-server runs
+plain and with draft-eagle3. In the closed loop every client sends its next request when it has its answer; the arrivals
+have the same rate for all, a share of plain llama-server's. Measured figures are kept in results/serve.json, so that
+several calls can share the work: `--seconds` limits the time of one.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from llama_cpp_eagle3.files.cache_dir import cache_dir
 OURS, PLAIN = "ours", "llama-server"
 CLOSED, POISSON = "closed loop", "Poisson"
 RESULTS = common.HERE / "results" / "serve.json"
-_N_WARM = 8  # tokens
+_N_WARM = 8  # tokens of the requests that warm up
 _MOST_GAP, _MOST_OF_DRAFTED, _LEAST_OF_PLAIN = 1.1, 1.25, 1.0
 _PERCENTS = (50, 95)
 
 
 @dataclass
 class Cell:
-    """One server under one load."""
+    """Figures of one server under one load."""
 
     side: str
     load: str
@@ -55,20 +55,20 @@ class Cell:
     drafted: int = 0
     accepted: int = 0
     first: list[float] = field(default_factory=list)
-    """Seconds to the first token, of each request."""
+    """Seconds to the first token, for each request."""
     gaps: list[float] = field(default_factory=list)
-    """Between two events."""
+    """Seconds between two events."""
     per_token: list[float] = field(default_factory=list)
-    """Means, of each request."""
+    """Mean seconds per token, for each request."""
 
     @property
     def speed(self) -> float:
-        """Tokens/s, all over all."""
+        """Tokens/s: all tokens over all time."""
         return self.tokens / self.seconds
 
 
 def percentile(cells: list[Cell], name: str, percent: int) -> float:
-    """Milliseconds, of all runs together."""
+    """Return a percentile over all runs together, in milliseconds."""
     values = [value for cell in cells for value in getattr(cell, name)]
     return 1e3 * statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
@@ -93,8 +93,8 @@ class Running:
             return False
 
     def process_time(self) -> float:
-        """Seconds that it has had of the processor. On Linux only."""
-        return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
+        """Processor time of the process, in seconds; on Linux only."""
+        return time.clock_gettime((~self._process.pid << 3) | 2)  # clock_getcpuclockid's number
 
     def close(self) -> None:
         self._process.terminate()
@@ -102,7 +102,7 @@ class Running:
 
 
 def connect(url: str) -> httpx.AsyncClient:
-    """A client with a connection for each request: llama-server closes those that are not used for a while."""
+    """Return a client with a connection for each request: llama-server closes unused connections after a while."""
     limits = httpx.Limits(max_keepalive_connections=0)
     return httpx.AsyncClient(base_url=url, timeout=3600, trust_env=False, limits=limits)
 
@@ -129,7 +129,7 @@ async def ask(client: httpx.AsyncClient, prompt: str, n_predict: int, cell: Cell
 
 
 async def load(url: str, prompts: list[str], n_predict: int, cell: Cell, rate: float) -> None:
-    """rate: arrivals per second; 0: a closed loop."""
+    """Send the prompts. rate: arrivals per second; 0: a closed loop."""
     async with connect(url) as client:
         left = list(prompts)
         start = time.perf_counter()
@@ -150,7 +150,7 @@ async def load(url: str, prompts: list[str], n_predict: int, cell: Cell, rate: f
 
 
 def free_port() -> int:
-    """Nobody listens there."""
+    """Return a port on which no program listens."""
     with closing(socket.create_server(("127.0.0.1", 0))) as probe:
         return int(probe.getsockname()[1])
 
@@ -175,12 +175,12 @@ def command(args: argparse.Namespace, files: tuple[str, str], side: str, n_clien
 
 
 def turns(args: argparse.Namespace, cells: list[Cell]) -> Iterator[tuple[int, int, str]]:
-    """(run, clients, side) of what is not measured yet."""
+    """Yield (run, clients, side) without figures so far."""
     done = {(cell.run, cell.clients, cell.side) for cell in cells if cell.load == POISSON}
     for run in range(args.runs):
         for n_clients in args.clients:
             names = sides(args)
-            # in another order each time; without drafts first, since the rate of arrivals comes from that
+            # sides change their order; plain decoding comes first, since the rate of arrivals depends on it
             k = run % len(names)
             for side in names[k:] + names[:k]:
                 if (run, n_clients, side) not in done:
@@ -190,7 +190,7 @@ def turns(args: argparse.Namespace, cells: list[Cell]) -> Iterator[tuple[int, in
 def measure(
     args: argparse.Namespace, files: tuple[str, str], turn: tuple[int, int, str], cells: list[Cell]
 ) -> list[Cell]:
-    """Both loads on a fresh server."""
+    """Put both loads on a new server."""
     run, n_clients, side = turn
     texts = [text[: args.prompt_size] for text in common.prompts(args)]
     prompts = [texts[i % len(texts)] for i in range(max(args.requests, n_clients))]
@@ -208,7 +208,7 @@ def measure(
 
 
 def report(args: argparse.Namespace, cells: list[Cell]) -> str:
-    """Tables, and how the goals stand."""
+    """Return the tables, and whether the goals are met."""
     texts = []
     goals: list[list[str]] = []
     for kind in (CLOSED, POISSON):

@@ -1,8 +1,8 @@
-"""What a server takes beside its engine: CPU time of HTTP, JSON and detokenizing, per token.
+"""Measure a server's time beside its engine's: CPU time of HTTP, JSON and detokenizing, per token.
 
-Processor time of the whole server process while clients stream answers, less that of the same engine with the same
-prompts, settings and number of sequences in a process without a server. Both sides in turn, without drafts and with
-them, on one thread.
+It is the processor time of the server's process while clients stream answers, less that of the same engine with the
+same prompts, settings and number of sequences in a process without a server. Both sides run in turn, without drafts and
+with them, on one thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
         for i in range(args.runs + 1):
             for drafts in (False, True):
                 of_server, of_engine = _of_server(server, texts, args, drafts), _of_engine(llm, texts, args, drafts)
-                if i > 0:  # the first one warms up
+                if i > 0:  # the first run warms up
                     found.setdefault(("server", drafts), []).append(1e3 * of_server / n_tokens)
                     found.setdefault(("engine", drafts), []).append(1e3 * of_engine / n_tokens)
     rows = []
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _of_server(server: Running, texts: list[str], args: argparse.Namespace, drafts: bool) -> float:
-    """Processor time of a streamed answer to each text."""
+    """Return the processor time of a streamed answer to each text."""
 
     async def run() -> None:
         cell = Cell("", "", len(texts), 0)

@@ -1,10 +1,10 @@
-"""A head and the target's own block together: against each alone, and beside a useless other one.
+"""Draft with a head and the target's own block together: against each alone, and beside a useless other one.
 
     python benchmarks/several.py
 
 The target is the bundled one as MiMo2, enlarged to 1B parameters in Q4_0, with a trained block in its file (see
-drafters.py), the head the bundled one at that size, in Q8_0; a useless one is random. All times are the process's own
-of the processor, as there.
+drafters.py), the head is the bundled one at that size, in Q8_0; a useless one is random. All times are processor times
+of the process, as there.
 """
 
 from __future__ import annotations

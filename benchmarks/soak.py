@@ -1,9 +1,8 @@
-"""A long mixed load on a real server: memory stays flat, and nothing goes wrong that was not asked for.
+"""Put a long mixed load on a real server: memory stays flat, and only bad requests fail.
 
-Eight clients at once send streams, whole answers, conversations, tools, schemas, bad bodies and saved slots, and some
-leave in the middle. Every hundredth answer is compared with plain decoding by llama_cpp. Ends with 1 if something is
-wrong: an answer that should have been another one, a line in the server's log that is no information, or memory that
-grows.
+Eight clients at once ask for streams, whole answers, conversations, tools, schemas and saved slots, send bad bodies,
+and some leave in the middle. Every hundredth answer is compared with plain decoding by llama_cpp. The exit code is 1 if
+something is wrong: an unexpected answer, a line in the server's log above level INFO, or memory that grows.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ _BAD: list[tuple[str, Any]] = [
     ("/v1/chat/completions", {"messages": 5}),
     ("/slots/99?action=erase", {}),
 ]
-_N_GREEDY = 16  # tokens of answers that are compared
+_N_GREEDY = 16  # tokens of the compared answers
 _CHECK_EVERY = 100
 _TIE = 1e-3  # between the two best logits
-_EARLY, _WARM = 0.2, 0.5  # of all requests; caches are still filled in the first half
+_EARLY, _WARM = 0.2, 0.5  # shares of all requests; caches still fill in the first half
 _MAX_GROWTH = 0.02
 _N_SLOTS = 4
 
 
 class Soak:
-    """What clients send, and what came of it."""
+    """The requests of all clients, and their results."""
 
     def __init__(self, client: httpx.AsyncClient, prompts: list[str], n_requests: int, seconds: float):
         self.client, self.prompts, self.n_requests = client, prompts, n_requests
@@ -151,13 +150,13 @@ class Soak:
 
 
 def rss_of(process: subprocess.Popen[bytes]) -> float:
-    """MiB."""
+    """Return the process's memory in MiB."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
 async def run(args: argparse.Namespace, url: str, process: subprocess.Popen[bytes]) -> tuple[Soak, list[Any]]:
-    """All requests; and (requests, MiB) from time to time."""
+    """Send all requests; return the results, and (requests, MiB) from time to time."""
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
         while not await is_ready(client):
             if process.poll() is not None:
@@ -187,7 +186,7 @@ async def is_ready(client: httpx.AsyncClient) -> bool:
 
 
 def compare(target: str, checked: list[tuple[str, list[int]]]) -> tuple[int, list[str]]:
-    """How many answers part from plain decoding where its two best logits are equal, and what else is wrong."""
+    """Return how many answers part from plain decoding where its two best logits tie, and other differences."""
     n_ties, wrong = 0, []
     options = {"n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1, "type_k": 0, "type_v": 0, "logits_all": True}
     with closing(llama_cpp.Llama(target, verbose=False, **options)) as plain:
@@ -208,7 +207,7 @@ def compare(target: str, checked: list[tuple[str, list[int]]]) -> tuple[int, lis
 
 
 def complaints(log: Path) -> list[str]:
-    """Lines that are no information."""
+    """Return the log's lines above level INFO."""
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     return [str(line) for line in lines if line.get("level", "").lower() not in ("info", "debug")]
 

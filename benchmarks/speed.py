@@ -1,9 +1,10 @@
-"""Is it faster than llama.cpp's own drafter, and never slower than no drafter? Real text at the cost of a 1B model.
+"""Compare our speed with llama.cpp's own drafter and with no drafter, on real text at the cost of a 1B model.
 
 The bundled pair, inflated to 16 layers of width 2048 (`inflate`): same text, same acceptance.
 
-Each part keeps its figures in results/speed/, and is not run again while they are there and were taken with the same
-settings: what was interrupted goes on. Nothing else should run meanwhile; all parts take over an hour on two cores.
+Each part keeps its figures in results/speed/, and runs again only if they are missing or were taken with other
+settings, so that an interrupted call can be continued. Nothing else should run meanwhile; all parts take over an hour
+on two cores.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from llama_cpp_eagle3.files.cache_dir import cache_dir
 from random_model import Shape, write_target
 
 BEST = "best"
-"""In a list of settings: the n_max at which llama.cpp was fastest in the part `peers`."""
+"""A name in a list of settings: the n_max at which llama.cpp was fastest in the part `peers`."""
 CHAINS = [f"chain {n}" for n in range(1, 9)]
 TREES = ["tree 3x2:6", "tree 4x3:8", "tree 5x4:16"]
 SWEEP = ["plain", "auto", *CHAINS, *TREES]
 HEAD_GOALS = {"Q4_0": "1.3", "Q8_0": "1.4", "F16": "1.5"}
-"""Of llama-server at its best n_max, by the type of the head's file."""
+"""Goals relative to llama-server at its best n_max, by the type of the head's file."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Part:
     head_type: str = "Q8_0"
 
     def quick(self) -> Part:
-        """Enough to see whether it works."""
+        """Return a short version, to see whether the part works."""
         return replace(self, n_prompts=2, n_predict=24, n_runs=2)
 
     def files(self, folder: Path) -> tuple[Path, Path]:
-        """The target and the head, written if they are not there yet."""
+        """Return the target and the head, written if they are missing."""
         return inflated_pair(folder, "1B", self.ftype, self.head_type, self.random_head)
 
 
@@ -98,7 +99,7 @@ TYPES = ("Q4_0", "F16", "Q8_0")
 
 
 def run_part(name: str, part: Part, args: argparse.Namespace) -> Result:
-    """The part's figures: those that are there, or new ones."""
+    """Return the part's figures: saved ones, or new ones."""
     path = args.results / f"{name}.json"
     settings = [peers.parse(setting) for setting in _resolve(part.settings, args.results)]
     wanted = {**asdict(part), "settings": [s.name for s in settings], "threads": args.threads}
@@ -126,7 +127,7 @@ def run_part(name: str, part: Part, args: argparse.Namespace) -> Result:
 
 
 def _resolve(names: tuple[str, ...], results: Path) -> list[str]:
-    """Names with llama.cpp's best n_max filled in."""
+    """Return the names with llama.cpp's best n_max filled in."""
     if not any(BEST in name for name in names):
         return list(names)
     path = results / "peers.json"
@@ -138,7 +139,7 @@ def _resolve(names: tuple[str, ...], results: Path) -> list[str]:
 
 
 def run_passes(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Seconds that one pass of each target takes over 1 to 9 rows, measured alone."""
+    """Return the seconds of one pass of each target over 1 to 9 rows, measured alone."""
     path = args.results / f"{PASSES}.json"
     wanted = {"n_rows": _N_PASS_ROWS, "n_past": _N_PAST, "n_times": _N_TIMES, "threads": args.threads}
     kept = _read(path, wanted)
@@ -160,9 +161,10 @@ def run_passes(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def run_alone(args: argparse.Namespace) -> dict[str, list[float]]:
-    """Tokens/s of a chain over mean acceptance length / (T(n) + drafter's ggml time), T(n) measured alone.
+    """Return tokens/s of a chain over mean acceptance length / (T(n) + drafter's ggml time), with T(n) measured alone.
 
-    Texts and passes take turns: from minute to minute a shared machine changes by more than what is looked for.
+    Texts and passes take turns: from minute to minute a shared machine's speed changes by more than the measured
+    effect.
     """
     path = args.results / f"{ALONE}.json"
     n_max, n_texts, n_predict, n_runs = _N_MAX_ALONE, 3, 32, 5
@@ -184,7 +186,7 @@ def run_alone(args: argparse.Namespace) -> dict[str, list[float]]:
                 times += [_pass(llm, n_max + 1, llm.n_tokens) for _ in range(_N_TIMES)]
             run = total(runs)
             ideal = run.acceptance_length / (Spread.of(times).median + run.t_graph / run.steps)
-            if i > 0:  # the first one warms up
+            if i > 0:  # the first run warms up
                 found[ftype].append(run.tokens_per_second / ideal)
         llm.close()
     _write(path, wanted, args, {"shares": found})
@@ -194,14 +196,14 @@ def run_alone(args: argparse.Namespace) -> dict[str, list[float]]:
 def _pass(llm: Eagle3Llama, n: int, n_past: int) -> float:
     start = time.perf_counter()
     llm.target.decode([3] * n, n_past)
-    llm.target.logits(n - 1)  # there when the pass is over
+    llm.target.logits(n - 1)  # the logits are there when the pass has ended
     duration = time.perf_counter() - start
     llm.target.truncate(n_past)
     return duration
 
 
 def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds that sampling a step's rows takes, greedily and by llama.cpp's default chain."""
+    """Return the milliseconds of sampling a step's rows, greedily and by llama.cpp's default chain."""
     path = args.results / f"{SAMPLING}.json"
     wanted = {"n_vocab": _N_VOCAB, "n_rows": _N_ROWS, "n_steps": _N_STEPS, "threads": args.threads}
     kept = _read(path, wanted)
@@ -221,7 +223,7 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _sample_steps(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
-    """Seconds of each step's sampling, in the way that `generate` does it."""
+    """Return the seconds of each step's sampling, done as `generate` does it."""
     chain = SamplerChain(Sampling(**options), llm.engine.vocab, llm.engine.n_ctx)
     llm.target.truncate(0)
     llm.target.decode(list(range(_N_ROWS)), 0)
@@ -250,7 +252,7 @@ def _write(path: Path, wanted: dict[str, Any], args: argparse.Namespace, figures
 
 
 def goals(results: dict[str, Result], alone: dict[str, list[float]] | None, sampling: dict[str, Any] | None) -> str:
-    """What was to be reached, and what was."""
+    """Return the table of goals and figures."""
     rows: list[list[str]] = []
 
     def compare(what: str, goal: str, part: str, other: Side | None) -> None:
@@ -297,13 +299,13 @@ def goals(results: dict[str, Result], alone: dict[str, list[float]] | None, samp
 
 
 def _rival(result: Result) -> Side:
-    """llama.cpp at its best."""
+    """Return llama.cpp's side at its best."""
     rivals = (side for side in result.sides if isinstance(side.setting, peers.PeerSetting))
     return max(rivals, key=lambda side: side.speed.median)
 
 
 def pass_table(passes: dict[str, dict[str, float]]) -> str:
-    """T(n)."""
+    """Return the table of T(n)."""
     rows = [[ftype, *(f"{1e3 * t:.1f}" for t in times.values())] for ftype, times in passes.items()]
     return table(["rows", *map(str, range(1, _N_PASS_ROWS + 1))], rows)
 

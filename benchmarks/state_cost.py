@@ -1,10 +1,10 @@
-"""What the states of recurrent layers and sliding windows cost a prompt: with them and without, in turns.
+"""Time a prompt with saved states of recurrent layers and sliding windows and without, in turns.
 
     python benchmarks/state_cost.py -m FILE --publish
 
-A long prompt of messages has states where messages begin and every so many tokens; a pass of the target ends at each. A
-turn is a short message after such a prompt, with states where it and its answer begin: it is the next turn that these
-serve, which would evaluate the whole message again.
+In a long prompt of messages, states are saved where messages begin and every so many tokens; a pass of the target ends
+at each. A turn is a short message after such a prompt, with states where it and its answer begin: these save the next
+turn, which would evaluate the whole message again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _N_SYSTEM, _N_MESSAGE, _N_ANSWER = 300, 60, 3
 
 
 def seconds(llm: Eagle3Llama, tokens: list[int], boundaries: list[int]) -> tuple[float, int]:
-    """To the first token; and how many tokens were cached."""
+    """Return the seconds to the first token, and the number of cached tokens."""
     start = time.perf_counter()
     sampling = Sampling(temperature=0.0, ignore_eos=True)
     sequence = llm.engine.add(tokens, sampling, max_tokens=1, boundaries=boundaries)
@@ -35,7 +35,7 @@ def seconds(llm: Eagle3Llama, tokens: list[int], boundaries: list[int]) -> tuple
 
 
 def measure(args: argparse.Namespace) -> tuple[list[list[str]], int]:
-    """Rows of a table, and bytes of a state."""
+    """Return rows of a table, and the bytes of a state."""
     times: dict[str, dict[str, list[float]]] = {what: {"with": [], "without": []} for what in ("prompt", "turn")}
     n_states: dict[str, int] = {}
     options = {"n_ctx": args.tokens + 512, "n_threads": args.threads, "swa_full": False, "verbose": False}

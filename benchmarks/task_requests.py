@@ -1,4 +1,4 @@
-"""What tasks.py asks: the files in tasks/ as requests of both servers."""
+"""Make the requests of tasks.py: the files in tasks/ as requests of both servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 FOLDER = Path(__file__).parent / "tasks"
 Json = dict[str, Any]
 _N_BEFORE, _N_AFTER = 60, 30
-"""Lines around a hole."""
+"""Lines before and after a hole."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Asked:
     path: str
     body: Json
     is_cancelled: bool = False
-    """The client goes away after the first token, and its times are not counted."""
+    """Whether the client leaves after the first token; the times then do not count."""
 
 
 def _lines(name: str) -> list[Json]:
@@ -29,7 +29,7 @@ def _lines(name: str) -> list[Json]:
 
 
 def _about_files(name: str, max_tokens: int) -> list[Asked]:
-    """Chats about a text: an instruction after it, or before it if it is code that comes back."""
+    """Return chats about a text: an instruction after it, or before it if the answer is the changed code."""
     found = []
     for line in _lines(name):
         text = (FOLDER / line["file"]).read_text(encoding="utf-8")
@@ -54,14 +54,14 @@ def _coding() -> list[Asked]:
 
 
 def _agent() -> list[Asked]:
-    """A turn of the assistant after the other: each with all before it as the file has it, whatever was answered."""
+    """Return an assistant's turns, one after the other, each after the file's earlier turns, not after the answers."""
     spec = json.loads((FOLDER / "agent.json").read_text(encoding="utf-8"))
     turns = [i for i, message in enumerate(spec["messages"]) if message["role"] == "assistant"]
     return [_chat(spec["messages"][:i], 384, tools=spec["tools"]) for i in turns]
 
 
 def _fim() -> list[Asked]:
-    """Holes to the end of a line, with the other file of its kind as context, as llama.vim sends them."""
+    """Return holes to the end of a line, with the other file of its kind as context, as llama.vim sends them."""
     places = _lines("fim.jsonl")
     names = list(dict.fromkeys(place["file"] for place in places))
     found = []
@@ -84,7 +84,7 @@ def _fim() -> list[Asked]:
 
 
 def _typing() -> list[Asked]:
-    """The same, typed: each of three characters cancels the request of the one before."""
+    """Return the same holes, typed: each of three characters cancels the request of the one before."""
     found = []
     for asked in _fim():
         typed = asked.body["prompt"]
@@ -107,7 +107,7 @@ TASKS: dict[str, Callable[[], list[Asked]]] = {
 
 
 def requests_of(task: str, i_round: int, args: Any) -> list[list[Asked]]:
-    """What is asked in a round, in groups after which the next side has its turn."""
+    """Return the requests of a round, in groups after which the next side has its turn."""
     found = []
     for asked in TASKS[task]()[: args.first]:
         body = {**asked.body, "temperature": args.temp, "seed": 7}

@@ -1,4 +1,4 @@
-"""Who answers in tasks.py: our server, llama-server, and llama-cpp-python in this process, asked by one client."""
+"""Run the sides of tasks.py: our server, llama-server, and llama-cpp-python in this process, asked by one client."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FIRST_ASKED: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_t
 
 @dataclass
 class Answer:
-    """What a user feels of an answer, or the sum of several."""
+    """The times and tokens of an answer as its client sees them, or the sum of several."""
 
     n: int = 1
     tokens: int = 0
     accepted: int = 0
     n_prompt: int = 0
     n_cached: int = 0
-    """Of n_prompt: those that were not evaluated again."""
+    """The part of n_prompt that was not evaluated again."""
     t_first: float = 0.0
     t_whole: float = 0.0
 
@@ -50,7 +50,7 @@ class Answer:
 
     @property
     def tokens_a_step(self) -> float:
-        """Tokens that a pass of the target gave."""
+        """Tokens per pass of the target."""
         return self.tokens / max(1, self.tokens - self.accepted)
 
 
@@ -85,16 +85,16 @@ class ServerSide:
         return self._process.pid
 
     def get(self, path: str) -> str:
-        """A GET's text."""
+        """Return the text of a GET."""
         return self._exchange("GET", path, None)
 
     def post(self, path: str, body: Json) -> Json:
-        """A POST's object."""
+        """Return the object of a POST."""
         answer: Json = json.loads(self._exchange("POST", path, body))
         return answer
 
     def tokens(self, text: str, *, add_special: bool = False) -> list[int]:
-        """Tokens of a text, special ones parsed."""
+        """Return a text's tokens, special ones parsed."""
         found: list[int] = self.post("/tokenize", {"content": text, "add_special": add_special})["tokens"]
         return found
 
@@ -109,7 +109,7 @@ class ServerSide:
             return text
 
     def events(self, asked: Asked) -> Generator[Json, None, None]:
-        """The events of a stream, as they come."""
+        """Yield the events of a stream, as they come."""
         with closing(self._connect()) as connection:
             body = json.dumps({**asked.body, "stream": True})
             connection.request("POST", asked.path, body, {"Content-Type": "application/json"})
@@ -121,7 +121,7 @@ class ServerSide:
                     yield json.loads(line[6:])
 
     def ask(self, asked: Asked) -> tuple[Answer, str]:
-        """An answer's figures and its text; calls of tools are part of it as JSON."""
+        """Return an answer's figures and its text; calls of tools are part of it as JSON."""
         start, first, text, timings = time.perf_counter(), 0.0, [], {}
         with closing(self.events(asked)) as events:
             for event in events:
@@ -153,7 +153,7 @@ class ServerSide:
 
 
 def _said(event: Json) -> str:
-    """The text in an event of a stream, of /infill or of a chat."""
+    """Return the text in an event of a stream, of /infill or of a chat."""
     if "choices" not in event:
         return str(event.get("content") or "")
     delta = (event["choices"] or [{}])[0].get("delta") or {}
@@ -165,14 +165,14 @@ class PythonSide:
     """llama-cpp-python in this process. Each event of its streams is a token."""
 
     def __init__(self, model: str, args: Any, *, lookup: bool):
-        draft = LlamaPromptLookupDecoding(num_pred_tokens=4) if lookup else None  # for a CPU its documentation says 2
+        draft = LlamaPromptLookupDecoding(num_pred_tokens=4) if lookup else None  # 2 is advised for CPUs
         n_threads = {"n_threads": args.threads, "n_threads_batch": args.threads}
         self._llm = llama_cpp.Llama(
             model, n_ctx=args.ctx_size, **n_threads, draft_model=draft, logits_all=lookup, verbose=False
         )
 
     def ask(self, asked: Asked) -> tuple[Answer, str]:
-        """An answer's figures and its text."""
+        """Return an answer's figures and its text."""
         body = dict(asked.body)
         start, first, text = time.perf_counter(), 0.0, []
         for event in self._stream(asked.path, body):
@@ -187,7 +187,7 @@ class PythonSide:
 
     def _stream(self, path: str, body: Json) -> Iterator[Json]:
         if path == "/infill":
-            # its own suffix= takes token 0 for those of fill-in-the-middle
+            # its own suffix= takes token 0 for the tokens of fill-in-the-middle
             vocab = llama_cpp.llama_model_get_vocab(self._llm.model)
             pre, suf, mid = (getattr(llama_cpp, f"llama_vocab_fim_{name}")(vocab) for name in ("pre", "suf", "mid"))
             extra = "".join(f"{file['filename']}\n{file['text']}\n" for file in body["input_extra"])
@@ -207,15 +207,15 @@ class PythonSide:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port on which no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def longest_draft(spec_type: str, n_max: str) -> list[str]:
-    """llama-server's flags for the longest draft of one of its types."""
-    if spec_type == "ngram-mod":  # whose shortest is 48 by default
+    """Return llama-server's flags for the longest draft of one of its types."""
+    if spec_type == "ngram-mod":  # the shortest draft is 48 by default
         return ["--spec-ngram-mod-n-max", n_max, "--spec-ngram-mod-n-min", "1"]
     if spec_type in ("ngram-simple", "ngram-map-k", "ngram-map-k4v"):
         return [f"--spec-{spec_type}-size-m", n_max]
@@ -223,7 +223,7 @@ def longest_draft(spec_type: str, n_max: str) -> list[str]:
 
 
 def spec_flags(types: str, draft: str) -> list[str]:
-    """llama-server's flags for its types: TYPE[@N] with + between them, `draft` for what the file is."""
+    """Return llama-server's flags for its types, TYPE[@N] joined by +; `draft` is the type of the file."""
     parts = [part.partition("@") for part in types.split("+")]
     names = [kind_of(draft).spec_types[0] if name == "draft" else name for name, _, _ in parts]
     flags = ["--spec-type", ",".join(names)]
@@ -234,7 +234,7 @@ def spec_flags(types: str, draft: str) -> list[str]:
 
 
 def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequence[str] = ()) -> list[str]:
-    """The command of a server, ours or llama.cpp's; more: flags of all sides.
+    """Return the command of a server, ours or llama.cpp's; more: flags of all sides.
 
     Raises:
         ValueError: there is no such side.
@@ -266,7 +266,7 @@ def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequen
 def open_side(
     side: str, model: str, draft: str | None, args: Any, more: Sequence[str] = ()
 ) -> Iterator[ServerSide | PythonSide]:
-    """A side that has answered once."""
+    """Open a side, and let it answer once."""
     found: ServerSide | PythonSide
     if side.startswith("llama_cpp"):
         found = PythonSide(model, args, lookup=side.endswith(":lookup"))
@@ -280,7 +280,7 @@ def open_side(
 def run_group(
     side: ServerSide | PythonSide, requests: Sequence[Asked], n_clients: int
 ) -> tuple[Answer, float, list[str]]:
-    """The sum of all answers, the seconds that all took, and the texts. Several clients share the requests."""
+    """Return the sum of all answers, the seconds of all, and the texts. Several clients share the requests."""
     start = time.perf_counter()
     if n_clients == 1:
         found = [side.ask(asked) for asked in requests]

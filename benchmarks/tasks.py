@@ -1,13 +1,13 @@
-"""Work that people do, with models that they use, through servers that they use.
+"""Measure servers on real work with real models.
 
     python benchmarks/tasks.py --tasks edits coding --sides plain auto auto-ngram llama-server:ngram-mod --runs 2
 
-What is asked lies in tasks/, in the model's own chat template: coding questions, edits of a file, holes in a file at
-40 places (/infill, as llama.vim sends it; and typed, where each character cancels the last request), questions about a
+The requests lie in tasks/, in the model's own chat template: coding questions, edits of a file, holes in a file at 40
+places (/infill, as llama.vim sends it; and typed, where each character cancels the last request), questions about a
 document, quotes, JSON by schema, an agent's conversation with tools. All sides are open at once and take turns, request
 by request, since a machine's speed changes meanwhile; the rounds differ in a word at the beginning of the prompt, so
-that nothing is found in a cache of an earlier one. Times are the client's. With --add a call goes on from the figures
-that earlier calls have published under the same name.
+that no cache has the prompt of an earlier round. Times are the client's. With --add a call adds to the figures that
+earlier calls have published under the same name.
 
 Sides are `plain`, `auto` (all that can draft), `auto-ngram` and `auto-draft` (one drafter alone), `auto-spm` (n-grams,
 and /infill with the suffix first), `chain-3` (fixed chains of -md), `llama-server` and `llama-server:TYPES` (its
@@ -36,12 +36,12 @@ from task_requests import TASKS, Json, requests_of
 from task_sides import SIDES, Answer, open_side, run_group
 
 _N_CTX = {"documents": 12288}
-"""Of a client, where 4096 tokens are too few."""
+"""Positions of a client, where 4096 are too few."""
 
 
 @dataclass
 class Turn:
-    """What a side did before the next one had its turn."""
+    """A side's answers before the next side had its turn."""
 
     i_round: int
     i_group: int
@@ -50,20 +50,20 @@ class Turn:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The same for all sides that were asked the same."""
+        """The round and group of requests, equal for all sides."""
         return self.i_round, self.i_group
 
 
 Found = dict[str, dict[str, list[Turn]]]
-"""By task and side."""
+"""Turns by task and side."""
 
 
 def measure(args: Any, model: str, draft: str, found: Found, i_first: int) -> int:
     """Add rounds to the figures.
 
     Returns:
-        How many texts of our sides parted. Prompts of several clients are evaluated in passes that depend on who comes
-        when; those of more than 64 rows round otherwise (docs/targets.md).
+        The number of texts in which our sides differ. Prompts of several clients are evaluated in passes that depend on
+        their times of arrival; passes of more than 64 rows round otherwise (docs/targets.md).
 
     Raises:
         SystemExit: a drafter changed the text of one client.
@@ -93,25 +93,25 @@ def is_ours(side: str) -> bool:
 
 
 def different(texts: dict[str, list[str]]) -> dict[str, int]:
-    """How many texts of our sides are not those of the first of them, if any."""
-    ours = [side for side in texts if is_ours(side) and side != "auto-spm"]  # whose prompts are others
+    """Return how many texts of each of our sides differ from those of the first of them."""
+    ours = [side for side in texts if is_ours(side) and side != "auto-spm"]  # its prompts are different
     n_parted = {side: sum(a != b for a, b in zip(texts[side], texts[ours[0]], strict=True)) for side in ours}
     return {side: n for side, n in n_parted.items() if n}
 
 
 def seconds_of(turns: list[Turn]) -> float:
-    """What whole answers took, of the same requests for all sides."""
+    """Return the seconds of whole answers to the requests that all sides got."""
     return sum(turn.answer.t_whole for turn in turns) / max(1, sum(turn.answer.n for turn in turns))
 
 
 def best_of(sides: dict[str, list[Turn]]) -> str | None:
-    """The side of llama-server whose answers took the least time, if it was asked."""
+    """Return llama-server's side with the least time for its answers, if there is one."""
     theirs = [side for side in sides if side.startswith("llama-server")]
     return min(theirs, key=lambda side: seconds_of(sides[side]), default=None)
 
 
 def summary(found: Found) -> str:
-    """The seconds of whole answers by task: our sides, llama-cpp-python, and llama-server's best."""
+    """Return the seconds of whole answers by task: our sides, llama-cpp-python, and llama-server's best."""
     sides = [side for side in next(iter(found.values())) if not side.startswith("llama-server")]
     ours = [side for side in sides if is_ours(side) and side != "plain"]
     rows = []
@@ -130,13 +130,13 @@ def summary(found: Found) -> str:
 
 
 def report(task: str, sides: dict[str, list[Turn]]) -> str:
-    """A task's table."""
+    """Return a task's table."""
     first = {turn.key: turn.seconds for turn in next(iter(sides.values()))}
     rows = []
     for side, turns in sides.items():
         rounds = [sum((t.answer for t in turns if t.i_round == i), Answer(n=0)) for i in {t.i_round for t in turns}]
         n = rounds[0].n
-        is_known = not side.startswith("llama_cpp")  # whose streams tell neither
+        is_known = not side.startswith("llama_cpp")  # llama-cpp-python's streams have neither
         rows.append([
             side,
             Spread.of(a.rate for a in rounds).text(1),
@@ -153,7 +153,7 @@ def report(task: str, sides: dict[str, list[Turn]]) -> str:
 
 
 def earlier(name: str, tasks: Sequence[str], sides: Sequence[str]) -> Found:
-    """The figures that earlier calls have published.
+    """Return the figures that earlier calls have published.
 
     Raises:
         SystemExit: they are of other tasks or sides.

@@ -1,10 +1,9 @@
-"""Drafts from text: what the index costs per token, and what they bring, against llama-server with ngram-mod.
+"""Draft from text: measure the index's cost per token, and the speed-up, against llama-server with ngram-mod.
 
 Without arguments the index is measured. `--replay` makes the target generate recorded texts: everything is computed,
-only what is drawn from the target is replaced, on both sides. `--own` takes the target's own greedy texts after the
-prompts. Speeds are without the prompt, and, with `--cpu-time`, of processor time, so that other programs do not count.
-Each run of a text is in a fresh llama-server, since its ngram-mod remembers what it wrote; ours knows the text at hand
-alone.
+only the drawn tokens are replaced, on both sides. `--own` takes the target's own greedy texts after the prompts. Speeds
+are without the prompt, and, with `--cpu-time`, of processor time, so that other programs do not count. Each run of a
+text is in a new llama-server, since its ngram-mod remembers earlier texts; ours knows only the current text.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ SOURCES = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 
 @dataclass
 class Measured:
-    """One text on one side."""
+    """The figures of one text on one side."""
 
     tokens_per_second: float
     acceptance_length: float
     accepted: str
-    """Of what was drafted, by source."""
+    """Accepted tokens of the drafted ones, by source."""
 
 
 Side = Callable[[Recorded], Measured]
@@ -46,7 +45,7 @@ _N_WARM = 2  # tokens that are generated before, so that the prompt is in the ca
 
 
 def index_cost(n_max: int = 1_000_000) -> None:
-    """Processor time of one more token, at texts of growing length with words as frequent as words are."""
+    """Time one more token of the index, in texts of growing length whose words are as frequent as in a language."""
     words = (np.random.default_rng(0).zipf(1.3, n_max + 3000) % 32000).tolist()
     drafter, n_held = NgramDrafter(), 0
     for n in (10_000, 100_000, n_max):
@@ -69,7 +68,7 @@ def index_cost(n_max: int = 1_000_000) -> None:
 
 
 def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
-    """Our engine, with these sources; "plain" drafts nothing."""
+    """Load our engine with these sources; "plain" drafts nothing."""
     options = {} if name == "plain" else {"draft": "auto", "draft_sources": SOURCES[name]}
     head = None if name == "plain" else args.model_draft
     llm = stack.enter_context(closing(load(args.model, head, args.threads, 0, args.ctx_size, **options)))
@@ -91,7 +90,7 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
 
 
 def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured:
-    """llama-server: "ngram 3", "server 3", "ngram 0"."""
+    """Run a text on llama-server: "ngram 3", "server 3", "ngram 0"."""
     kind, n_max = name.split()
     other = Peer(peer_tools.get_tools(args.tools), None, args.model, args.model_draft, args.threads, 0, args.ctx_size)
     replay = peer_tools.get_replay() if args.replay else None
@@ -104,13 +103,13 @@ def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured
         seconds = server.process_time() - start
         if found.tokens + 1 != len(text.answer):
             raise SystemExit(f"llama-server wrote {found.tokens + 1} tokens, expected {len(text.answer)}")
-        # as on our side from the first token on
+        # count from the first token on, as on our side
         seconds = seconds * found.t_decode / (found.t_prompt + found.t_decode) if args.cpu_time else found.t_decode
         return Measured(found.tokens / seconds, found.acceptance_length, f"{found.accepted}/{found.drafted}")
 
 
 def texts_of(args: argparse.Namespace) -> list[Recorded]:
-    """Prompts and what follows, as tokens: as many as the target was trained for, since llama-server ends there."""
+    """Return prompts and their texts as tokens: no more than the target was trained for, where llama-server ends."""
     with closing(Eagle3Llama(args.model, vocab_only=True, verbose=False)) as llm:
 
         def tokenize(text: bytes, begins: bool) -> list[int]:
@@ -118,7 +117,7 @@ def texts_of(args: argparse.Namespace) -> list[Recorded]:
 
         if args.replay:
             texts = [tokens_of(text, tokenize, args.n_predict) for text in read(args.replay, args.n_prompts)]
-        else:  # which tokens does not matter
+        else:  # any tokens will do
             prompts = [tokenize(text.encode(), True) for text in common.prompts(args)]
             texts = [Recorded(prompt, [0] * args.n_predict) for prompt in prompts]
         n_ctx = min(args.ctx_size, int(llm.metadata[f"{llm.metadata['general.architecture']}.context_length"]))
@@ -129,7 +128,7 @@ def texts_of(args: argparse.Namespace) -> list[Recorded]:
 
 
 def measure(args: argparse.Namespace, names: list[str]) -> list[dict[str, list[Measured]]]:
-    """By text: side -> runs."""
+    """Return by text: side -> runs."""
     texts = texts_of(args)
     found: list[dict[str, list[Measured]]] = [{name: [] for name in names} for _ in texts]
     with ExitStack() as stack:
@@ -146,7 +145,7 @@ def measure(args: argparse.Namespace, names: list[str]) -> list[dict[str, list[M
 
 
 def section(args: argparse.Namespace, names: list[str], found: list[dict[str, list[Measured]]]) -> common.Section:
-    """Speeds of each text, and the ratios of all."""
+    """Return the speeds of each text, and the ratios of all."""
     first, others = names[0], names[1:]
 
     def speeds(runs: list[Measured]) -> list[float]:

@@ -1,9 +1,9 @@
-"""What it costs to train a head, computed: nothing of it is measured but the products, which torch counts.
+"""Compute the cost of training a head: nothing of it is measured but the products, which torch counts.
 
     python benchmarks/train_cost.py --shape Llama-3.1-8B --tflops 66 --bandwidth 1008
 
 A step of the trainer runs on tensors without data, and torch's FlopCounterMode counts its matrix products, backward
-too. The speed of the machine is given: what it really reaches in products of 16 bits, and its memory's bandwidth.
+too. The speed of the machine is given: its real speed in products of 16 bits, and its memory's bandwidth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from random_model import SHAPES, Shape
 
 @dataclass(frozen=True)
 class Texts:
-    """What is trained on."""
+    """The training texts."""
 
     n_answer_tokens: int = 1_000_000
     n_prompt: int = 64
@@ -37,7 +37,7 @@ class Texts:
 
 
 def make_head(shape: Shape, n_draft: int, n_steps: int, n_ctx: int) -> Head:
-    """A head of that shape, on no device."""
+    """Make a head of that shape, on no device."""
     n = shape.n_layer
     n_embd_head = shape.n_embd // shape.n_head
     cfg = HeadConfig(
@@ -51,7 +51,7 @@ def make_head(shape: Shape, n_draft: int, n_steps: int, n_ctx: int) -> Head:
 
 
 def flops_of_text(head: Head, texts: Texts, n_steps: int, n_anchors: int) -> int:
-    """Of one text in training, forward and backward; a product and its sum are two."""
+    """Return the operations of one text in training, forward and backward; a product and its sum are two."""
     n = texts.n_prompt + texts.n_answer
     with torch.device("meta"):
         tokens, rows = torch.zeros(n, dtype=torch.long), torch.empty(n, head.cfg.n_feat)
@@ -67,14 +67,14 @@ def flops_of_text(head: Head, texts: Texts, n_steps: int, n_anchors: int) -> int
 
 
 def n_parameters_of_target(shape: Shape) -> int:
-    """Of a Llama's matrices that each row is multiplied with, its lm_head included."""
+    """Return the size of the matrices that a Llama multiplies each row by, lm_head included."""
     kv = shape.n_embd * shape.n_head_kv // shape.n_head
     layer = shape.n_embd * (2 * shape.n_embd + 2 * kv + 3 * shape.n_ff)
     return shape.n_layer * layer + shape.n_vocab * shape.n_embd
 
 
 def table(args: argparse.Namespace, texts: Texts) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     shape = SHAPES[args.shape]
     head = make_head(shape, args.draft_vocab, args.ttt_steps, 768)
     n_head = sum(p.numel() for p in head.parameters())
@@ -107,7 +107,7 @@ def table(args: argparse.Namespace, texts: Texts) -> str:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--shape", choices=[name for name, shape in SHAPES.items() if shape.arch == "llama"], default="Llama-3.1-8B"

@@ -1,7 +1,7 @@
 """Train small drafters of other kinds for the bundled target: an MTP block and a block drafter (DFlash).
 
-They learn from the standard library's text, as the bundled pair did, with one thread, so long as `--minutes` of the
-processor say. Files of weights go to the cache folder; `drafters.py` makes GGUFs of them.
+They learn from the standard library's text, as the bundled pair did, with one thread, for `--minutes` of processor
+time. Files of weights go to the cache folder; `drafters.py` makes GGUFs of them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NAMES = {
 
 
 def halves(weight: NDArray[np.float32], n_head: int) -> NDArray[np.float32]:
-    """Rows of q or k from llama.cpp's neighbouring pairs to halves."""
+    """Reorder the rows of q or k from llama.cpp's neighbouring pairs to halves."""
     n_out, n_in = weight.shape
     return weight.reshape(n_head, n_out // n_head // 2, 2, n_in).swapaxes(1, 2).reshape(n_out, n_in)
 
 
 def bundled_target() -> Llama:
-    """The bundled target in PyTorch."""
+    """Load the bundled target in PyTorch."""
     model = Llama(Config())
     tensors = {
         t.name: np.asarray(dequantize(t.data, t.tensor_type)) for t in open_gguf(models.bundled_pair()[0]).tensors
@@ -67,7 +67,7 @@ def bundled_target() -> Llama:
 
 
 def text_of(folder: Path) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """The library as tokens, and the files that are held out."""
+    """Return the library as tokens, and the held-out files."""
     paths = folder / "train.npy", folder / "held.npy"
     if not all(path.exists() for path in paths):
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,21 +82,21 @@ def text_of(folder: Path) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
 
 
 def batches(ids: NDArray[np.uint16], n_batch: int, n_tokens: int, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Windows of a text, drawn anew for ever."""
+    """Yield windows of a text, drawn anew for ever."""
     while True:
         at = rng.integers(0, len(ids) - n_tokens, n_batch)
         yield torch.from_numpy(np.stack([ids[i : i + n_tokens] for i in at]).astype(np.int64))
 
 
 class Teacher:
-    """What the target says of each row: its best tokens, and how probable they are among themselves."""
+    """The target's best tokens for each row, and their probabilities among themselves."""
 
     def __init__(self, logits: Tensor):
         top = logits.float().topk(N_TOP)
         self.p, self.ids = top.values.softmax(-1), top.indices
 
     def loss(self, logits: Tensor, at: Tensor) -> tuple[Tensor, float]:
-        """(cross entropy, share of rows whose best token is the target's), compared with its rows `at`."""
+        """Return (cross entropy, share of rows whose best token is the target's), against the target's rows `at`."""
         logits = logits.float()
         ids, p = self.ids[:, at], self.p[:, at]
         loss = logits.logsumexp(-1) - (p * logits.gather(-1, ids)).sum(-1)
@@ -104,7 +104,7 @@ class Teacher:
 
 
 def mtp_loss(block: MtpBlock, tokens: Tensor, rows: Tensor, teacher: Teacher, n: int, rng: np.random.Generator):
-    """Loss and shares of the steps of a block."""
+    """Return the loss and shares of the steps of a block."""
     anchors = torch.from_numpy(np.sort(rng.choice(tokens.shape[1] - N_STEPS - 1, n, replace=False)))
     total, right = torch.zeros(()), []
     for i, (at, drafted) in enumerate(block.steps(tokens, rows, N_STEPS, anchors)):
@@ -114,7 +114,7 @@ def mtp_loss(block: MtpBlock, tokens: Tensor, rows: Tensor, teacher: Teacher, n:
 
 
 def block_loss(drafter: BlockDrafter, tokens: Tensor, rows: Tensor, teacher: Teacher, n: int, rng: np.random.Generator):
-    """Loss and shares of the places in a block."""
+    """Return the loss and shares of the rows of a block."""
     anchors = torch.from_numpy(np.sort(rng.choice(tokens.shape[1] - BLOCK_SIZE, n, replace=False) + 1))
     drafted = drafter(tokens, rows, anchors)
     total, right = torch.zeros(()), []
@@ -132,7 +132,7 @@ class Learner:
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
 
     def learn(self, loss: Tensor, step: int, progress: float) -> None:
-        """One step: a linear warm-up, then a cosine."""
+        """Do one step: a linear warm-up, then a cosine."""
         loss.backward()
         nn.utils.clip_grad_norm_(self.module.parameters(), 0.5)
         rate = self.lr * min(1.0, (step + 1) / 30) * (0.02 + 0.49 * (1 + math.cos(math.pi * min(1.0, progress))))
@@ -143,7 +143,7 @@ class Learner:
 
 
 def save(path: Path, module: nn.Module) -> None:
-    """Weights as NumPy's."""
+    """Save weights as NumPy's arrays."""
     np.savez(path, **{name: value.numpy() for name, value in module.state_dict().items()})
 
 

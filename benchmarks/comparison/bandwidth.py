@@ -1,4 +1,4 @@
-"""What a pass costs at least on memory-bound machines: bytes of weights that it reads, and how fast memory is read."""
+"""Estimate the least time of a pass on memory-bound machines: the weights that it reads, and memory's bandwidth."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import cache
 import gguf
 import numpy as np
 
-_NOT_READ = ("token_embd.weight", "d2t", "rope_freqs.weight")  # a row, or next to nothing
+_NOT_READ = ("token_embd.weight", "d2t", "rope_freqs.weight")  # of these, a pass reads one row or next to nothing
 
 
 @cache
 def weights_read(path: str) -> int:
-    """Bytes that one row reads of a target.
+    """Return the bytes of a target's weights that a pass over one row reads.
 
-    Of experts only those that a row is sent to are counted; more rows may need more of them. Tables that are only
-    looked up are left out.
+    Of the experts, only those that a row is sent to count; more rows may need more of them. Tables of which a pass only
+    looks up rows are left out.
     """
     reader = gguf.GGUFReader(path)
     arch = reader.fields["general.architecture"].contents()
@@ -32,9 +32,9 @@ def weights_read(path: str) -> int:
 
 
 def read_bandwidth(n_threads: int, n_mib: int = 512, n_times: int = 5) -> float:
-    """Bytes per second that these threads read from memory together: the best of a few sweeps over `n_mib` each.
+    """Return the bytes per second that these threads read from memory together: the best of a few sweeps over `n_mib`.
 
-    libc's memchr for a byte that is not there reads everything and computes next to nothing.
+    libc's memchr, asked for a byte that does not occur, reads everything and computes next to nothing.
     """
     memchr = ctypes.CDLL(None).memchr
     memchr.restype, memchr.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]

@@ -1,4 +1,4 @@
-"""Many prompts at once: what our engine and llama-server make of them, with the same figures from both."""
+"""Run many prompts at once in our engine and in llama-server, with the same figures from both."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Load:
     """Figures of several prompts together."""
 
     seconds: float
-    """From the first prompt's coming in to the last token's going out, on the wall or of the processor."""
+    """Seconds from the first prompt's arrival to the last token, of wall-clock or processor time."""
     tokens: int
-    """Generated."""
+    """Generated tokens."""
     seconds_decoding: float
-    """Of them, those in which all generated: all prompts were read, and none had come to its end."""
+    """Seconds in which all sequences generated: all prompts were read, and no sequence had ended."""
     tokens_decoding: int
-    """That came in them."""
+    """Tokens that were generated in these seconds."""
     drafted: int = 0
     accepted: int = 0
 
     @staticmethod
     def of(start: float, times: Sequence[Sequence[float]], drafted: int, accepted: int) -> Load:
-        """From the times at which each prompt's tokens came; the prompts came in at `start`, all at once."""
+        """Make figures from the times at which each prompt's tokens came; all prompts arrived at `start`."""
         begin, end = max(t[0] for t in times), min(t[-1] for t in times)
         n_decoding = sum(begin < x <= end for t in times for x in t)
         seconds = max(t[-1] for t in times) - start
@@ -39,22 +39,22 @@ class Load:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second with the time for the prompts."""
+        """Tokens per second, the time for the prompts included."""
         return self.tokens / self.seconds
 
     @property
     def tokens_per_second_decoding(self) -> float:
-        """Tokens per second while all generated; nan if they never did."""
+        """Tokens per second while all sequences generated; nan if they never did."""
         return self.tokens_decoding / self.seconds_decoding if self.seconds_decoding else math.nan
 
     @property
     def acceptance_length(self) -> float:
-        """Mean acceptance length: tokens per row that was not drafted."""
+        """Mean acceptance length: generated tokens per row that was not drafted."""
         return self.tokens / (self.tokens - self.accepted)
 
 
 def groups(prompts: Sequence[Sequence[int]], n_parallel: int) -> list[Sequence[Sequence[int]]]:
-    """Prompts that come in together, one group after the other."""
+    """Divide the prompts into groups that arrive together."""
     return [prompts[i : i + n_parallel] for i in range(0, len(prompts), n_parallel)]
 
 
@@ -64,7 +64,7 @@ def load_own(
     n_predict: int,
     clock: Callable[[], float] = perf_counter,
 ) -> Load:
-    """Continue prompts greedily in our engine, a group after the other, each by exactly n_predict tokens."""
+    """Continue prompts greedily in our engine, one group after the other, each by exactly n_predict tokens."""
     return sum((_group(llm, g, n_predict, clock) for g in groups(prompts, llm.n_parallel)), Load(0.0, 0, 0.0, 0))
 
 

@@ -1,4 +1,4 @@
-"""Several sides on the same files and prompts, in turn."""
+"""Run several sides on the same files and prompts in turn."""
 
 from __future__ import annotations
 
@@ -24,49 +24,49 @@ from .settings import Setting, load_largest
 
 @dataclass
 class Config:
-    """What is run, how often."""
+    """The sides, files, prompts and number of runs of a comparison."""
 
     model: str
     draft: str
     settings: list[Setting]
     texts: list[str]
     sources: tuple[str, ...] = ("eagle3", NGRAM)
-    """As `draft_sources`."""
+    """The drafters that may be asked, as `draft_sources` of `Eagle3Llama`."""
     n_threads: int = field(default_factory=n_cores)
     n_predict: int = 128
     n_runs: int = 5
     n_fresh: int = 1
-    """Prompts that each side evaluates anew in the first run, which times the first token; others only once."""
+    """Prompts that each side evaluates anew in the first run, to time the first token; others are evaluated once."""
     n_gpu_layers: int = 0
     n_ctx: int = 0
-    """0 = as much as the longest prompt and its answer need."""
+    """Positions of the context; 0 = as many as the longest prompt and its answer need."""
     cpu_kernels: str = "auto"
-    """As of `Eagle3Llama`."""
+    """The kernels, as `cpu_kernels` of `Eagle3Llama`."""
     temperature: float = 0.0
-    """Prompt j is sampled with seed j; 0 is greedy."""
+    """The temperature; 0 is greedy. Prompt j is sampled with seed j."""
     tools: str | None = None
-    """Folder of llama.cpp's programs."""
+    """The folder of llama.cpp's programs."""
     synthetic: list[float] | None = None
-    """Accept by these odds instead of by what the target samples."""
+    """The odds by which drafted tokens are accepted, in place of the tokens that the target samples."""
     replay: list[tuple[str, str]] = field(default_factory=list)
-    """Recorded prompts and answers that the target is made to generate, in place of `texts`."""
+    """Recorded prompts and answers, in place of `texts`; the target is made to generate them."""
 
 
 @dataclass
 class Side:
-    """What one side took."""
+    """The figures of one side."""
 
     setting: Setting
     runs: list[Run]
     t_first: list[float]
-    """Seconds to the first token, of the prompts that were evaluated anew."""
+    """Seconds to the first token, for each prompt that was evaluated anew."""
 
     def spread(self, figure: Callable[[Run], float]) -> Spread:
-        """A figure of every run."""
+        """Return the spread of a figure over the runs."""
         return Spread.of(map(figure, self.runs))
 
     def median(self, figure: Callable[[Run], float]) -> float:
-        """A figure's median."""
+        """Return the median of a figure over the runs."""
         return self.spread(figure).median
 
     @property
@@ -75,7 +75,7 @@ class Side:
         return self.spread(lambda run: run.tokens_per_second)
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the side as JSON values."""
         return {
             "setting": asdict(self.setting),
             "name": self.setting.name,
@@ -89,41 +89,41 @@ class Side:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Side:
-        """What `as_dict` gave."""
+        """Make a side from the result of `as_dict`."""
         runs = [Run(**run) for run in data["runs"]]
         return cls(of_dict(data["setting"]), runs, data["seconds_to_first_token"])
 
 
 @dataclass
 class Result:
-    """All sides."""
+    """The figures of all sides."""
 
     sides: list[Side]
     n_prompts: int
     n_predict: int
     n_different: int
-    """Prompts to which one of our sides wrote another text than plain decoding (or the first side)."""
+    """Prompts to which one of our sides wrote another text than plain decoding (or the first side) did."""
     synthetic: list[float] | None
     draft_type: int | None = None
-    """The ggml type to which our sides converted the head's matrices; None = as in the file."""
+    """The ggml type to which our sides converted the head's matrices; None = unchanged."""
     is_replay: bool = False
     """Whether the target was made to generate recorded texts."""
     cpu_kernels: str = ""
-    """Which of our kernels multiplied which weights, or why none did."""
+    """The kernels of ours that multiplied weights, or the reason why none did."""
     temperature: float = 0.0
-    """0: greedy."""
+    """The temperature; 0 is greedy."""
 
     def side(self, name: str) -> Side:
-        """By the name of its setting."""
+        """Return the side of the setting with this name."""
         return next(side for side in self.sides if side.setting.name == name)
 
     @property
     def plain(self) -> Side | None:
-        """Plain decoding, if it was run."""
+        """Return the side of plain decoding, or None if it was not run."""
         return next((side for side in self.sides if side.setting.kind == "plain"), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the result as JSON values."""
         return {
             "synthetic_acceptance": self.synthetic,
             "n_prompts": self.n_prompts,
@@ -138,7 +138,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Result:
-        """What `as_dict` gave."""
+        """Make a result from the result of `as_dict`."""
         sides = [Side.from_dict(side) for side in data["sides"]]
         return cls(
             sides,
@@ -154,18 +154,18 @@ class Result:
 
 
 Runner = Callable[[int, bool], tuple[Run, list[int] | None]]
-"""(number of the prompt, anew?) -> figures, and the tokens if they can be compared."""
+"""(number of the prompt, whether to evaluate it anew) -> figures, and the tokens if they can be compared."""
 
 
 def measure(config: Config, progress: Callable[[str], None] = lambda text: None) -> Result:
-    """Run everything.
+    """Run all sides, prompt by prompt.
 
-    Prompt by prompt, so that each engine evaluates a prompt once and then goes on from it in all runs; within a run the
-    sides take turns, and each run begins with another one. A run's figure is that of all its prompts together.
+    Each engine evaluates a prompt once and continues it in all runs. Within a run the sides take turns, and each run
+    begins with another side. A run's figure is that of all its prompts together.
 
     Raises:
-        ValueError: a side cannot be run like this, or a prompt and its answer do not fit into the context.
-        Eagle3Error: the files do not fit, or a program of llama.cpp failed.
+        ValueError: a side cannot be run with these settings, or a prompt and its answer do not fit into the context.
+        Eagle3Error: target and head do not fit each other, or a program of llama.cpp failed.
     """
     if config.synthetic and any(s.kind == "simple" for s in config.settings):
         raise ValueError("llama-speculative-simple has no synthetic acceptance: compare with llama-server")
@@ -190,7 +190,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
             [s for s in config.settings if not isinstance(s, PeerSetting)], config.sources, load_drafted
         )
         runners, kernels = _runners(config, drafted, stack, progress)
-        for s in config.settings:  # to warm up
+        for s in config.settings:  # the first run of each side warms up
             runners[s](0, False)
         expected: dict[int, list[int]] = {}
         for s, j, i, fresh in turns(config.settings, n_prompts, config.n_runs, config.n_fresh):
@@ -219,7 +219,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
 def _runners(
     config: Config, drafted: Eagle3Llama | None, stack: ExitStack, progress: Callable[[str], None]
 ) -> tuple[dict[Setting, Runner], str]:
-    """How to run each side, and by which of our CPU kernels. Engines and servers are closed with `stack`."""
+    """Return the function that runs each side, and our CPU kernels. `stack` closes the engines and servers."""
     runners: dict[Setting, Runner] = {}
     plain = None
     if drafted is None or any(s.kind == "plain" for s in config.settings):
@@ -246,7 +246,7 @@ def _runners(
             runners[s] = _own(config, plain, s, prompts)
         elif drafted is not None:
             alone = drafted
-            if s.kind in ("head", "text"):  # a policy that learns from nothing else
+            if s.kind in ("head", "text"):  # so that the policy learns from this side alone
                 alone = _load(config, stack, config.draft, **s.load_options(config.sources))
             runners[s] = _own(config, alone, s, prompts)
     return runners, engines[-1].loaded.cpu_kernels_used

@@ -1,6 +1,6 @@
 // Preloaded into llama.cpp's llama-speculative-simple: its statistics time draft() and accept(), but not process(), in
-// which the drafter takes the target's rows in. Writes one line of JSON to the file named by PEER_CLOCK. It also makes
-// the tool's logger print what it still has at exit: that thread is not waited for, and the figures could be lost.
+// which the drafter processes the target's rows. It writes one line of JSON to the file named by PEER_CLOCK. It also
+// makes the tool's logger print its remaining lines at exit: that thread is not waited for, and figures could be lost.
 
 #include <dlfcn.h>
 
@@ -15,7 +15,7 @@ struct common_log;
 namespace {
 
 struct process_clock {
-    long long t_prompt_us = 0; // the first call has the prompt
+    long long t_prompt_us = 0; // the first call, which has the prompt
     long long t_steps_us = 0;
     long long n_calls     = 0;
 

@@ -1,6 +1,6 @@
-// Preloaded into llama.cpp's llama-server: makes the target generate a recorded text. PEER_REPLAY names a file of token ids,
-// of a prompt and its answer; whatever is asked about the row at position p, token p + 1 of them is the most probable
-// one. Everything is computed as ever.
+// Preloaded into llama.cpp's llama-server: makes the target generate a recorded text. PEER_REPLAY names a file with the
+// token ids of a prompt and its answer; at the row of position p, token p + 1 of them is always the most probable one.
+// Everything is computed as usual.
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ F * next(const char * name) {
 }
 
 std::vector<int32_t> text;
-std::vector<int32_t> positions; // of the latest batch of the target
+std::vector<int32_t> positions; // positions of the target's latest batch
 
 std::unordered_map<const llama_batch_ext *, std::vector<int32_t>> positions_of;
 timespec                                                          read_at{};

@@ -1,6 +1,6 @@
-"""llama.cpp's own tools, from the source that llama-cpp-python is built from: built once, kept in the cache folder.
+"""Build llama.cpp's own tools once, from the source of llama-cpp-python, and keep them in the cache folder.
 
-python benchmarks/comparison/peer_tools.py        prints the folder that they are in
+python benchmarks/comparison/peer_tools.py        prints their folder
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 TOOLS = ("llama-speculative-simple", "llama-server", "llama-bench", "llama-quantize")
 ENV_TOOLS = "LLAMA_CPP_TOOLS"
-"""Environment variable that names a folder of finished tools."""
+"""The environment variable that names a folder of built tools."""
 
 _OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
-    "-DBUILD_SHARED_LIBS=ON",  # the clock needs calls across libraries
+    "-DBUILD_SHARED_LIBS=ON",  # the clock replaces functions that one library calls in another
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_SERVER=ON",
     "-DLLAMA_BUILD_UI=OFF",
-    "-DLLAMA_USE_PREBUILT_UI=OFF",  # or the build downloads web pages
+    "-DLLAMA_USE_PREBUILT_UI=OFF",  # otherwise the build downloads web pages
     "-DLLAMA_OPENSSL=OFF",
-    "-DGGML_RPC=on",  # as in the Makefile, so that both use one build
+    "-DGGML_RPC=on",  # as in the Makefile, so that both share one build
 )
 _NO_AMX = "-U__AMX_INT8__"
 
 
 def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
-    """The folder with llama.cpp's tools: the one given, the one that LLAMA_CPP_TOOLS names, or our own build.
+    """Return the folder of llama.cpp's tools: `folder`, the one that LLAMA_CPP_TOOLS names, or our own build.
 
     Raises:
-        FileNotFoundError: a folder was named that lacks one of them.
+        FileNotFoundError: a tool is missing in the named folder.
         RuntimeError: cmake or a compiler is missing, or the build failed.
     """
     named = folder or os.environ.get(ENV_TOOLS)
@@ -56,9 +56,9 @@ def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """Build the tools in `folder` unless that has been done; CMAKE_ARGS is honoured as pip does.
+    """Build the tools in `folder` unless they are there; CMAKE_ARGS counts as it does for pip.
 
-    Other options build in another folder, and leave the tools built with these as they are.
+    Each set of options has a build folder of its own.
     """
     options = list(dict.fromkeys([*_OPTIONS, *compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]))
     build_dir = folder / f"build-{hashlib.sha256(shlex.join(options).encode()).hexdigest()[:8]}"
@@ -67,7 +67,7 @@ def build(folder: Path) -> Path:
         return bin_dir
     build_dir.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
-    (build_dir / "CMakeCache.txt").unlink(missing_ok=True)  # it may name programs of an environment that is gone
+    (build_dir / "CMakeCache.txt").unlink(missing_ok=True)  # the cache may name programs of a removed environment
     source = get_source(folder)
     cmake, generator = _find("cmake"), []
     if shutil.which("ninja", path=_path()):
@@ -88,7 +88,7 @@ def build(folder: Path) -> Path:
 
 
 def compiler_options() -> list[str]:
-    """GCC before 14 may drop the stores to AMX's tile configuration (its bug 114098), and quantized models crash."""
+    """Return options against GCC's bug 114098 (before 14): dropped stores to AMX's tile configuration crash models."""
     command = [*shlex.split(os.environ.get("CXX", "c++")), "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
     found = subprocess.run(command, capture_output=True, text=True).stdout
     version = re.search(r"#define __GNUC__ (\d+)", found)
@@ -102,9 +102,9 @@ def compiler_options() -> list[str]:
 
 
 def get_source(folder: Path | None = None) -> Path:
-    """Fetch llama-cpp-python's source release with pip and unpack it, once; returns the llama.cpp inside.
+    """Fetch llama-cpp-python's source release with pip and unpack it, once; return the folder of llama.cpp in it.
 
-    folder: default is where the tools are built.
+    folder: where to unpack; the default is the folder in which the tools are built.
     """
     folder = folder or cache_dir() / f"llama.cpp-{LLAMA_CPP_PYTHON_VERSION}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def get_source(folder: Path | None = None) -> Path:
         subprocess.run(command, check=True, stdout=sys.stderr)
         archive = next(Path(temp).glob("llama_cpp_python-*.tar.gz"))
         with tarfile.open(archive) as tar:
-            # Python 3.10 before .12 has no filter
+            # Python 3.10 before 3.10.12 has no filter
             if hasattr(tarfile, "data_filter"):
                 tar.extractall(temp, filter="data")
             else:
@@ -129,12 +129,12 @@ def get_source(folder: Path | None = None) -> Path:
 
 
 def get_clock() -> Path | None:
-    """The library that times process() in llama-speculative-simple, see peer_clock.cpp; on Linux only."""
+    """Return the library that times process() in llama-speculative-simple (peer_clock.cpp), or None outside Linux."""
     return _preload("peer_clock")
 
 
 def get_replay() -> Path:
-    """The library that makes llama-server replay recorded texts, see peer_replay.cpp.
+    """Return the library that makes llama-server replay recorded texts (peer_replay.cpp).
 
     Raises:
         RuntimeError: this is not Linux.
@@ -160,7 +160,7 @@ def _preload(name: str) -> Path | None:
 
 
 def _path() -> str:
-    """PATH, with the programs of this Python's environment first: pip puts cmake and ninja there."""
+    """Return PATH with the programs of this Python's environment first, as pip puts cmake and ninja there."""
     return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
 
 
@@ -172,7 +172,7 @@ def _find(program: str) -> str:
 
 
 def main() -> None:
-    """Build if need be and print the folder."""
+    """Build the tools if they are missing and print their folder."""
     parser = argparse.ArgumentParser(description="Get llama.cpp's own tools and print the folder that they are in.")
     parser.add_argument("--tools", help=f"a folder of finished ones (or {ENV_TOOLS})")
     print(get_tools(parser.parse_args().tools))

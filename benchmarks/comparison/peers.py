@@ -19,15 +19,15 @@ class PeerSetting(Setting):
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
+        """The name in tables."""
         return self.name.replace(self.kind, PEERS[self.kind], 1)
 
 
 def parse(name: str) -> Setting:
-    """From a name: of our sides, or of a peer like 'simple 3', 'server 3'.
+    """Make a setting from the name of one of our sides, or of a peer like 'simple 3', 'server 3'.
 
     Raises:
-        ValueError: it is none.
+        ValueError: there is no setting of this name.
     """
     kind, _, n_max = name.partition(" ")
     if kind in PEERS and (not n_max or n_max.isdecimal()):
@@ -36,12 +36,12 @@ def parse(name: str) -> Setting:
 
 
 def of_dict(data: dict[str, Any]) -> Setting:
-    """What `dataclasses.asdict` gave of a side."""
+    """Make a setting from the result of `dataclasses.asdict`."""
     return (PeerSetting if data["kind"] in PEERS else Setting)(**data)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flag that adds peers."""
+    """Add the flag that adds peers."""
     parser.add_argument(
         "--peer",
         action="append",
@@ -53,6 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_arguments(args: argparse.Namespace) -> list[Setting]:
-    """What the flags name, as `settings.from_arguments`, and the peers."""
+    """Return the settings that the flags name: those of `settings.from_arguments`, and the peers."""
     peers = [PeerSetting(peer, n) for peer in args.peer for n in ([0] if peer == "ngram" else []) + args.n_max]
     return [*settings.from_arguments(args), *peers]

@@ -1,6 +1,6 @@
-"""Replays recorded texts: every pass of the target is computed, only the sampled tokens are replaced.
+"""Replay recorded texts: every pass of the target is computed, only the sampled tokens are replaced.
 
-So drafts are accepted as they would be if a model had written those texts, at real cost and from real hidden states. A
+Drafts are accepted as if a model had written those texts, at real cost and from real hidden states. A
 file has one JSON object per line, with the texts `prompt` and `answer`.
 """
 
@@ -17,17 +17,17 @@ from llama_cpp_eagle3.files.text_lines import read_lines
 
 @dataclass(frozen=True)
 class Recorded:
-    """A prompt and what was answered, as tokens."""
+    """A recorded prompt and its answer, as tokens."""
 
     prompt: list[int]
     answer: list[int]
 
 
 def read(path: str | Path, n_max: int | None = None) -> list[tuple[str, str]]:
-    """The first n_max prompts and answers of a file.
+    """Read the first n_max prompts and answers of a file.
 
     Raises:
-        ValueError: a line is not what it should be.
+        ValueError: a line is no object with these two texts.
     """
     found = []
     for i, line in enumerate(read_lines(path), 1):
@@ -49,18 +49,18 @@ def read(path: str | Path, n_max: int | None = None) -> list[tuple[str, str]]:
 
 
 def tokens_of(text: tuple[str, str], tokenize: Callable[[bytes, bool], list[int]], n_max: int) -> Recorded:
-    """A recorded text as tokens, n_max of the answer at most. tokenize: (text, whether it begins there)."""
+    """Tokenize a recorded text, of the answer n_max tokens at most. tokenize: (text, whether it begins the prompt)."""
     prompt, answer = text
     return Recorded(tokenize(prompt.encode(), True), tokenize(answer.encode(), False)[:n_max])
 
 
 class Replay:
-    """Hook for `Stepper.on_sample`: the sequence goes on with `answer` after its prompt."""
+    """A hook for `Stepper.on_sample`: the sequence continues with `answer` after its prompt."""
 
     def __init__(self) -> None:
         self.answer: Sequence[int] = ()
 
     def __call__(self, part: ScheduledSequence, token: int) -> int:
-        """The token to go on with instead of the one that was drawn."""
+        """Return the token to continue with, in place of the drawn one."""
         i = len(part.sequence.tokens) - part.sequence.n_prompt
         return self.answer[i] if i < len(self.answer) else token

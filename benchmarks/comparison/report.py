@@ -1,4 +1,4 @@
-"""Measurements as a Markdown table and as a plot."""
+"""Format measurements as a Markdown table and as a plot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOR_PEER = "#e45756"
 
 
 def synthetic_line(result: Result) -> str:
-    """The warning if acceptance is not real, else empty."""
+    """Return the warning if acceptance is not real, else ""."""
     if result.is_replay:
         return "**REPLAY**: the target generated recorded texts; every pass was computed."
     if not result.synthetic:
@@ -37,11 +37,11 @@ def synthetic_line(result: Result) -> str:
 
 
 def markdown(result: Result, bandwidth: float = 0.0) -> str:
-    """The table, with a line on what it shows.
+    """Return the table, with a line that explains it.
 
     Args:
-        result: what was measured.
-        bandwidth: bytes per second that the machine can read, 0 = unknown.
+        result: the measurements.
+        bandwidth: bytes per second that the machine reads from memory; 0 = unknown.
     """
     plain = result.plain
     head = ["", "tokens/s", "of plain", "mean acceptance length", "accepted per position, %", "first token, ms"]
@@ -87,11 +87,11 @@ def _row(side: Side, plain: Side | None, bandwidth: float) -> list[str]:
 
 
 def plot(path: str | os.PathLike[str], results: Sequence[tuple[str, Result]]) -> None:
-    """Bars of tokens/s, one panel per result, with the lowest and the highest run as whiskers.
+    """Draw bars of tokens/s, one panel per result, with the lowest and the highest run as whiskers.
 
     Args:
         path: the file; its suffix chooses the format.
-        results: (title, what was measured).
+        results: (title, measurements).
 
     Raises:
         Eagle3Error: no matplotlib.
@@ -109,12 +109,12 @@ def plot_lines(
     panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[int, Spread]]]]],
     what: str,
 ) -> None:
-    """Tokens/s over a number, one panel beside the other, with the lowest and the highest run as whiskers.
+    """Draw tokens/s over a number, panels side by side, with the lowest and the highest run as whiskers.
 
     Args:
         path: the file; its suffix chooses the format.
         panels: (title, name of a side -> its points). Sides of llama.cpp begin with "llama".
-        what: the number.
+        what: the name of the number.
 
     Raises:
         Eagle3Error: no matplotlib.
@@ -140,13 +140,13 @@ def plot_lines(
 def plot_curves(
     path: str | os.PathLike[str], curves: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str
 ) -> None:
-    """Curves over a number; those whose names share their beginning up to a comma share a color, the first is solid.
+    """Draw curves over a number; those whose names are the same up to a comma share a color, the first one is solid.
 
     Args:
         path: the file; its suffix chooses the format.
         curves: name -> its points.
-        x: the number.
-        y: what is drawn over it.
+        x: the name of the number.
+        y: the quantity that is drawn over it.
 
     Raises:
         Eagle3Error: no matplotlib.

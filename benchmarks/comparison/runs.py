@@ -1,4 +1,4 @@
-"""One prompt through our engine and through llama.cpp's tool, with the same figures from both."""
+"""Run one prompt through our engine or llama.cpp's tool, with the same figures from both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .synthetic import SyntheticAcceptance
 
 @dataclass
 class Run:
-    """Figures of one or several prompts. Times are seconds; those of steps are without the prompt's."""
+    """Figures of one or several prompts. Times are in seconds; those of steps exclude the prompt's."""
 
     tokens: int = 0
     steps: int = 0
@@ -32,22 +32,22 @@ class Run:
     accepted: int = 0
     per_position: list[int] = field(default_factory=list)
     t_decode: float = 0.0
-    """All steps, on the wall."""
+    """Wall-clock time of all steps."""
     t_draft: float = 0.0
-    """The drafter's part: taking rows in, drafting, and whatever surrounds that."""
+    """Time of the drafter's part: processing rows, drafting, and the code around them."""
     t_prompt: float = 0.0
     t_graph: float = 0.0
-    """Of t_draft: inside ggml. Ours only."""
+    """The part of t_draft inside ggml. Ours only."""
     t_verify: float = 0.0
-    """Inside llama_decode. Ours only."""
+    """Time inside llama_decode. Ours only."""
     t_propose: float = 0.0
-    """Of t_draft: drafting, in C++."""
+    """The part of t_draft for drafting, in C++."""
     t_process: float = 0.0
-    """Of t_draft: taking rows in, in C++."""
+    """The part of t_draft for processing rows, in C++."""
     t_sample: float = 0.0
-    """Sampling, Python included. Ours only."""
+    """Time of sampling, Python included. Ours only."""
     n_bytes: float = 0.0
-    """Weights read in all steps. Ours only."""
+    """Bytes of weights that were read in all steps. Ours only."""
 
     def __add__(self, other: Run) -> Run:
         n = max(len(self.per_position), len(other.per_position))
@@ -57,32 +57,32 @@ class Run:
 
     @property
     def acceptance(self) -> float:
-        """Accepted part of the drafted tokens."""
+        """The accepted part of the drafted tokens."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per step."""
+        """Mean tokens per step."""
         return 1.0 + self.accepted / self.steps if self.steps else 1.0
 
     @property
     def rates(self) -> list[float]:
-        """Part of all steps in which the 1st, 2nd, ... drafted token was accepted."""
+        """The part of all steps in which the 1st, 2nd, ... drafted token was accepted."""
         return [n / self.steps for n in self.per_position] if self.steps else []
 
     @property
     def tokens_per_second(self) -> float:
-        """Without the prompt."""
+        """Tokens per second, without the prompt."""
         return self.tokens / self.t_decode if self.t_decode else 0.0
 
     @property
     def t_overhead_step(self) -> float:
-        """What a step takes outside ggml and llama_decode. Ours only."""
+        """Time of a step outside ggml and llama_decode. Ours only."""
         return (self.t_decode - self.t_verify - self.t_graph) / self.steps if self.steps else 0.0
 
     @property
     def ideal_share(self) -> float:
-        """Tokens/s over those of an engine that spends its time in llama_decode and the head's graphs alone.
+        """Tokens/s, divided by those of an engine that spends its time in llama_decode and the head's graphs alone.
 
         The latter are mean acceptance length / (T(n) + drafter's ggml time). Ours only, 0 for others.
         """
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def gb_per_second(self) -> float:
-        """Weights read per second, in GB/s. Ours only."""
+        """Gigabytes of weights that were read per second. Ours only."""
         return self.n_bytes / self.t_decode * 1e-9 if self.t_decode else 0.0
 
     @property
@@ -100,7 +100,7 @@ class Run:
 
 
 def total(runs: Iterable[Run]) -> Run:
-    """The sum of several runs."""
+    """Return the sum of several runs."""
     return sum(runs, Run())
 
 
@@ -114,9 +114,9 @@ def load(
     synthetic: Sequence[float] | None = None,
     **options: Any,
 ) -> Eagle3Llama:
-    """Our engine, as `compare.load` makes it, with the settings that `run_peer` gives to llama.cpp's tool.
+    """Load our engine, as `compare.load` does, with the settings that `run_peer` gives to llama.cpp's tool.
 
-    synthetic: accept by these odds, see `synthetic`.
+    synthetic: odds by which drafted tokens are accepted, see `synthetic`.
     """
     llm = compare.load(model, head, n_threads, n_gpu_layers, n_ctx, **options)
     if synthetic is not None:
@@ -125,7 +125,7 @@ def load(
 
 
 def n_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -144,14 +144,14 @@ def generate(
     """Generate, by default greedily.
 
     Args:
-        llm: what `load` gave.
+        llm: an engine that `load` returned.
         prompt: tokens.
         n_predict: tokens to generate, at most.
-        fresh: evaluate the prompt anew even if it is what the context begins with.
-        stop: end with the text.
-        clock: seconds, of the wall or of the processor.
-        temperature: with llama.cpp's default samplers; 0 is greedy.
-        seed: of sampled text.
+        fresh: evaluate the prompt anew even if the context begins with it.
+        stop: end at the end-of-generation token.
+        clock: returns seconds, of wall-clock or processor time.
+        temperature: the temperature of llama.cpp's default samplers; 0 is greedy.
+        seed: the seed of sampled text.
         on_first: called after the first token.
     """
     if fresh:
@@ -171,9 +171,9 @@ def generate(
 
 
 def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int, **options: Any) -> tuple[Run, list[int]]:
-    """Generate in our engine, by default greedily; returns the figures and the tokens.
+    """Generate in our engine, by default greedily; return the figures and the tokens.
 
-    options: those of `generate`, except on_first.
+    options: the arguments of `generate`, except on_first.
     """
     before: list[tuple[float, ...]] = []
 
@@ -187,7 +187,7 @@ def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int, **options: 
     n_target = weights_read(llm.model_path)
     n_head = llm.drafters[0].n_bytes_read if llm.drafters else 0
     run = Run(
-        # the first token came with the prompt
+        # the prompt's pass gives the first token
         tokens=stats.tokens - 1,
         steps=stats.steps,
         drafted=stats.drafted,
@@ -207,12 +207,12 @@ def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int, **options: 
 
 
 def _n_steps(llm: Eagle3Llama) -> int:
-    """Graphs of the head that were computed."""
+    """Return the number of the head's graphs that were computed."""
     return sum(d.n_steps for d in llm.drafters)
 
 
 def _clocks(llm: Eagle3Llama) -> tuple[float, float, float, float]:
-    """Seconds counted in C++: llama_decode, propose, process, and of these two the graphs."""
+    """Return seconds counted in C++: llama_decode, propose, process, and the graphs within the last two."""
     t_us = [llm.target.t_decode_us, 0, 0, 0]
     for drafter in llm.drafters:
         t_us[1:] = t_us[1] + drafter.t_propose_us, t_us[2] + drafter.t_process_us, t_us[3] + drafter.t_graph_us
@@ -222,20 +222,20 @@ def _clocks(llm: Eagle3Llama) -> tuple[float, float, float, float]:
 
 @dataclass(frozen=True)
 class Peer:
-    """llama-speculative-simple with a pair and its settings, those of `load`."""
+    """llama-speculative-simple with a pair and the settings of `load`."""
 
     tools: Path
     clock: Path | None
-    """See `peer_tools.get_clock`. Without it `t_process` is 0, and so `t_draft` is too low."""
+    """The library of `peer_tools.get_clock`. Without it `t_process` is 0, and so `t_draft` is too low."""
     model: str
     draft: str
-    """The drafter's file; of a block for multi-token prediction the model's own."""
+    """The drafter's file; for a block for multi-token prediction, the target's own file."""
     n_threads: int
     n_gpu_layers: int = 0
     n_ctx: int = N_CTX
 
     def command(self, prompt_file: Path, n_predict: int, n_max: int) -> list[str]:
-        """The command line, greedy."""
+        """Return the command line, greedy."""
         n_threads, n_layers = str(self.n_threads), str(self.n_gpu_layers if self.n_gpu_layers >= 0 else 999)
         return [
             *(str(self.tools / "llama-speculative-simple"), "-m", self.model, "-md", self.draft),
@@ -243,13 +243,13 @@ class Peer:
             *("--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max)),
             *("-c", str(self.n_ctx), "-b", str(self.n_ctx), "-ub", "512", "-t", n_threads, "-tb", n_threads),
             *("-ngl", n_layers, "-ngld", n_layers),
-            # as llama-cpp-python has it by default; trace level prints the drafter's statistics
+            # llama-cpp-python's default; at trace level the tool prints the drafter's statistics
             *("-fa", "off", "-lv", "4", "--log-colors", "off", "--no-log-prefix"),
         ]
 
 
 def run_peer(peer: Peer, prompt: str, n_predict: int, n_max: int) -> tuple[Run, str]:
-    """Generate greedily with llama-speculative-simple; returns the figures and what it printed."""
+    """Generate greedily with llama-speculative-simple; return the figures and its output."""
     with tempfile.TemporaryDirectory() as folder:
         prompt_file, clock_file = Path(folder, "prompt"), Path(folder, "clock")
         prompt_file.write_text(prompt, encoding="utf-8")
@@ -266,7 +266,7 @@ def run_peer(peer: Peer, prompt: str, n_predict: int, n_max: int) -> tuple[Run, 
 
 
 def parse_peer(log: str, process: dict[str, int]) -> Run:
-    """Read the block of figures that llama-speculative-simple ends with."""
+    """Read the block of figures at the end of llama-speculative-simple's output."""
 
     def find(pattern: str) -> tuple[str, ...]:
         found = re.search(pattern, log)

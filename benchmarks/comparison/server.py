@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server, plain or with a drafter, over loopback, with the figures of `runs` and `load`."""
+"""Run llama.cpp's llama-server, plain or with a drafter, over loopback, with the figures of `runs` and `load`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .load import Load, groups
 from .runs import Peer, Run
 
 N_BATCH = 2048
-"""Of a server: llama.cpp's default, or n_ctx of a slot if that is more."""
+"""A server's batch, in tokens: llama.cpp's default, or n_ctx of a slot if that is more."""
 
 _T_START = 300.0  # seconds that loading may take
 _T_REQUEST = 3600.0
@@ -45,19 +45,19 @@ class Server:
         ngram: bool = False,
         replay: Path | None = None,
     ):
-        """Start it and wait until it has loaded.
+        """Start the server and wait until it has loaded.
 
         Args:
-            peer: files and settings; n_ctx is of each slot.
-            n_max: --spec-draft-n-max; 0 = nothing drafts.
-            synthetic: accept by these odds.
-            n_parallel: slots.
+            peer: files and settings; n_ctx is that of each slot.
+            n_max: --spec-draft-n-max; 0 = no drafter.
+            synthetic: odds by which drafted tokens are accepted.
+            n_parallel: number of slots.
             flash_attn: on, off or auto.
             ngram: draft with ngram-mod too.
-            replay: the library of `peer_tools.get_replay`: for the method `replay`.
+            replay: the library of `peer_tools.get_replay`: needed for the method `replay`.
 
         Raises:
-            Eagle3Error: it ended, or took too long.
+            Eagle3Error: the server ended, or took too long to load.
         """
         self.port, self.n_parallel = _free_port(), n_parallel
         self._log: IO[bytes] = tempfile.NamedTemporaryFile(prefix="llama-server-")  # noqa: SIM115
@@ -83,12 +83,12 @@ class Server:
         flash_attn: str = "off",
         ngram: bool = False,
     ) -> list[str]:
-        """The command line."""
+        """Return the command line."""
         n_threads, n_layers = str(peer.n_threads), str(peer.n_gpu_layers if peer.n_gpu_layers >= 0 else 999)
         n_ctx = str(n_parallel * peer.n_ctx)
-        # rates are wanted for each drafted token, no more and no less
+        # llama-server wants one rate for each drafted token
         rates = [*(synthetic or []), *[0.0] * n_max][:n_max]
-        # a target's own block is in its file
+        # a block for multi-token prediction is in the target's file
         own, kind = peer.draft == peer.model, MtpBlock if peer.draft == peer.model else kind_of(peer.draft)
         types = ["ngram-mod"] * ngram + ([kind.spec_types[0]] if n_max else [])
         head = [*([] if own else ["-md", peer.draft, "-ngld", n_layers]), "--spec-draft-n-max", str(n_max)]
@@ -115,7 +115,7 @@ class Server:
         before = self._counters()
         asked = _greedy(prompt, n_predict, fresh=fresh, stop=stop)
         if temperature > 0.0:
-            del asked["samplers"], asked["top_k"]  # its default samplers
+            del asked["samplers"], asked["top_k"]  # so that llama-server uses its default samplers
             asked |= {"temperature": temperature, "seed": seed}
         answer = self._ask("/completion", asked)
         counted = {key: n - before.get(key, 0) for key, n in self._counters().items()}
@@ -123,7 +123,7 @@ class Server:
         per_position = sorted((int(i), n) for (name, i), n in counted.items() if name == "accepted_tokens_per_pos")
         n_tokens, n_accepted = int(times["predicted_n"]) - 1, counted.get(("accepted_tokens", ""), 0)
         return Run(
-            # the first token came with the prompt
+            # the prompt's pass gives the first token
             tokens=n_tokens,
             steps=n_tokens - n_accepted,
             drafted=counted.get(("draft_tokens", ""), 0),
@@ -141,15 +141,15 @@ class Server:
         self._said.flush()
 
     def process_time(self) -> float:
-        """Processor time of the server, in seconds. On Linux only."""
-        return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
+        """Processor time of the server, in seconds; on Linux only."""
+        return time.clock_gettime((~self._process.pid << 3) | 2)  # clock_getcpuclockid's number
 
     def run_many(
         self, prompts: Sequence[Sequence[int]], n_predict: int, clock: Callable[[], float] = time.perf_counter
     ) -> Load:
-        """Continue prompts greedily, in groups of as many as there are slots; the arguments are those of `load_own`.
+        """Continue prompts greedily, in groups of as many prompts as slots; the arguments are those of `load_own`.
 
-        clock: of the wall, or `process_time`.
+        clock: returns seconds, of wall-clock time or `process_time`.
         """
         return sum((self._group(g, n_predict, clock) for g in groups(prompts, self.n_parallel)), Load(0.0, 0, 0.0, 0))
 
@@ -173,7 +173,7 @@ class Server:
         return Load.of(start, times, *(after.get(key, 0) - before.get(key, 0) for key in counted))
 
     def _counters(self) -> dict[tuple[str, str], int]:
-        """What it has counted of speculation: (name, position or "") -> number."""
+        """Return llama-server's counters of speculation: (name, position or "") -> number."""
         found = _COUNTER.findall(self._ask("/metrics"))
         return {(name, position): int(n) for name, position, n in found}
 
@@ -185,7 +185,7 @@ class Server:
         return HTTPConnection("127.0.0.1", self.port, timeout=_T_REQUEST)
 
     def _exchange(self, connection: HTTPConnection, path: str, body: dict[str, Any] | None) -> Iterator[bytes]:
-        """The lines of an answer, as they come."""
+        """Send a request and yield the lines of the answer as they come."""
         try:
             if body is None:
                 connection.request("GET", path)
@@ -209,7 +209,7 @@ class Server:
     def _read_log(self) -> str:
         if self._log.closed:
             return "it was closed"
-        # opened again: the program goes on writing at the place of its own handle
+        # the log is opened again, since the server writes at the position of its own handle
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class Server:
 
 
 def _greedy(prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True) -> dict[str, Any]:
-    """The body of a request to /completion."""
+    """Return the body of a request to /completion."""
     return {
         "prompt": list(prompt),
         "n_predict": n_predict,

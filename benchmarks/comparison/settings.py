@@ -1,4 +1,4 @@
-"""Ways of drafting that are compared: those of `bench`, trees, and the policy with one source alone."""
+"""Ways of drafting to compare: those of `bench`, trees, and the policy with one drafter alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AUTO = ("auto", "head", "text")
 
 @dataclass(frozen=True)
 class Setting:
-    """One side of a comparison."""
+    """The way in which one side of a comparison drafts."""
 
     kind: str
     """plain, chain, auto, head, text or tree, where head and text are auto with that drafter alone."""
@@ -29,23 +29,23 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Short, unique, and `parse` reads it."""
+        """A short and unique name, which `parse` reads."""
         if self.kind == "tree":
             return f"tree {self.depth}x{self.top_k}:{self.n_tokens}"
         return f"{self.kind} {self.n_max}" if self.n_max else self.kind
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
+        """The name in tables."""
         titles = {"head": "auto, head alone", "text": "auto, text alone"}
         return self.name.replace(self.kind, titles.get(self.kind, self.kind), 1)
 
     @classmethod
     def parse(cls, name: str) -> Setting:
-        """From a name.
+        """Make a setting from its name.
 
         Raises:
-            ValueError: it is none.
+            ValueError: there is no setting of this name.
         """
         tree = re.fullmatch(r"tree (\d+)x(\d+):(\d+)", name)
         if tree:
@@ -56,13 +56,13 @@ class Setting:
         return cls(kind, int(n_max or 0))
 
     def _sources(self, sources: Sequence[str]) -> tuple[str, ...]:
-        """Those of all sources that it may ask."""
+        """Return those of `sources` that this setting may ask."""
         if self.kind == "text":
             return (NGRAM,)
         return tuple(s for s in sources if s != NGRAM or self.kind != "head")
 
     def load_options(self, sources: Sequence[str]) -> dict[str, object]:
-        """Arguments of `Eagle3Llama` that make room for this. sources: as `draft_sources`."""
+        """Return arguments of `Eagle3Llama` that make room for this setting. sources: as `draft_sources`."""
         if self.kind == "tree":
             trees = {"depth": self.depth, "topk": self.top_k, "tokens": self.n_tokens}
             options: dict[str, object] = {"draft": "tree", **{f"draft_tree_{k}": value for k, value in trees.items()}}
@@ -76,7 +76,7 @@ class Setting:
         return self.kind in _AUTO
 
     def apply(self, llm: Eagle3Llama, sources: Sequence[str]) -> None:
-        """Set an engine's drafting to this. sources: as `draft_sources`."""
+        """Set an engine's drafting to this setting. sources: as `draft_sources`."""
         if self.kind == "plain":
             return
         llm.draft = "auto" if self.is_auto else self.kind
@@ -86,12 +86,12 @@ class Setting:
             llm.draft_tree_depth, llm.draft_tree_topk, llm.draft_tree_tokens = self.depth, self.top_k, self.n_tokens
         elif self.n_max:
             llm.draft_n_max = self.n_max
-        elif llm.draft_model_path is not None:  # not as long as the chains of another side
+        elif llm.draft_model_path is not None:  # so that drafts are not as long as the chains of another side
             llm.draft_n_max = kind_of(llm.draft_model_path).n_max_auto
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags that choose what to compare, besides those of `bench`."""
+    """Add the flags that choose the settings, besides those of `bench`."""
     group = parser.add_argument_group("more to compare")
     group.add_argument(
         "--source",
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_arguments(args: argparse.Namespace) -> list[Setting]:
-    """What the flags name.
+    """Return the settings that the flags name.
 
     Raises:
         ValueError: the lists of trees differ in length, or there is nothing to run.
@@ -130,19 +130,19 @@ def from_arguments(args: argparse.Namespace) -> list[Setting]:
 def load_largest(
     settings: Sequence[Setting], sources: Sequence[str], load: Callable[..., Eagle3Llama]
 ) -> Eagle3Llama | None:
-    """One engine for all sides that draft, with room for the largest of them; None: none drafts.
+    """Load one engine for all sides that draft, with room for the largest of them; None if no side drafts.
 
-    load: makes an engine of such options of `Eagle3Llama`.
+    load: makes an engine with the given options of `Eagle3Llama`.
     """
     sides = [s for s in settings if s.kind != "plain"]
     if not sides:
         return None
     largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.is_auto, s.n_max))
     options = largest.load_options(sources)
-    if largest.kind == "tree":  # recurrent targets keep as many states as the longest path is deep
+    if largest.kind == "tree":  # a recurrent target keeps as many states as the longest path has tokens
         depth = max(max(s.depth, s.n_max) for s in sides)
         options |= {"draft_tree_depth": depth, "draft_tree_tokens": max(largest.n_tokens, depth)}
     llm = load(**options)
     if any(s.is_auto for s in sides):
-        llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
+        llm.calibrate()  # calibrate while the context is empty; the type chosen for the head then holds for all sides
     return llm

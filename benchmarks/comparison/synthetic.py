@@ -1,9 +1,9 @@
-"""Acceptance by fixed odds instead of verification: speed at real shapes with random weights.
+"""Accept drafted tokens by fixed odds instead of verification: speed at real shapes with random weights.
 
 As in vLLM (`synthetic_acceptance_rates`) and llama.cpp (`--spec-synth-rates`): rate i is the chance that the first
-i + 1 drafted tokens are all accepted, whatever they are. The target's pass and the sampler run as ever, only what they
-say is replaced. In a tree, the likeliest successor of the last accepted token is the one that has the chance; deeper
-than the rates go nothing is accepted.
+i + 1 drafted tokens are all accepted, whatever they are. The target's pass and the sampler run as ever, but their
+tokens are replaced. In a tree, the likeliest successor of the last accepted token has the chance; below the depth
+of the last rate no token is accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llama_cpp_eagle3.engine import ScheduledSequence
 
 
 def conditional(rates: Sequence[float]) -> list[float]:
-    """The chance of each token to be accepted, given that those before it were.
+    """Return the chance of each token to be accepted, given that the tokens before it were.
 
     Raises:
         ValueError: not a list of chances that never rise.
@@ -30,7 +30,7 @@ def conditional(rates: Sequence[float]) -> list[float]:
 
 
 def rates_of(text: str) -> list[float]:
-    """The argument of --synthetic-acceptance."""
+    """Parse the argument of --synthetic-acceptance."""
     try:
         rates = [float(part) for part in text.split(",")]
         conditional(rates)
@@ -40,16 +40,16 @@ def rates_of(text: str) -> list[float]:
 
 
 class SyntheticAcceptance:
-    """Hook for `Stepper.on_sample`: drafts are accepted by fixed odds. What is generated means nothing."""
+    """A hook for `Stepper.on_sample` that accepts drafts by fixed odds. The generated text means nothing."""
 
     def __init__(self, rates: Sequence[float], n_vocab: int):
-        """rates: see above. n_vocab: of the target."""
+        """rates: as in the module's docstring. n_vocab: the target's vocabulary."""
         self._chances = conditional(rates)
         self._dice = random.Random(0)
         self._n_vocab = n_vocab
 
     def __call__(self, part: ScheduledSequence, token: int) -> int:
-        """The token to go on with instead of the one that was drawn."""
+        """Return the token to continue with, in place of the drawn one."""
         draft = part.draft
         children = draft.children(part.node)
         if not children:

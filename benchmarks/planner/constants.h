@@ -1,5 +1,5 @@
-// In the replay each constant of the planner can be another one, and each mechanism can be off: by the environment
-// variable PLANNER, "name=value name=value".
+// In the replay each constant of the planner can be set, and each mechanism switched off, by the environment variable
+// PLANNER, "name=value name=value".
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a replay runs on: recorded texts with what the head drafts along them, and a machine whose passes take recorded
+// The inputs of a replay: recorded texts with the head's drafts along them, and a machine whose passes take recorded
 // times, as a session of drafts for the planner.
 
 #pragma once
@@ -71,7 +71,7 @@ inline uint32_t mix(uint32_t a, uint32_t b) {
     return x ^ x >> 16;
 }
 
-// The target and the head of one scenario. Its clock is the true time; what the planner is shown has noise on it.
+// The target and the head of one scenario. Its clock is the true time; the planner gets times with noise.
 class machine {
   public:
     machine(const scenario & s, const std::vector<recording> & recordings) :
@@ -98,7 +98,7 @@ class machine {
         }
     }
 
-    // the next text in this sequence
+    // starts the next text in this sequence
     void start(size_t seq) {
         ngram_index[seq] = n_started++;
         of[seq]         = texts[static_cast<size_t>(ngram_index[seq]) % texts.size()];
@@ -114,7 +114,7 @@ class machine {
         return i < of[seq]->tokens.size() ? of[seq]->tokens[i] : -7;
     }
 
-    // something took so long
+    // advances the clock by this time
     void spend(double us) {
         now += us;
         double seen = us;
@@ -125,7 +125,7 @@ class machine {
         now_seen += seen;
     }
 
-    // thousands of tokens before the next ones, of a sequence
+    // returns the mean of the sequences' known tokens, in thousands
     double depth() const {
         double n_past = 0.0;
         for (const int32_t n : at) {
@@ -138,10 +138,10 @@ class machine {
         return target.at(n_rows) * (1.0 + growth * n_seqs * depth()) + (deepens ? depth() * deeper.at(n_rows) : 0.0);
     }
 
-    // a level of the head's, or its first graph
+    // returns the time of a level of the head, or of its first graph
     double draft_us(const cost_curve & curve, int32_t n) const { return curve.at(n) + depth() * deeper_level; }
 
-    // the head's candidates after a node of a sequence; is_right: it is the text so far
+    // returns the head's candidates after a node of a sequence; is_right: whether the node's path is the text so far
     level candidates(size_t seq, int32_t depth, bool is_right, uint32_t salt) const {
         const recording & r = *of[seq];
         const auto        i = static_cast<size_t>(at[seq] - r.n_prompt - 1);
@@ -192,8 +192,8 @@ class machine {
     cost_curve   target, begin, step;
     double       unrolled, us_other, us_row, noise, growth;
     bool         deepens;      // passes take longer at depth:
-    cost_curve   deeper;       // of the target by rows, per 1,000 tokens
-    double       deeper_level; // and of the head
+    cost_curve   deeper;       // the target's by rows, per 1,000 tokens
+    double       deeper_level; // and the head's
     double       now = 0.0, now_seen = 0.0;
     uint32_t     seed;
     std::mt19937 rng;
@@ -203,7 +203,7 @@ class machine {
 
     std::vector<const recording *> texts;
     int32_t                        n_started = 0;
-    std::vector<int32_t>           at; // [sequence]: tokens that are known
+    std::vector<int32_t>           at; // [sequence]: number of known tokens
     std::vector<const recording *> of;
     std::vector<int32_t>           ngram_index, n_waiting, n_replay;
 };

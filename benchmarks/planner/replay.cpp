@@ -1,11 +1,10 @@
 // Replays recorded acceptance at recorded costs, in simulated time, with the planner's own sources.
 //
 //     replay RECORDINGS SCENARIOS N_SEEDS      tokens per second of each scenario with each seed: with the planner,
-//     then
-//                                              plain, then with an oracle
+//                                              plain, and with an oracle
 //     replay --constants                       the planner's constants and their values
 //
-// benchmarks/planner.py writes both files and says what they hold. PLANNER_SIDES=planner leaves the other two out.
+// benchmarks/planner.py writes both files and describes their content. PLANNER_SIDES=planner leaves the other two out.
 
 #include "constants.h"
 #include "machine.h"
@@ -55,7 +54,7 @@ using namespace replay;
 
 namespace {
 
-// tokens that a draft gives, the one after it included
+// returns the tokens that a draft gives, the one after it included
 int32_t accepted(const machine & m, size_t seq, const draft_tree & draft) {
     int32_t node = -1, n = 1;
     for (size_t i = 0; i < draft.tokens.size(); ++i) {
@@ -116,14 +115,14 @@ class run {
         }
     }
 
-    // Tokens of one pass with these drafts; returns its microseconds as the planner sees them
+    // Yields the tokens of one pass with these drafts; returns its microseconds as the planner measures them
     double verify(const std::vector<draft_tree> & drafts, std::vector<std::vector<llama_token>> & tokens,
                   int32_t & n_rows, double & other) {
         const auto n_seqs  = static_cast<size_t>(m.n_seqs);
         int32_t    n_least = 1000, n_most = 0;
         n_rows = 0;
         tokens.assign(n_seqs, {});
-        std::map<int32_t, int32_t> pieces; // rows of sequences by how many rows each has
+        std::map<int32_t, int32_t> pieces; // number of rows of a sequence -> rows of all such sequences
         for (size_t i = 0; i < n_seqs; ++i) {
             const auto n = static_cast<int32_t>(drafts[i].tokens.size()) + 1 + m.n_replay[i];
             n_least      = std::min(n_least, n);
@@ -173,13 +172,13 @@ class run {
         return seen;
     }
 
-    // tokens per second; oracle: instead of the planner, at this price (tokens per microsecond)
+    // returns tokens per second; oracle: in place of the planner, at this price (tokens per microsecond)
     double go(int32_t n_tokens, const char * side, double price) {
         const bool is_planner = !std::strcmp(side, "planner"), is_oracle = !std::strcmp(side, "oracle");
         std::vector<eagle3::draft_request>    requests(static_cast<size_t>(m.n_seqs));
         std::vector<std::vector<llama_token>> tokens;
         std::vector<draft_tree>               drafts(static_cast<size_t>(m.n_seqs));
-        // of real work reading a prompt counts
+        // in real work, reading a prompt counts
         const double                          t_start = s_.count("n_tokens", 1500) == 0 ? 0.0 : m.now;
         n_limit                                       = n_tokens;
         while (n_emitted < n_tokens) {
@@ -214,7 +213,7 @@ class run {
         return 1e6 * n_emitted / (m.now - t_start);
     }
 
-    // what an oracle drafts: it knows the text, and all that head and text would draft
+    // returns an oracle's draft: it knows the text, and all drafts of head and text
     void draft_best(std::vector<draft_tree> & drafts, double price) {
         const auto           n_seqs = static_cast<size_t>(m.n_seqs);
         std::vector<int32_t> by_head(n_seqs), by_ngram(n_seqs);
@@ -299,8 +298,8 @@ class run {
     double                          t_oracle_ = 0.0;
 };
 
-// A seed orders the texts, and draws noise and what the head says where it is wrong. Of `fresh` texts each has a
-// planner of its own; else one sees them all.
+// A seed orders the texts, and draws noise and the head's candidates where it is wrong. Each of `fresh` texts has a
+// planner of its own; else one planner drafts for all.
 double rate(scenario s, const std::vector<recording> & recordings, const char * side, double price, int32_t seed) {
     if (!std::strcmp(side, "plain")) {
         s.values["head"] = "none";

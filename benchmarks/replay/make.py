@@ -1,9 +1,9 @@
 """Write the recorded texts that benchmarks replay, from CPython's own sources: edits.jsonl, quotes.jsonl, free.jsonl.
 
-edits: a function, what is to be changed (a name, a parameter, a line, as histories are full of), and the whole function
+edits: a function, an instruction to change it (a name, a parameter, a line, as in many commits), and the whole function
 again. quotes: functions, a question, and an answer that quotes two of them. free: the first half of a piece of a
-module, and the second one. Deterministic for one version of CPython; what is kept here is from 3.11. Functions and
-modules are taken as they come, whatever a model makes of them.
+module, and the second half. Deterministic for one version of CPython; the files here are from 3.11. Functions and
+modules are not chosen by a model's answers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MODULES = (
     *("glob", "heapq", "imaplib", "ipaddress", "mailbox", "netrc", "optparse", "pprint", "random", "sched", "shelve"),
     *("shlex", "statistics", "string", "tabnanny", "textwrap", "timeit", "tokenize", "trace", "webbrowser", "zipapp"),
 )
-N = 6  # of each kind
+N = 6  # texts of each kind
 
 
 def functions(n_lines: range) -> Iterator[tuple[str, str]]:
-    """(module, source) of functions of so many lines, dedented, one module after the other."""
+    """Yield (module, source) of functions of so many lines, dedented, one module after the other."""
     for name in MODULES:
         path = Path(sysconfig.get_path("stdlib"), f"{name}.py")
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -36,7 +36,7 @@ def functions(n_lines: range) -> Iterator[tuple[str, str]]:
 
 
 def edit(source: str, rng: random.Random) -> tuple[str, str]:
-    """(what is to be done, the source with it done): two of several small edits."""
+    """Return (instruction, changed source): two of several small edits."""
     said = []
     lines = source.split("\n")
     for what in rng.sample(("rename", "parameter", "log", "drop"), 2):
@@ -63,7 +63,7 @@ def edit(source: str, rng: random.Random) -> tuple[str, str]:
 
 
 def edits(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """File edits."""
+    """Yield edits of a file."""
     for name, source in functions(range(14, 26)):
         what, after = edit(source, rng)
         if what and after != source:
@@ -71,7 +71,7 @@ def edits(rng: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def quotes(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Retrieval with quotes."""
+    """Yield questions with answers that quote."""
     found = list(functions(range(7, 12)))
     for i in range(0, len(found) - 3, 3):
         parts = found[i : i + 3]
@@ -85,7 +85,7 @@ def quotes(rng: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def free(_: random.Random) -> Iterator[tuple[str, str]]:
-    """Free text: no more repetition than there is in code."""
+    """Yield free text, with no more repetition than code has."""
     for name in MODULES:
         lines = Path(sysconfig.get_path("stdlib"), f"{name}.py").read_text(encoding="utf-8").splitlines()
         if len(lines) >= 120:

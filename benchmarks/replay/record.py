@@ -1,4 +1,4 @@
-"""Record what the bundled head drafts along some texts: acceptance.jsonl.gz, which benchmarks/planner.py replays.
+"""Record the bundled head's drafts along some texts: acceptance.jsonl.gz, which benchmarks/planner.py replays.
 
 A line is a text: its kind, its tokens, and for each generated token the head's candidates for it and for the tokens
 after it, level by level along the text for as long as the text's token is among them: [tokens, their probabilities].
@@ -32,10 +32,10 @@ N_SAMPLED = 4
 
 
 def texts(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int]]]:
-    """(kind, prompt, answer), as tokens."""
+    """Yield (kind, prompt, answer), as tokens."""
     for i, text in enumerate(models.heldout_prompts()[: N_TEXTS["own"] + 1]):
         prompt = llm.tokenize(text.encode(), special=True)
-        is_greedy = i == N_TEXTS["own"]  # such a small model repeats itself then
+        is_greedy = i == N_TEXTS["own"]  # such a small model repeats itself in greedy text
         llm.set_seed(i)
         answer = [
             t for t, _ in zip(llm.generate(prompt, temp=0.0 if is_greedy else 1.0), range(N_TOKENS), strict=False)
@@ -54,7 +54,7 @@ def texts(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int]]]:
 
 
 def sampled(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int], GumbelNoise | None]]:
-    """(kind, prompt, answer, its noise), with llama.cpp's default samplers."""
+    """Yield (kind, prompt, answer, its noise), with llama.cpp's default samplers."""
     for kind, temperature in TEMPERATURES.items():
         for seed, text in enumerate(models.heldout_prompts()[10 : 10 + N_SAMPLED]):
             prompt = llm.tokenize(text.encode(), special=True)
@@ -70,9 +70,9 @@ def sampled(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int], Gumbe
 def record(
     llm: Eagle3Llama, prompt: list[int], answer: list[int], noise: GumbelNoise | None = None, n_levels: int = N_LEVELS
 ) -> dict[str, object]:
-    """What the drafter has for each token of the answer but the first, which the prompt's last row gives.
+    """Return the drafter's candidates for each token of the answer but the first, which the prompt's last row gives.
 
-    n_levels: 1 for a drafter that needs the text alone, whose later levels are the first ones of later tokens.
+    n_levels: 1 for a drafter that needs only the text, whose later levels are the first ones of later tokens.
     """
     target, drafter, tap = llm.target, llm.drafters[0], llm.tap
     llm.reset()

@@ -1,9 +1,9 @@
 """Record real work with Qwen2.5-Coder: tasks.jsonl.gz, which benchmarks/planner.py replays beside the toy's texts.
 
-What is asked is that of benchmarks/tasks.py: edits, coding questions, JSON by schema, holes in a file, the turns of an
-agent, a document. The 1.5B answers, and the 0.5B says what it would draft: a small model needs only the tokens before,
-so its candidates for each token of an answer are enough, and `astray` is what it says after a wrong one. What passes
-take is in `planner_scenarios.py`.
+The requests are those of benchmarks/tasks.py: edits, coding questions, JSON by schema, holes in a file, the turns of an
+agent, a document. The 1.5B answers, and the 0.5B drafts: a small model needs only the tokens before, so its candidates
+for each token of an answer are enough, and `astray` are its candidates after a wrong one. The times of passes are in
+`planner_scenarios.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ N_TOKENS = {"edits": 128, "coding": 96, "json": 80, "fim": 24, "agent": 48, "doc
 
 
 def prompts(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], str]]:
-    """(kind, prompt as tokens, grammar)."""
+    """Yield (kind, prompt as tokens, grammar)."""
     for kind, n_texts in N_TEXTS.items():
         asked = task_requests.TASKS[kind]()
         step = len(asked) // n_texts if kind == "fim" else 1
@@ -40,7 +40,7 @@ def prompts(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], str]]:
 
 
 def _rendered(llm: Eagle3Llama, body: dict[str, Any]) -> tuple[str, str]:
-    if "input_prefix" in body:  # Qwen's form
+    if "input_prefix" in body:  # Qwen's form of a hole
         extra = "".join(f"<|file_sep|>{file['filename']}\n{file['text']}\n" for file in body["input_extra"])
         before = f"{extra}<|fim_prefix|>{body['input_prefix']}{body['prompt']}"
         return f"{before}<|fim_suffix|>{body['input_suffix']}<|fim_middle|>", ""

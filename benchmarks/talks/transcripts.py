@@ -1,8 +1,8 @@
-"""Conversations as people and agents have them: generators that yield requests and are sent what was answered.
+"""Conversations as people and agents have them: generators that yield requests and are sent the answers.
 
 A transcript yields lists of requests, which are sent at once, and is sent their answers, messages of OpenAI's form (of
-a completion its text as `content`). What was answered becomes part of the conversation, as clients do it: so each side
-goes on with its own texts. `RESTART` instead of a list has the server ended and started again.
+a completion its text as `content`). The answers become part of the conversation, as clients do it: so each side
+continues its own texts. `RESTART` instead of a list means to restart the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ before a day of rest they look at maps and count how often a road is used by car
 
 @dataclass(frozen=True)
 class Sizes:
-    """Words of texts; a word is one token or two, of byte-level vocabularies five."""
+    """Words of the texts; a word is one token or two, in byte-level vocabularies five."""
 
     system: int = 150
     message: int = 30
@@ -30,7 +30,7 @@ class Sizes:
 
 
 def words(n: int, seed: int) -> str:
-    """A text of n words."""
+    """Return a text of n words."""
     rng, known = random.Random(seed), _WORDS.split()
     return " ".join(rng.choice(known) for _ in range(n))
 
@@ -56,20 +56,20 @@ class Talk:
         self._more: Json = {"tools": tools} if tools else {}
 
     def user(self, text: str) -> Json:
-        """The request after a user's next message."""
+        """Return the request after a user's next message."""
         self.messages.append({"role": "user", "content": text})
         return self.request()
 
     def request(self) -> Json:
-        """The request as the conversation is."""
+        """Return the request for the conversation so far."""
         return {"messages": list(self.messages), **self._more}
 
     def answered(self, message: Json) -> None:
-        """The model's message."""
+        """Add the model's message."""
         self.messages.append(message)
 
     def call(self, message: Json, i: int, result: str) -> None:
-        """The model's message, but as a call of a tool, and the tool's result: thoughts stay."""
+        """Add a call of a tool in place of the model's message, and the tool's result: thoughts stay."""
         arguments = json.dumps({"path": f"notes/{i}.txt"})
         function = {"name": "read_file", "arguments": arguments}
         calls = [{"id": f"call{i:05d}", "type": "function", "function": function}]
@@ -78,7 +78,7 @@ class Talk:
 
 
 def tools(sizes: Sizes) -> Transcript:
-    """Turns with thoughts, where the model has them; in every third one a tool is called twice."""
+    """Play turns with thoughts, where the model has them; in every third one a tool is called twice."""
     talk = Talk(words(sizes.system, 1), _TOOLS)
     for turn in range(sizes.n_turns):
         (answer,) = yield [talk.user(words(sizes.message, 10 + turn))]
@@ -89,7 +89,7 @@ def tools(sizes: Sizes) -> Transcript:
 
 
 def agents(sizes: Sizes) -> Transcript:
-    """Four agents with one system prompt work at once; one of them has two sub-agents; the client asks for a title."""
+    """Play four agents with one system prompt at once; one of them has two sub-agents; the client asks for a title."""
     system = words(2 * sizes.system, 2)
     talks = [Talk(system, _TOOLS) for _ in range(4)]
     for turn in range(3):
@@ -108,7 +108,7 @@ def agents(sizes: Sizes) -> Transcript:
 
 
 def editor(sizes: Sizes) -> Transcript:
-    """Completions while one types at one place of a file, then at another one, then at the first one again."""
+    """Complete while a user types at one position of a file, then at another one, then at the first one again."""
     lines = [words(8, 200 + i) + "\n" for i in range(sizes.system // 4)]
     typed = words(12, 300)
     for place in (2 * len(lines) // 3, len(lines) // 3, 2 * len(lines) // 3):
@@ -118,13 +118,13 @@ def editor(sizes: Sizes) -> Transcript:
 
 
 def typing(sizes: Sizes) -> Transcript:
-    """The same for models that cannot fill in: the text before the cursor alone."""
+    """Complete as `editor` does, for models without fill-in-the-middle: only the text before the cursor."""
     for (request,) in editor(sizes):
         yield [{"prompt": request["input_prefix"] + request["prompt"]}]
 
 
 def edit(sizes: Sizes) -> Transcript:
-    """A user's message in the middle is edited, and the conversation goes on from there; then from its end again."""
+    """Edit a user's message in the middle, and continue from there; then from the end again."""
     talk = Talk(words(sizes.system, 4))
     for turn in range(4):
         (answer,) = yield [talk.user(words(sizes.message, 400 + turn))]
@@ -138,7 +138,7 @@ def edit(sizes: Sizes) -> Transcript:
 
 
 def switch(sizes: Sizes) -> Transcript:
-    """Two conversations with other system prompts, each one turn, in turn."""
+    """Play two conversations with different system prompts, turn by turn."""
     talks = [Talk(words(sizes.system, 500 + i)) for i in range(2)]
     for turn in range(sizes.n_turns // 2):
         for i, talk in enumerate(talks):
@@ -147,7 +147,7 @@ def switch(sizes: Sizes) -> Transcript:
 
 
 def restart(sizes: Sizes) -> Transcript:
-    """A conversation whose server is started again in the middle."""
+    """Play a conversation whose server is restarted in the middle."""
     talk = Talk(words(sizes.system, 6))
     for turn in range(6):
         if turn == 3:

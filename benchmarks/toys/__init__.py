@@ -1,1 +1,1 @@
-"""Small drafters of other kinds for the bundled target: an MTP block, a block drafter, and a hybrid target."""
+"""Small drafters of other kinds for the bundled target, and a hybrid target: their modules and files."""

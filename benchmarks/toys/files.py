@@ -1,4 +1,4 @@
-"""GGUFs of the trained drafters and their targets, at 8M parameters or at the cost of 1B.
+"""Write GGUFs of the trained drafters and their targets, at 8M parameters or at the cost of 1B.
 
 - MiMo2: a target that computes what the bundled Llama computes (dense layers, half-rotation), with the block.
 - Qwen3.5: the same once more, with recurrent layers between. Its attention norms queries and keys: heads are made
@@ -7,7 +7,7 @@
   wrong state shows in the text and right ones leave it almost as it was.
 - DFlash: the block drafter for the bundled target.
 
-Growing is explained in `bench/inflate.py`.
+`inflate.py` explains how files grow.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _NAMES = {
     "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm",
 }  # fmt: skip
 _WIDER = 16.0
-"""How much larger the further values of a query are than its own, as a whole."""
+"""Size of the further values of a query relative to its own values, as a whole."""
 _SIZES = (2.0, 3.0, 3.5)
 """Root mean squares of the bundled target's hidden states at LAYERS."""
 _RECURRENT = 0.02
-"""What recurrent layers add, as part of what they add to."""
+"""Size of a recurrent layer's output relative to its input's."""
 
 
 def halves(weight: Array, n_head: int) -> Array:
-    """Rows of q or k from llama.cpp's neighbouring pairs to halves."""
+    """Reorder the rows of q or k from llama.cpp's neighbouring pairs to halves."""
     n_out, n_in = weight.shape
     return weight.reshape(n_head, n_out // n_head // 2, 2, n_in).swapaxes(1, 2).reshape(n_out, n_in)
 
@@ -56,13 +56,13 @@ class Toy(Model):
     """The bundled target and one drafter, with the names of tensors that files have."""
 
     def __init__(self, shape: Shape, more: dict[str, Array], outtype: str = "q4_0"):
-        """shape: of the files. more: the drafter's tensors. outtype: of matrices."""
+        """shape: that of the files. more: the drafter's tensors. outtype: the type of matrices."""
         super().__init__(models.bundled_pair()[0], shape, outtype, shape.n_ff, shape.n_vocab)
         self.more = dict(more)
         self.tensors |= dict.fromkeys(self.more)
 
     def small(self, name: str) -> Array:
-        """A tensor of the small model; queries and keys as halves."""
+        """Return a tensor of the small model; queries and keys as halves."""
         if name in self.more:
             return self.more[name]
         values = super().small(name)
@@ -71,21 +71,21 @@ class Toy(Model):
         return values
 
     def matrix(self, name: str, n_out: int, n_in: int, values: Callable[[], Array]) -> OutTensor:
-        """A matrix that `values` makes; llama-quantize has a better type than Q4_0 for the output."""
+        """Return a matrix that `values` makes; llama-quantize has a better type than Q4_0 for the output."""
         outtype = "q6_k" if (name, self.outtype) == ("output.weight", "q4_0") else self.outtype
         return OutTensor(name, (n_out, n_in), type_of((n_out, n_in), outtype), values)
 
     def vector(self, name: str, values: Array | Sequence[float]) -> OutTensor:
-        """A vector as it is."""
+        """Return a vector unchanged."""
         data = np.asarray(values, dtype=np.float32)
         return OutTensor(name, data.shape, GgmlType.F32, lambda: data)
 
     def zeros(self, name: str) -> OutTensor:
-        """A norm of nothing."""
+        """Return a norm whose weights are zero."""
         return self.vector(name, np.zeros(self.shape.n_embd))
 
     def tables(self) -> Iterator[OutTensor]:
-        """Embedding, last norm and output matrix of the target."""
+        """Yield the target's embedding, last norm and output matrix."""
         s = self.shape
 
         def embeddings() -> Array:
@@ -100,7 +100,7 @@ class Toy(Model):
 
     @staticmethod
     def renamed(tensor: OutTensor, name: str) -> OutTensor:
-        """A tensor under another name."""
+        """Return a tensor under another name."""
         return OutTensor(name, tensor.shape, tensor.kind, tensor.values)
 
     def save(self, path: Path, arch: str, keys: dict[str, object], tensors: Iterator[OutTensor]) -> None:
@@ -142,7 +142,7 @@ class WithBlock(Toy):
     states after it too, and norm them again."""
 
     def norm(self, name: str, last: bool = False) -> OutTensor:
-        """A norm; `last` is the one before the logits."""
+        """Return a norm; `last` is the one before the logits."""
         tensor = super().norm(name)
 
         def values() -> Array:
@@ -153,7 +153,7 @@ class WithBlock(Toy):
         return OutTensor(tensor.name, tensor.shape, tensor.kind, values)
 
     def logits(self, source: str) -> OutTensor:
-        """The output matrix."""
+        """Return the output matrix."""
         tensor = super().logits(source)
 
         def values() -> Array:
@@ -164,7 +164,7 @@ class WithBlock(Toy):
         return OutTensor(tensor.name, tensor.shape, tensor.kind, values)
 
     def joint(self, blk: str) -> Iterator[OutTensor]:
-        """The tensors at a block's entrance and exit; the constant channel goes through beside the embedding."""
+        """Yield the tensors at a block's entrance and exit; the constant channel goes through beside the embedding."""
         width = self.shape.n_embd
         scale = (self.n_embd / width) ** 0.5
         size = float(np.sqrt((self.small("token_embd.weight") ** 2).mean(1)).mean())
@@ -190,7 +190,7 @@ class WithBlock(Toy):
 
 
 def block_tensors(weights: dict[str, Array], prefix: str, blk: str) -> dict[str, Array]:
-    """A trained layer's tensors by the names of files."""
+    """Return a trained layer's tensors by the names of files."""
     return {
         f"blk.{blk}.{theirs}.weight": weights[f"{prefix}.{ours}.weight"]
         for ours, theirs in _NAMES.items()
@@ -199,7 +199,7 @@ def block_tensors(weights: dict[str, Array], prefix: str, blk: str) -> dict[str,
 
 
 def mtp_tensors(folder: Path) -> dict[str, Array]:
-    """The trained block."""
+    """Return the trained block's tensors."""
     weights = dict(np.load(folder / "mtp.npz"))
     last = Toy(SHAPES["1B"], {}).small("output_norm.weight")
     return block_tensors(weights, "block", "mtp") | {
@@ -211,7 +211,7 @@ def mtp_tensors(folder: Path) -> dict[str, Array]:
 
 
 def write_mimo(folder: Path, path: Path, shape: Shape, outtype: str = "q4_0") -> None:
-    """The bundled target with its block, as MiMo2."""
+    """Write the bundled target with its block, as MiMo2."""
     toy = WithBlock(shape, mtp_tensors(folder), outtype)
     places = layer_places(toy.n_layer, LAYERS, shape.n_layer, shape.boundaries)
     n, blk = shape.n_layer, f"blk.{shape.n_layer}"
@@ -224,7 +224,7 @@ def write_mimo(folder: Path, path: Path, shape: Shape, outtype: str = "q4_0") ->
         parts = {tensor.name.split(".")[2]: tensor for tensor in toy.block(n, "mtp")}
         qkv = [parts.pop(f"attn_{name}") for name in "qkv"]
         rows = sum(tensor.shape[0] for tensor in qkv)
-        # its graph wants them in one
+        # its graph takes them as one matrix
         yield toy.matrix(
             f"{blk}.attn_qkv.weight", rows, shape.n_embd, lambda: np.concatenate([t.values() for t in qkv])
         )
@@ -234,7 +234,7 @@ def write_mimo(folder: Path, path: Path, shape: Shape, outtype: str = "q4_0") ->
         "block_count": n + 1,
         "nextn_predict_layers": 1,
         "expert_feed_forward_length": shape.n_ff,
-        # as wide as the context, so that nothing is computed otherwise than in the bundled target
+        # as wide as the context, so that all is computed as in the bundled target
         "attention.sliding_window": 512,
         "attention.sliding_window_pattern": [il % 2 == 1 for il in range(n)] + [False],
         "rope.freq_base_swa": 10000.0,
@@ -243,10 +243,10 @@ def write_mimo(folder: Path, path: Path, shape: Shape, outtype: str = "q4_0") ->
 
 
 class Hybrid(WithBlock):
-    """As Qwen3.5."""
+    """The bundled target with its block, as Qwen3.5."""
 
     def wide_heads(self, source: str, name: str, n_head: int, n_small: int, n_each: int) -> Array:
-        """Rows of heads that begin with those of small heads; n_each rows belong to a head."""
+        """Return rows of heads that begin with those of small heads; n_each rows belong to a head."""
         large = np.zeros((n_head * n_each, self.shape.n_embd), dtype=np.float32)
         small = self.small(f"blk.{source}.{name}.weight").reshape(n_small, self.head_dim, self.n_embd)
         for h in range(n_small):
@@ -254,12 +254,12 @@ class Hybrid(WithBlock):
         return large
 
     def attention(self, il: int, source: int | str) -> Iterator[OutTensor]:
-        """Attention of the small target."""
+        """Yield the attention of the small target."""
         s, blk, n_embd = self.shape, f"blk.{il}", self.n_embd
         n_q, n_kv = s.n_head, s.n_head_kv
         norm = self.small(f"blk.{source}.attn_norm.weight")
         size = float(np.sqrt(max((self.small(f"blk.{source}.attn_{m}.weight") ** 2).sum() for m in "qk") / n_embd))
-        extra = _WIDER * size  # each further value is the input's, divided by the norm's weight, times this
+        extra = _WIDER * size  # each further value is the input's, divided by the norm's weight, times `extra`
         const = extra * np.sqrt(n_embd / s.head_dim)  # root mean square of a head
 
         def heads(name: str, n_head: int, n_small: int, n_each: int) -> Array:
@@ -271,13 +271,13 @@ class Hybrid(WithBlock):
 
         def output() -> Array:
             large = np.zeros((s.n_embd, n_q * s.head_dim), dtype=np.float32)
-            small = 2.0 * self.small(f"blk.{source}.attn_output.weight")  # its gates stand half open
+            small = 2.0 * self.small(f"blk.{source}.attn_output.weight")  # the gates are half open
             for h in range(self.n_head):
                 at = h * self.head_dim
                 large[:n_embd, h * s.head_dim : h * s.head_dim + self.head_dim] = small[:, at : at + self.head_dim]
             return large
 
-        # scores are divided by the root of a wider head
+        # attention divides scores by the root of a wider head
         weight = np.zeros(s.head_dim, dtype=np.float32)
         weight[: self.head_dim] = const
         yield self.matrix(
@@ -301,7 +301,7 @@ class Hybrid(WithBlock):
         yield self.vector(f"{blk}.attn_k_norm.weight", weight)
 
     def layer(self, il: int, source: int | str) -> Iterator[OutTensor]:
-        """A layer of the small target."""
+        """Yield a layer of the small target."""
         names = {f"blk.{il}.ffn_norm.weight": f"blk.{il}.post_attention_norm.weight"}
         for tensor in self.block(il, source):
             if tensor.name.split(".")[2] not in ("attn_q", "attn_k", "attn_v", "attn_output"):
@@ -309,7 +309,7 @@ class Hybrid(WithBlock):
         yield from self.attention(il, source)
 
     def recurrent(self, il: int, size: float) -> Iterator[OutTensor]:
-        """A layer that adds a little of what came before. size: of what it adds."""
+        """Yield a layer that adds a little of earlier rows. size: that of the layer's output."""
         s, blk = self.shape, f"blk.{il}"
         n_inner, n_conv = N_VALUE * D_STATE, (2 * N_KEY + N_VALUE) * D_STATE
         rng = np.random.default_rng(il)
@@ -352,21 +352,21 @@ class Hybrid(WithBlock):
 
 
 N_KEY, N_VALUE, D_STATE = 16, 16, 128
-"""Heads of a recurrent layer, and their size."""
+"""Key heads, value heads and head size of a recurrent layer."""
 HYBRID = Shape(16, 2048, 8192, 8, 4, 32000, 0, 0, "qwen35", 64 + 256)
-"""Heads hold one of the small target's and its whole input."""
+"""The hybrid's shape: a head holds one of the small target's and its whole input."""
 
 
 def write_hybrid(
     folder: Path, path: Path, s: Shape = HYBRID, outtype: str = "q4_0", recurrent: float = _RECURRENT
 ) -> None:
-    """The bundled target with its block, as Qwen3.5.
+    """Write the bundled target with its block, as Qwen3.5.
 
-    recurrent: what recurrent layers add, as part of what they add to.
+    recurrent: size of a recurrent layer's output relative to its input's.
     """
     more = mtp_tensors(folder)
     toy = Hybrid(s, more, outtype)
-    # its block reads states after the last norm
+    # the block reads states after the last norm
     last = toy.small("output_norm.weight")
     toy.more["nextn.hnorm.weight"] = more["nextn.hnorm.weight"] / last
     places = layer_places(toy.n_layer, LAYERS, s.n_layer, s.boundaries)
@@ -398,7 +398,7 @@ def write_hybrid(
 
 
 def write_dflash(folder: Path, path: Path, shape: Shape) -> None:
-    """The block drafter for the bundled target at that shape."""
+    """Write the block drafter for the bundled target at that shape."""
     weights = dict(np.load(folder / "dflash.npz"))
     n_layer = sum(name.endswith("attn_norm.weight") for name in weights)
     more = {"fc.weight": weights["fc.weight"], "enc.output_norm.weight": weights["fc_norm.weight"]}
@@ -432,9 +432,9 @@ def write_dflash(folder: Path, path: Path, shape: Shape) -> None:
 
 
 def write_useless(path: Path, output: Path, prefix: str = "") -> None:
-    """A copy of a file of Q4_0 whose drafter knows nothing: the blocks of its matrices are shuffled.
+    """Copy a Q4_0 file and make its drafter useless: the blocks of its matrices are shuffled.
 
-    prefix: of the names of the drafter's tensors.
+    prefix: beginning of the names of the drafter's tensors.
     """
     rng = np.random.default_rng(0)
     with temporary(output, path) as part:

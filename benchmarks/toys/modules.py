@@ -1,4 +1,4 @@
-"""What is trained, in PyTorch: an MTP block and a block drafter (DFlash)."""
+"""The trained modules, in PyTorch: an MTP block and a block drafter (DFlash)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from llama_cpp_eagle3_heads.train.model import Attention, Block, Config, Llama, 
 
 
 def normed_block(cfg: Config) -> Block:
-    """A layer whose queries and keys are normed per head, as Qwen3's, Qwen3.5's and DFlash's are."""
+    """Return a layer whose queries and keys are normed per head, as Qwen3's, Qwen3.5's and DFlash's are."""
     block = Block(cfg)
     block.attn = Attention(cfg.n_embd, cfg.n_head, cfg.n_head_kv, cfg.n_embd_head, cfg.n_embd, norm_eps=cfg.rms_eps)
     return block
 
 
 def _start(module: nn.Module) -> None:
-    """Random weights; branches add nothing yet."""
+    """Set random weights; branches add nothing yet."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=part.in_features**-0.5 / 2)
@@ -29,7 +29,7 @@ def _start(module: nn.Module) -> None:
 
 
 class MtpBlock(nn.Module):
-    """A layer that reads (the target's state at p, the token at p + 1) and says what comes at p + 2.
+    """A layer that reads (the target's state at p, the token at p + 1) and predicts the token at p + 2.
 
     Embedding and output matrix are the target's.
     """
@@ -42,7 +42,7 @@ class MtpBlock(nn.Module):
         self.enorm, self.hnorm = RMSNorm(cfg.n_embd, cfg.rms_eps), RMSNorm(cfg.n_embd, cfg.rms_eps)
         self.eh_proj = nn.Linear(2 * cfg.n_embd, cfg.n_embd, bias=False)
         self.block = Block(cfg)
-        # the last norm is the target's times a number: so states may be read in front of it (MiMo) or after (Qwen3.5)
+        # the last norm is the target's times a number: so states may be read before it (MiMo) or after it (Qwen3.5)
         self.register_buffer("last_norm", target.norm.weight.detach(), persistent=False)
         self.sharpness = nn.Parameter(torch.tensor([0.5]))
         cos, sin = rope_table(cfg.n_ctx + n_steps, cfg.n_embd_head, cfg.rope_base)
@@ -54,7 +54,7 @@ class MtpBlock(nn.Module):
             self.eh_proj.weight[:, cfg.n_embd :] += torch.eye(cfg.n_embd)
 
     def _rest(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(the state for the next step, logits)."""
+        """Return (the state for the next step, logits)."""
         x = x + y
         x = x + self.block.ffn(self.block.ffn_norm(x))
         normed = F.rms_norm(x, x.shape[-1:], self.last_norm * self.sharpness, self.cfg.rms_eps)
@@ -67,7 +67,8 @@ class MtpBlock(nn.Module):
         """Draft with the text's own tokens; yield (rows of the target to compare with, logits) of each step.
 
         ``tokens`` (n_batch, n_tokens), ``rows`` (n_batch, n_tokens, n_embd). Step 0 runs at all rows but the last,
-        later ones at ``anchors`` only, which see the keys of step 0 up to their own row and those of their own steps.
+        later ones at ``anchors`` only, which attend to the keys of step 0 up to their own row and those of their own
+        steps.
         """
         n, attn, norm = tokens.shape[1] - 1, self.block.attn, self.block.attn_norm
         x = self._input(tokens[:, 1:], rows[:, :n])
@@ -101,12 +102,12 @@ class MtpBlock(nn.Module):
 
 
 class BlockDrafter(nn.Module):
-    """DFlash: rows of the target become keys and values; a block of the last token and masks sees them and itself."""
+    """DFlash: a block of the last token and masks attends to itself and to keys and values of the target's rows."""
 
     def __init__(
         self, target: Llama, *, boundaries: Sequence[int], n_layer: int, block_size: int, mask_token: int
     ) -> None:
-        """boundaries: whose hidden states of the target it reads."""
+        """boundaries: those whose hidden states of the target the drafter reads."""
         super().__init__()
         cfg = target.cfg
         self.cfg, self.block_size, self.mask_token = cfg, block_size, mask_token
@@ -121,13 +122,13 @@ class BlockDrafter(nn.Module):
         _start(self)
         with torch.no_grad():
             self.norm.weight.copy_(target.norm.weight * 0.5)
-            for block in self.blocks:  # a mask says nothing by itself
+            for block in self.blocks:  # a mask adds nothing by itself
                 nn.init.normal_(block.attn.o.weight, std=cfg.n_embd**-0.5 / 2)
 
     def forward(self, tokens: Tensor, rows: Tensor, anchors: Tensor) -> Tensor:
-        """Logits (n_batch, anchors, block_size - 1, n_vocab) of the tokens after those at ``anchors``.
+        """Return logits (n_batch, anchors, block_size - 1, n_vocab) of the tokens after those at ``anchors``.
 
-        ``rows`` (n_batch, n_tokens, n_boundaries * n_embd): a block sees those before its first token.
+        ``rows`` (n_batch, n_tokens, n_boundaries * n_embd): a block attends to those before its first token.
         """
         n_batch, n = tokens.shape
         n_blocks, size = len(anchors), self.block_size
