@@ -1,4 +1,4 @@
-"""Read the digits of a picture with a tiny model and its head, both in `captions/`; the head has seen it, too."""
+"""Read the digits of a picture with a tiny model and its head, both in `captions/`; the head has its rows, too."""
 
 from __future__ import annotations
 

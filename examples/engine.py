@@ -1,8 +1,8 @@
-"""Requests that join and leave a running batch: the engine by hand.
+"""Run the engine by hand: requests join and leave a running batch.
 
     python examples/engine.py [target.gguf head.gguf]
 
-`Eagle3Llama.generate_batch` does the same for prompts that are all known beforehand.
+`Eagle3Llama.generate_batch` does the same if all prompts are known beforehand.
 """
 
 import sys
@@ -20,12 +20,12 @@ def main() -> None:
     added = []
     n_steps = 0
     while waiting or engine.has_work:
-        if waiting and n_steps % 4 == 0:  # one comes in now and then, and waits for a place by itself
+        if waiting and n_steps % 4 == 0:  # a request arrives now and then, and waits for a slot by itself
             prompt = llm.tokenize(waiting.pop(0).encode())
             sampling = Sampling(temperature=0.7, seed=len(added))
             added.append(engine.add(prompt, sampling, max_tokens=24, stop=["\n\n"]))
         if n_steps == 6:
-            engine.cancel(added[1])  # its client has gone
+            engine.cancel(added[1])  # its client has left
         for output in engine.step():
             i = added.index(output.sequence)
             print(f"{n_steps:3d}  request {i}: {output.text!r}{'  [drafted]' if output.drafted else ''}")

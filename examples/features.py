@@ -1,4 +1,4 @@
-"""Read hidden states of a target: no head is needed, and any GGUF model will do.
+"""Read the hidden states of a target: any GGUF model will do, and no head is needed.
 
     python examples/features.py [model.gguf] [text]
 

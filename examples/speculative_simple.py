@@ -1,8 +1,8 @@
-"""The loop of speculative decoding by hand, greedy: propose, verify, accept, commit.
+"""Run the loop of speculative decoding by hand, greedy: propose, verify, accept, commit.
 
     python examples/speculative_simple.py [target.gguf head.gguf] [prompt]
 
-`Eagle3Llama.generate` does the same with every sampler, and looks after the end of the context, interrupts and so on.
+`Eagle3Llama.generate` does the same with every sampler, and handles the end of the context and interrupts.
 """
 
 import sys
@@ -23,14 +23,14 @@ def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 
     n_past, tokens, n_steps = len(context), [], 0
 
     while len(tokens) < n_predict:
-        # propose: what may follow the last token?
+        # propose: draft the tokens after the last one
         [draft] = llm.policy.propose([DraftRequest(0, id_last, n_max, shape=chain)])
 
         # verify: one pass of the target over the last token and the draft
         batch = [id_last, *draft.tokens]
         target.decode(batch, n_past)
 
-        # accept: row i says what follows batch[i]; go on as long as that is what was drafted
+        # accept: row i predicts the token after batch[i]; go on as long as that is the drafted one
         n = 0
         while n < len(batch):
             id_last = target.argmax(n)
@@ -39,7 +39,7 @@ def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 
             if n < len(batch) and batch[n] != id_last:
                 break
 
-        # commit: forget the rest, and show the head the hidden states of what was accepted
+        # commit: remove the rejected tokens, and give the drafter the hidden states of the accepted ones
         target.truncate(n_past + n)
         drafter.process(tap, batch[:n], n_past)
         n_past += n

@@ -1,10 +1,10 @@
-"""Does a row's result depend on what else is in its pass? Which operation is the first that says so?
+"""Find whether a row's result depends on the other rows of its pass, and the first operation in which it does.
 
     python tools/bit_equal.py model.gguf...             models of your own
     python tools/bit_equal.py --archs [llama qwen3 ...] the random models of the tests, all without names
 
 A chain is decoded after the same prompt one row at a time and in passes of several rows; logits are compared bit for
-bit. Where they differ all nodes of both graphs are recorded, and the first operation is named whose rows differ.
+bit. Where they differ, all nodes of both graphs are recorded, and the first operation whose rows differ is named.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ _NO_LOG = llama_cpp.llama_log_callback(lambda *_: None)
 
 @dataclass
 class Node:
-    """What a node of a graph computed."""
+    """The values that a node of a graph computed."""
 
     name: str
     op: str
     sources: str
-    """Types of what it reads."""
+    """Types of the node's sources."""
     data: npt.NDArray[np.uint8 | np.float32]
-    """(ne3, ne2, ne1, ne0)."""
+    """The values, (ne3, ne2, ne1, ne0)."""
 
 
 def _read(address: int) -> Node | None:
-    """A node with float32 values of its own, else None."""
+    """Return a node with float32 values of its own, else None."""
     tensor = ctypes.cast(address, ctypes.POINTER(_Tensor)).contents
     op = _GGML.ggml_op_name(tensor.op).decode()
     if tensor.type != llama_cpp.GGML_TYPE_F32 or op in ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "SET_ROWS", "CPY"):
@@ -110,7 +110,7 @@ class Context:
         n_threads: int = 1,
         record: bool = False,
     ):
-        """cache_type: of K and V, F16 by default. record: keep all nodes of each pass in `nodes`."""
+        """cache_type: the type of K and V, F16 by default. record: keep all nodes of each pass in `nodes`."""
         llama_cpp.llama_backend_init()
         options = llama_cpp.llama_model_default_params()
         options.n_gpu_layers = 0
@@ -159,7 +159,7 @@ class Context:
                 raise ValueError("llama_decode failed")
         finally:
             llama_cpp.llama_batch_free(batch)
-        logits = llama_cpp.llama_get_logits(self._ctx)  # of all rows
+        logits = llama_cpp.llama_get_logits(self._ctx)  # the logits of all rows
         return np.ctypeslib.as_array(logits, (len(rows), self.n_vocab)).copy()
 
     def clear(self) -> None:
@@ -167,7 +167,7 @@ class Context:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._ctx), True)
 
     def keep(self, n_past: int, seq_id: int = 0) -> bool:
-        """Forget a sequence's positions from n_past on."""
+        """Remove a sequence's positions from n_past on."""
         return bool(llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self._ctx), seq_id, n_past, -1))
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def _tokens(n_vocab: int, n: int) -> list[int]:
 
 
 def chain(context: Context, n_pass: int, n: int = max(N_ROWS)) -> Iterator[tuple[npt.NDArray[np.float32], list[Node]]]:
-    """Decode the prompt, then n rows in passes of n_pass: logits and nodes of each pass."""
+    """Decode the prompt, then n rows in passes of n_pass; yield the logits and nodes of each pass."""
     context.clear()
     tokens = _tokens(context.n_vocab, N_PROMPT + n)
     context.decode(*((t, i, [0]) for i, t in enumerate(tokens[:N_PROMPT])))
@@ -193,7 +193,7 @@ def chain(context: Context, n_pass: int, n: int = max(N_ROWS)) -> Iterator[tuple
 
 
 def differing_passes(path: Path, **options: Any) -> list[int]:
-    """Of N_ROWS and the prompt's pass (0), those whose rows are not bit for bit what they are alone."""
+    """Return the passes, of N_ROWS and the prompt's (0), whose rows are not bit for bit those of a pass of one row."""
     with closing(Context(path, **options)) as context:
         alone = np.concatenate([logits for logits, _ in chain(context, 1)])
         found = []
@@ -220,7 +220,7 @@ def _rows_differ(alone: list[Node], together: Node, n: int) -> bool | None:
     parts = np.split(together.data, n, axis=dims[0])
     n_cells = together.data.shape[-1]
     for i, (node, part) in enumerate(zip(alone, parts, strict=True)):
-        # scores of cells that a row does not see are what they are
+        # scores of cells that a row does not attend to may differ
         seen = N_PROMPT + i + 1 if together.name.startswith("kq") and n_cells % 256 == 0 else n_cells
         if not np.array_equal(node.data[..., :seen].view(np.uint32), part[..., :seen].view(np.uint32)):
             return True
@@ -228,7 +228,7 @@ def _rows_differ(alone: list[Node], together: Node, n: int) -> bool | None:
 
 
 def first_difference(path: Path, n: int, **options: Any) -> str:
-    """The first operation whose rows differ in a pass of n rows from what they are alone."""
+    """Name the first operation whose rows differ in a pass of n rows from passes of one row."""
     with closing(Context(path, record=True, **options)) as context:
         alone = [nodes for _, nodes in chain(context, 1, n)]
         ((_, together),) = chain(context, n, n)
@@ -242,7 +242,7 @@ def first_difference(path: Path, n: int, **options: Any) -> str:
 
 
 def _by_name(nodes: list[Node]) -> dict[tuple[str, str, int], Node]:
-    """Nodes by operation, name and how often both came before."""
+    """Return nodes by operation, name and the number of earlier nodes with both."""
     found: dict[tuple[str, str, int], Node] = {}
     for node in nodes:
         n_before = sum(key[:2] == (node.op, node.name) for key in found)
@@ -251,7 +251,7 @@ def _by_name(nodes: list[Node]) -> dict[tuple[str, str, int], Node]:
 
 
 def _other_graph(alone: list[Node], together: list[Node]) -> str:
-    """Where llama.cpp builds another graph for several rows."""
+    """Name the difference, if llama.cpp builds another graph for several rows."""
     for one, several in zip(alone, together, strict=False):
         if (one.op, one.name) != (several.op, several.name):
             return f"; other graphs from {one.op} {one.name} and {several.op} {several.name} on"

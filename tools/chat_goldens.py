@@ -1,6 +1,6 @@
-"""Write tests/support/chat_goldens.json: what llama.cpp's llama-server makes of the conversations of chat_cases.py.
+"""Write tests/support/chat_goldens.json: llama-server's prompts and messages for the conversations of chat_cases.py.
 
-python tools/chat_goldens.py LLAMA_SERVER      (templates that the file has already are left as they are)
+python tools/chat_goldens.py LLAMA_SERVER      (templates that are in the file stay unchanged)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Write docs/flags.md: each flag of llama.cpp's tools, and what ours does with it.
+"""Write docs/flags.md: each flag of llama.cpp's tools, and its meaning in ours.
 
 python tools/flags.py                 from tools/llama_flags.json and llama_cpp_eagle3/cli/flags
-python tools/flags.py --renew [DIR]   read llama.cpp's flags anew before, from its tools (in DIR, or built)
+python tools/flags.py --renew [DIR]   first read llama.cpp's flags anew, from its tools (in DIR, or built)
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ reasoning, and {}."""
 
 
 def parse_help(text: str) -> list[dict[str, str | list[str]]]:
-    """The flags of a tool's --help: section, names, value, env."""
+    """Parse a tool's --help into flags: section, names, value, env."""
     flags: list[dict[str, Any]] = []
     section = ""
     for line in text.splitlines():
@@ -91,7 +91,7 @@ def renew(folder: str | None) -> None:
 
 
 def our_flags() -> dict[str, list[Any]]:
-    """Command -> its flags."""
+    """Return command -> its flags."""
     from llama_cpp_eagle3.cli.server_options import FLAGS as SERVE
     from llama_cpp_eagle3.cli.speculative_simple import FLAGS as SIMPLE
 
@@ -102,7 +102,7 @@ def our_flags() -> dict[str, list[Any]]:
 
 
 def document(known: Mapping[str, Any]) -> str:
-    """The document's text."""
+    """Return the document's text."""
     from llama_cpp_eagle3.cli.flags import CONVERSATION
     from llama_cpp_eagle3.serve.absent import ABSENT
 
@@ -134,7 +134,7 @@ def document(known: Mapping[str, Any]) -> str:
 
 
 def _as_they_are(known: Mapping[str, Any], ours: Mapping[str, list[Any]]) -> dict[tuple[str, str], list[str]]:
-    """(tool, section of its help) -> the flags that both have alike."""
+    """Return (tool, section of its help) -> the flags that both have alike."""
     found: dict[tuple[str, str], list[str]] = {}
     seen: set[str] = set()
     for command, tool in TOOLS.items():
@@ -153,7 +153,7 @@ def _as_they_are(known: Mapping[str, Any], ours: Mapping[str, list[Any]]) -> dic
 
 
 def _difference(flag: Any) -> str:
-    """What is not as in llama.cpp, of a flag that is taken."""
+    """Return how a flag that is taken differs from llama.cpp's."""
     if flag.metavar and flag.metavar == flag.default:
         return str(flag.help)
     parts = [f"without {flag.lacks}"] if flag.lacks else []
@@ -162,7 +162,7 @@ def _difference(flag: Any) -> str:
 
 
 def _short(flag: Any) -> str:
-    """One name of each length."""
+    """Return one name of each length."""
     names = [*[name for name in flag.names if name[1] != "-"][:1], *[name for name in flag.names if name[1] == "-"][:1]]
     return f"`{' '.join(names)}`"
 

@@ -1,12 +1,12 @@
-"""Send requests with random fields to servers, thousands of them: all are answered, none ends or spoils the process.
+"""Send thousands of requests with random fields to servers: all are answered, none ends or spoils the process.
 
     python tools/fuzz_fields.py --cases 20000 --write benchmarks/results/fuzz_fields.json
-    python tools/fuzz_fields.py --case 1234                (one of them, and what was answered)
+    python tools/fuzz_fields.py --case 1234                (one of them, with its answer)
 
 A case is a number: the same one makes the same request. Four servers run in one process: of a pair with a head, of a
 model with images, with embeddings and filling in, and with a template that knows tools. All keep conversations in one
-folder, with host memory that is too small for them, and requests begin alike: so prefixes come from slots, host memory
-and files.
+folder, with host memory that is too small for them, and requests begin alike, so that prefixes come from slots, host
+memory and files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOOL_TEMPLATE = (
     "{{ c.function.arguments | tojson }}}{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Calls are bare objects: a model that begins one is held to it."""
+"""The template of a model that calls tools: a call is a bare object, and a model that begins one must complete it."""
 COMPLETION = (
     *SAMPLING,
     *(*FLAGS, "prompt", "stop", "grammar", "json_schema", "samplers", "dry_sequence_breakers", "logit_bias", "suffix"),
@@ -111,17 +111,17 @@ PAGES = (
     "/nowhere",
 )
 BEGINNINGS = tuple(" ".join(f"{letter} {i}" for i in range(24)) for letter in "abcdefghijkl")
-"""Long enough to be kept, and to be read from a file."""
+"""Beginnings of prompts, long enough to be cached, and to be read from a file."""
 CACHE_BYTES = 100_000
-"""Of host memory: fewer prefixes than there are beginnings."""
+"""Bytes of host memory: fewer prefixes fit than there are beginnings."""
 EXPECTED = frozenset({200, 400, 404, 405, 413, 429, 501})
-"""501: the server was not started for it."""
+"""Status codes that are no errors; 501: the server was started without this endpoint."""
 CHECK = {"prompt": "the self", "n_predict": 8, "temperature": 0.0, "cache_prompt": False}
 
 
 @dataclass
 class Record:
-    """What became of all."""
+    """The results of all requests."""
 
     n_cases: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
@@ -133,10 +133,10 @@ class Record:
     rss_start: int = 0
     rss_peak: int = 0
     reused: dict[str, int] = field(default_factory=dict)
-    """Tokens of prompts that prefixes saved, by where they were."""
+    """Tokens of prompts that prefixes saved, by the kind of memory."""
 
     def summary(self) -> dict[str, Any]:
-        """For a file; MiB."""
+        """Return the results for a file; memory in MiB."""
         return {
             "date": date.today().isoformat(),
             "cases": self.n_cases,
@@ -154,18 +154,18 @@ class Record:
 
 @dataclass
 class Request:
-    """A case."""
+    """A case: one request."""
 
     server: str
     method: str
     path: str
     data: bytes
     leaves: bool
-    """The client leaves after the first bytes of the answer."""
+    """Whether the client leaves after the first bytes of the answer."""
 
 
 def make(seed: int, case: int, image: bytes) -> Request:
-    """The request of a number."""
+    """Make the request of a number."""
     fuzzer = Fuzzer(seed, case, image)
     server = fuzzer.pick(SERVERS)
     if fuzzer.rng.random() < 0.02:
@@ -186,7 +186,7 @@ def make(seed: int, case: int, image: bytes) -> Request:
             choice = fuzzer.pick(("required", "auto", {"type": "function", "function": {"name": "add"}}))
         body |= {"tools": [tools], "tool_choice": choice, "max_tokens": fuzzer.pick((3, 20, 120))}
         if fuzzer.rng.random() < 0.7:
-            body |= {"logit_bias": [["{", 100]]}  # or the model would write anything before the call
+            body |= {"logit_bias": [["{", 100]]}  # else the model would write anything before the call
     if fuzzer.rng.random() < 0.4:
         _begin(body, fuzzer.pick(BEGINNINGS))
     if server == "images" and "messages" in body and fuzzer.rng.random() < 0.5:
@@ -200,7 +200,7 @@ def make(seed: int, case: int, image: bytes) -> Request:
 
 
 def _begin(body: dict[str, Any], text: str) -> None:
-    """Have a request's text begin with another one."""
+    """Put a text at the beginning of a request's text."""
     for name in ("prompt", "input", "input_prefix"):
         if name in body:
             body[name] = f"{text} {body[name]}"
@@ -228,23 +228,23 @@ class Servers:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def rss(self, what: str = "VmRSS") -> int:
-        """KiB of memory."""
+        """Return the process's memory in KiB."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith(what + ":")))
 
     def log(self) -> str:
-        """The end of what it said."""
+        """Return the end of the process's output."""
         self._log.flush()
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - 3000))
         return self._log.read().decode(errors="replace")
 
     def close(self) -> int:
-        """End it as an operator does; returns its exit code."""
+        """End the process as an operator does; return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -257,7 +257,7 @@ class Servers:
 
 
 def send(client: httpx.Client, request: Request) -> tuple[int, bytes]:
-    """The answer's status and its bytes."""
+    """Send a request; return the answer's status and its bytes."""
     headers = {"Content-Type": "application/json"}
     with client.stream(request.method, request.path, content=request.data or None, headers=headers) as response:
         if request.leaves:
@@ -266,7 +266,7 @@ def send(client: httpx.Client, request: Request) -> tuple[int, bytes]:
 
 
 def why_wrong(status: int, data: bytes, request: Request) -> str:
-    """What is wrong with an answer; empty if nothing."""
+    """Return an answer's error; "" if there is none."""
     if status not in EXPECTED:
         return f"status {status}"
     if (b'"code":5' in data or b'"code":"server_error"' in data) and status != 501:
@@ -281,7 +281,7 @@ def why_wrong(status: int, data: bytes, request: Request) -> str:
 
 
 def run(seed: int, cases: range, n_clients: int = 4, quiet: bool = True) -> Record:
-    """Send all."""
+    """Send all requests."""
     from vlm_pairs import load_vlm
 
     image, record, lock = load_vlm("qwen25vl").file, Record(), threading.Lock()
@@ -353,13 +353,13 @@ def run(seed: int, cases: range, n_clients: int = 4, quiet: bool = True) -> Reco
 
 
 def check(url: str) -> Any:
-    """What a server says to a plain request."""
+    """Return a server's answer to a plain request."""
     answer = httpx.post(f"{url}/completion", json=CHECK, timeout=120.0, trust_env=False)
     return answer.json().get("content", answer.text)
 
 
 def reused(urls: Iterable[str]) -> dict[str, int]:
-    """Tokens of prompts that prefixes saved, by where they were."""
+    """Return the tokens of prompts that prefixes saved, by the kind of memory."""
     pattern = re.compile(r'^llamacpp:prefix_cache_reused_tokens_total\{tier="(\w+)"\} (\d+)', re.MULTILINE)
     counts: Counter[str] = Counter()
     for url in urls:
@@ -369,7 +369,7 @@ def reused(urls: Iterable[str]) -> dict[str, int]:
 
 
 def serve(folder: Path) -> None:
-    """Be the process with the servers, until standard input ends."""
+    """Run the servers in this process until standard input ends."""
     from serving import Running
     from tiny import write_perfect_pair
     from vlm_pairs import load_vlm
@@ -396,7 +396,7 @@ def serve(folder: Path) -> None:
 
 
 def fim_target(target: Any) -> Path:
-    """The same target with tokens for filling in."""
+    """Return the same target with tokens for filling in."""
     import gguf
 
     from gguf_raw import U32, RawFile, spoil
@@ -412,7 +412,7 @@ def fim_target(target: Any) -> Path:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=400)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")

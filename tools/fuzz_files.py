@@ -1,11 +1,11 @@
-"""Load spoilt model files, thousands of them: each loads and decodes, or raises an error of ours; no process ends.
+"""Load thousands of spoilt model files: each loads and decodes, or raises an error of ours; no process ends.
 
-    python tools/fuzz_files.py --cases 20000              (all of them, and what became of them)
+    python tools/fuzz_files.py --cases 20000              (all of them, and their results)
     python tools/fuzz_files.py --cases 500 --add FILE     (the next ones after those of FILE, added to it)
     python tools/fuzz_files.py --case 1234                (one of them, in this process)
 
-A case is a number: the same one makes the same file. Workers load many files each and say which one they are at, so
-that their end, or their silence, tells which file it was.
+A case is a number: the same one makes the same file. Each worker loads many files and names the current one, so that
+their end, or their silence, tells which file it was.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 0.8, "mirostat_mode": 2},
     {"temperature": 0.0, "repeat_penalty": 1.5},
 )
-N_SECONDS = 60.0  # after which a case hangs
+N_SECONDS = 60.0  # after which a case counts as hanging
 
 
 class Fuzzer:
-    """Makes and tries cases; everything that it needs of llama_cpp is imported when one is made."""
+    """Makes and runs cases; imports what it needs of llama_cpp when it is made."""
 
     def __init__(self, folder: Path, archs: tuple[str, ...], options: dict[str, Any]):
         import logging
@@ -73,11 +73,11 @@ class Fuzzer:
         self._head_of: dict[Path, Path] = {}
 
     def good_files(self) -> list[Path]:
-        """What the cases are made of."""
+        """Return the files that the cases are made from."""
         return [*self._targets, Path(self._pair_target.path), *self._heads]
 
     def make(self, seed: int, case: int, path: Path) -> tuple[Path, bool, str, random.Random]:
-        """Write a case's file; returns what it was made of, whether that is a head, and how it was spoilt."""
+        """Write a case's file; return its source, whether that is a head, and the mutations."""
         from gguf_mutate import STRUCTURED, mutate
 
         rng = random.Random(f"{seed}:{case}")
@@ -109,7 +109,7 @@ class Fuzzer:
                 file.tensors.append(Tensor(name, dims, 0, data.tobytes()))
 
     def head_for(self, base: Path) -> Path:
-        """A head for the model that a target was made of."""
+        """Return a head for the model that a target was made from."""
         from llama_cpp_eagle3._core import read_target
         from tiny import write_head
 
@@ -121,7 +121,7 @@ class Fuzzer:
         return self._head_of[base]
 
     def try_case(self, seed: int, case: int, path: Path) -> tuple[str, str]:
-        """Make a case and load it; returns what became of it, and how it was spoilt."""
+        """Make a case and load it; return the outcome and the mutations."""
         base, is_head, how, rng = self.make(seed, case, path)
         kind = "head" if is_head else base.stem
         if is_head:
@@ -135,7 +135,7 @@ class Fuzzer:
 
 
 def try_keys(metadata: Path, make_tensors: Any) -> dict[str, Any]:
-    """The tensors that llama.cpp wants for a file of keys; ValueError if it does not take them."""
+    """Return the tensors that llama.cpp wants for a file of keys; raise ValueError if it refuses the keys."""
     from llama_cpp_eagle3._core import LoadGuard, check_header
 
     check_header(str(metadata))
@@ -144,7 +144,7 @@ def try_keys(metadata: Path, make_tensors: Any) -> dict[str, Any]:
 
 
 def use(target: str, head: str | None, options: dict[str, Any], rng: random.Random) -> str:
-    """Load a model, and do with it what its owner would; an error is an outcome if it is a clean one."""
+    """Load a model and use it as an application does; a clean error is an outcome too."""
     from llama_cpp_eagle3 import Eagle3Error
     from loading import load, take
 
@@ -163,7 +163,7 @@ def use(target: str, head: str | None, options: dict[str, Any], rng: random.Rand
     except (ValueError, Eagle3Error) as e:
         return f"refused: {type(e).__name__}: {e}"
     except MemoryError as e:
-        if options["n_ctx"] == 0:  # as large as the file says
+        if options["n_ctx"] == 0:  # n_ctx as the file says
             return f"refused: {type(e).__name__}: {e}"
         return f"UNCLEAN: {type(e).__name__}: {e}"
     except Exception as e:
@@ -173,7 +173,7 @@ def use(target: str, head: str | None, options: dict[str, Any], rng: random.Rand
 
 @dataclass
 class Record:
-    """What became of many cases."""
+    """The results of many cases."""
 
     n_cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -181,7 +181,7 @@ class Record:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, case: int, outcome: str, how: str) -> None:
-        """Count a case that came to an end."""
+        """Count a finished case."""
         self.n_cases += 1
         kind, _, rest = outcome.partition(" ")
         what, _, message = rest.partition(": ")
@@ -191,7 +191,7 @@ class Record:
             self.failures.append({"case": case, "end": message, "outcome": outcome, "how": how})
 
     def summary(self) -> dict[str, Any]:
-        """The figures that are worth keeping."""
+        """Return the figures to keep."""
         ends = Counter("signal" if f["end"].startswith("SIG") else f["end"].split(":")[0] for f in self.failures)
         return {
             "cases": self.n_cases,
@@ -206,7 +206,7 @@ class Record:
 
 
 class Worker:
-    """A child process that goes through cases, and is begun again after one that ended it."""
+    """A child process that runs cases, and is started again after a case that ended it."""
 
     def __init__(self, args: argparse.Namespace, record: Record, lock: threading.Lock, cases: list[int], folder: Path):
         self._args, self._record, self._lock = args, record, lock
@@ -219,7 +219,7 @@ class Worker:
             done += self._run_some(self._cases[done:])
 
     def _run_some(self, cases: list[int]) -> int:
-        """Run cases until the process ends; returns how many are done with."""
+        """Run cases until the process ends; return the number of finished ones."""
         self._folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-X", "faulthandler", __file__, "--worker", "--seed", str(self._args.seed)]
         command += ["--archs", ",".join(self._args.archs), "--options", json.dumps(self._args.options)]
@@ -258,13 +258,13 @@ class Worker:
 
 
 class _Lines:
-    """Lines of a pipe, waited for."""
+    """Reads lines of a pipe with a time limit."""
 
     def __init__(self, pipe: IO[bytes]):
         self._pipe, self._rest = pipe, b""
 
     def read(self, timeout: float) -> bytes | None:
-        """The next line; b"" at the end, None if none came in time."""
+        """Return the next line; b"" at the end, None if none came in time."""
         end = time.monotonic() + timeout
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._pipe], [], [], max(0.0, end - time.monotonic()))
@@ -292,7 +292,7 @@ def _environment() -> dict[str, str]:
 
 
 def work(args: argparse.Namespace) -> None:
-    """Be a worker: read numbers of cases, say what became of each."""
+    """Run as a worker: read numbers of cases, print the outcome of each."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -323,7 +323,7 @@ def run(args: argparse.Namespace) -> Record:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
@@ -350,7 +350,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """The sums of figures."""
+    """Return the sums of figures."""
     return {k: added(a.get(k, {}), v) if isinstance(v, dict) else a.get(k, 0) + v for k, v in b.items()} | {
         k: v for k, v in a.items() if k not in b
     }

@@ -1,4 +1,4 @@
-"""Requests with random fields: what is plausible, spoilt in a few places by what no client should send."""
+"""Make requests with random fields: plausible ones, spoilt in a few fields by values that no client should send."""
 
 from __future__ import annotations
 
@@ -212,11 +212,11 @@ class Fuzzer:
         self._image = image
 
     def pick(self, options: Sequence[Any]) -> Any:
-        """One of them."""
+        """Return one of the options."""
         return self.rng.choice(options)
 
     def text(self) -> str:
-        """A text, mostly short."""
+        """Return a text, mostly a short one."""
         kind = self.rng.random()
         if kind < 0.6:
             return str(self.pick(TEXTS))
@@ -227,7 +227,7 @@ class Fuzzer:
         return str(self.pick(TEXTS)) * self.pick((100, 5000, 200_000))
 
     def value(self, depth: int = 0) -> Any:
-        """Anything."""
+        """Return any value."""
         kind = self.rng.random()
         if kind < 0.35:
             return self.pick(NUMBERS)
@@ -245,14 +245,14 @@ class Fuzzer:
         return self.deep(self.pick((10, 400, 600)))
 
     def deep(self, n: int) -> Any:
-        """Lists in lists, or objects in objects."""
+        """Return lists in lists, or objects in objects."""
         value: Any = 1
         for _ in range(n):
             value = [value] if n % 3 else {"a": value}
         return value
 
     def message(self) -> Any:
-        """A message of a conversation."""
+        """Return a message of a conversation."""
         kind = self.rng.random()
         if kind < 0.5:
             return {"role": self.pick(("user", "system", "assistant", "tool", "developer")), "content": self.text()}
@@ -264,11 +264,11 @@ class Fuzzer:
         return self.value()
 
     def arguments(self) -> Any:
-        """Arguments of a tool call."""
+        """Return arguments of a tool call."""
         return self.pick(('{"a": "x"}', "{", "", "[" * 1000, {"a": 1}, None, self.text()))
 
     def part(self) -> Any:
-        """A part of a message."""
+        """Return a part of a message."""
         kind = self.rng.random()
         if kind < 0.4:
             return {"type": "text", "text": self.text()}
@@ -281,14 +281,14 @@ class Fuzzer:
         return self.value()
 
     def block(self) -> Any:
-        """A part or an item as agents send them, with some of the fields that such have."""
+        """Return a part or an item as agents send them, with some of its fields."""
         block = {"type": self.pick(BLOCKS)}
         for field in self.rng.sample(BLOCK_FIELDS, self.rng.randint(0, 6)):
             block[field] = self.pick((self.text, self.value, self.part, lambda: [self.part()], lambda: None))()
         return block
 
     def image_url(self) -> Any:
-        """An address of an image: good, spoilt, or none."""
+        """Return an image's address: good, spoilt, or none."""
         data = bytearray(self._image)
         if data and self.rng.random() < 0.5:
             for _ in range(self.rng.randint(1, 8)):
@@ -299,12 +299,12 @@ class Fuzzer:
         return good if self.rng.random() < 0.7 else self.text()
 
     def logit_bias(self) -> Any:
-        """Tokens, and what is added to their logits."""
+        """Return tokens and the numbers added to their logits."""
         pairs = [[self.pick((0, 5, 65, 319, 320, -1, "a", "5")), self.pick((1.5, -100, False, True, None, 1e38))]] * 2
         return self.pick((pairs, [[i, False] for i in range(320)], {"5": -100, "x": 3, "99999": 1}, [[]], [[1, 2, 3]]))
 
     def likely(self, field: str) -> Any:
-        """What a field could mean, at its extremes."""
+        """Return a plausible value of a field, or an extreme one."""
         special: dict[str, Callable[[], Any]] = {
             "prompt": lambda: self.pick(
                 (self.text(), [1, 2, 3], ["a", 5, "b"], ["a", "b"], [[1, 2], "x"], [], [-1], [10**9])
@@ -358,7 +358,7 @@ class Fuzzer:
         return self.pick((True, False)) if field in FLAGS else self.text()
 
     def spoil(self, body: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-        """Set some fields to what they could mean, or to anything; perhaps leave some out."""
+        """Set some fields to plausible values or to any; perhaps leave some out."""
         for _ in range(self.pick((0, 1, 1, 2, 3, 5, 8))):
             field = self.pick(fields)
             body[field] = self.likely(field) if self.rng.random() < 0.75 else self.value()
@@ -367,7 +367,7 @@ class Fuzzer:
         return body
 
     def encode(self, body: Mapping[str, Any]) -> bytes:
-        """As JSON, which may have what JSON has not; rarely as what is none."""
+        """Encode a request as JSON, perhaps with values that JSON lacks; rarely as invalid JSON."""
         kind = self.rng.random()
         if kind < 0.005:
             return self.rng.randbytes(self.rng.randint(0, 200))

@@ -1,4 +1,4 @@
-"""Ways to spoil a GGUF file that know what it is made of: fields, vocabulary, descriptions of tensors, data, bytes."""
+"""Spoil a GGUF file by its parts: fields, vocabulary, descriptions of tensors, data, bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TOKENS = (b"", b"a", b"<0x0A>", b"<0x", b"<0xZZ>", b"\xe2\x96\x81", b"\xff", b"
 
 
 def _known_keys() -> list[str]:
-    """Every key that the gguf package knows, with {arch} in it."""
+    """Return every key that the gguf package knows, with {arch} in it."""
     groups = [v for v in vars(gguf.Keys).values() if isinstance(v, type)]
     names = {v for group in groups for k, v in vars(group).items() if isinstance(v, str) and k.isupper()}
     return sorted(names)
@@ -66,7 +66,7 @@ def _other_value(rng: random.Random, kind: int, old: object) -> object:
 
 
 def change_field(rng: random.Random, file: RawFile) -> None:
-    """Another value for a key of the model."""
+    """Give a key of the model another value."""
     f = rng.choice(_numbers(file) or file.fields)
     if f.type != ARRAY:
         f.value = _other_value(rng, f.type, f.value)
@@ -81,7 +81,7 @@ def change_field(rng: random.Random, file: RawFile) -> None:
 
 
 def retype_field(rng: random.Random, file: RawFile) -> None:
-    """A key of another type, or one that becomes an array, or an array that becomes one value."""
+    """Give a key another type, make an array of its value, or one value of its array."""
     f = rng.choice(_numbers(file) if rng.random() < 0.8 and _numbers(file) else file.fields)
     if f.type == ARRAY:
         if rng.random() < 0.5:
@@ -96,18 +96,18 @@ def retype_field(rng: random.Random, file: RawFile) -> None:
 
 
 def remove_field(rng: random.Random, file: RawFile) -> None:
-    """A key less."""
+    """Remove a key."""
     file.fields.remove(rng.choice(file.fields))
 
 
 def rename_field(rng: random.Random, file: RawFile) -> None:
-    """A key by another's name, or by none."""
+    """Give a key another key's name, or an unknown one."""
     f = rng.choice(file.fields)
     f.key = rng.choice((rng.choice(file.fields).key, f.key[:-1], b"", f.key + b"\xff", f.key.swapcase()))
 
 
 def add_field(rng: random.Random, file: RawFile) -> None:
-    """A key that some architecture knows."""
+    """Add a key that some architecture knows."""
     key = rng.choice(_KEYS).replace("{arch}", file.arch)
     if rng.random() < 0.2:
         n = rng.choice((1, 3, 4, 6))
@@ -118,7 +118,7 @@ def add_field(rng: random.Random, file: RawFile) -> None:
 
 
 def add_experts(rng: random.Random, file: RawFile) -> None:
-    """Numbers of experts and groups that may contradict each other."""
+    """Add numbers of experts and groups that may contradict each other."""
     keys = (
         "expert_count",
         "expert_used_count",
@@ -131,7 +131,7 @@ def add_experts(rng: random.Random, file: RawFile) -> None:
 
 
 def change_arch(rng: random.Random, file: RawFile) -> None:
-    """Another architecture's name, everywhere or at the top only."""
+    """Set another architecture's name, everywhere or at the top only."""
     old = file.arch.encode()
     names = sorted({name.encode() for name in gguf.MODEL_ARCH_NAMES.values()})
     new = rng.choice((*names, b"", b"nothing", old.upper()))
@@ -149,7 +149,7 @@ def _tokens(file: RawFile) -> list[bytes]:
 
 
 def change_token(rng: random.Random, file: RawFile) -> None:
-    """Tokens that are empty, there twice, no text, very long, or one bit off."""
+    """Make tokens empty, repeated, invalid text, very long, or one bit off."""
     tokens = _tokens(file)
     for _ in range(rng.choice((1, 1, 1, 4, 40)) if tokens else 0):
         i = rng.randrange(len(tokens))
@@ -162,7 +162,7 @@ def change_token(rng: random.Random, file: RawFile) -> None:
 
 
 def change_tokenizer(rng: random.Random, file: RawFile) -> None:
-    """Another kind of tokenizer over the same tokens."""
+    """Set another kind of tokenizer over the same tokens."""
     file.set("tokenizer.ggml.model", STR, rng.choice(_TOKENIZERS))
     if rng.random() < 0.5:
         file.set("tokenizer.ggml.pre", STR, rng.choice(_PRES))
@@ -179,7 +179,7 @@ def change_tokenizer(rng: random.Random, file: RawFile) -> None:
 
 
 def spell_bytes(rng: random.Random, file: RawFile) -> None:
-    """A SentencePiece vocabulary over as many tokens, with all bytes or all but a few."""
+    """Set a SentencePiece vocabulary of as many tokens, with all bytes or all but a few."""
     found = file.find("tokenizer.ggml.tokens")
     n = len(_tokens(file))
     if found is None or n < 262:
@@ -200,7 +200,7 @@ def spell_bytes(rng: random.Random, file: RawFile) -> None:
 
 
 def change_special(rng: random.Random, file: RawFile) -> None:
-    """Special tokens, the flags about them, types, merges and the chat template."""
+    """Change special tokens, the flags about them, types, merges and the chat template."""
     n = len(_tokens(file))
     what = rng.randrange(6)
     if what == 0:
@@ -234,7 +234,7 @@ def change_special(rng: random.Random, file: RawFile) -> None:
 
 
 def change_shape(rng: random.Random, file: RawFile) -> None:
-    """A tensor of another shape, with as many bytes or with those of before."""
+    """Give a tensor another shape, with matching bytes or the old ones."""
     if not file.tensors:
         return
     t = rng.choice(file.tensors)
@@ -253,7 +253,7 @@ def change_shape(rng: random.Random, file: RawFile) -> None:
 
 
 def change_type(rng: random.Random, file: RawFile) -> None:
-    """A tensor of another type, with as many bytes or with those of before."""
+    """Give a tensor another type, with matching bytes or the old ones."""
     if not file.tensors:
         return
     t = rng.choice(file.tensors)
@@ -263,7 +263,7 @@ def change_type(rng: random.Random, file: RawFile) -> None:
 
 
 def change_tensors(rng: random.Random, file: RawFile) -> None:
-    """Tensors that are missing, there twice, called otherwise, or elsewhere."""
+    """Remove, repeat, rename or move tensors."""
     if not file.tensors:
         return
     t = rng.choice(file.tensors)
@@ -287,7 +287,7 @@ def change_tensors(rng: random.Random, file: RawFile) -> None:
 
 
 def change_counts(rng: random.Random, file: RawFile) -> None:
-    """What the file says of itself."""
+    """Change the counts in the file's header."""
     what = rng.randrange(4)
     if what == 0:
         file.n_fields = rng.choice((0, len(file.fields) - 1, len(file.fields) + 1, 1 << 40, (1 << 64) - 1))
@@ -300,7 +300,7 @@ def change_counts(rng: random.Random, file: RawFile) -> None:
 
 
 def change_data(rng: random.Random, file: RawFile) -> None:
-    """Weights that are no numbers, or other numbers: a few, or a whole tensor."""
+    """Set weights that are no numbers, or other numbers: a few, or a whole tensor."""
     tensors = [t for t in file.tensors if t.data]
     for t in rng.sample(tensors, min(len(tensors), rng.choice((1, 1, 3, 20)))):
         data = bytearray(t.data)
@@ -338,7 +338,7 @@ STRUCTURED: tuple[tuple[Mutation, float], ...] = (
 
 
 def flip(rng: random.Random, data: bytes, n_header: int) -> bytes:
-    """Other bits or bytes, most of them in the header."""
+    """Change bits or bytes, most of them in the header."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         at = rng.randrange(n_header if rng.random() < 0.8 else len(out))
@@ -347,7 +347,7 @@ def flip(rng: random.Random, data: bytes, n_header: int) -> bytes:
 
 
 def truncate(rng: random.Random, data: bytes, n_header: int) -> bytes:
-    """The beginning of a file, or what was cut out of it or put into it."""
+    """Cut the file, or remove or insert bytes."""
     at = rng.randrange(n_header if rng.random() < 0.5 else len(data))
     what = rng.randrange(3)
     if what == 0:
@@ -359,9 +359,9 @@ def truncate(rng: random.Random, data: bytes, n_header: int) -> bytes:
 def mutate(
     rng: random.Random, data: bytes, refit: Callable[[RawFile], None], mutations: Iterable[tuple[Mutation, float]]
 ) -> tuple[bytes, str]:
-    """Spoil a file in one to three ways; returns it, and what was done.
+    """Spoil a file in one to three ways; return it and the names of the ways.
 
-    refit gives a file the tensors that llama.cpp wants for its keys, so that a wrong number is not betrayed by shapes.
+    refit gives a file the tensors that llama.cpp wants for its keys, so that shapes do not reveal a wrong number.
     """
     kind = rng.random()
     file = parse(data)

@@ -1,7 +1,7 @@
 """Make the models of tests/support/vlm: `python tools/make_vlm.py <vendor/llama.cpp of the sdist> [name ...]`.
 
-Random tiny multimodal models of transformers, converted by llama.cpp's converter into a model and an mmproj file, and
-what transformers computes for a prompt with an image or a sound: hidden states of all boundaries, and logits. Needs
+Write random tiny multimodal models of transformers, converted by llama.cpp's converter to a model and an mmproj file,
+and transformers' results for a prompt with an image or a sound: hidden states of all boundaries, and logits. This needs
 the packages of the test extra. The files are in the repository, so that tests need neither torch nor the converter.
 """
 
@@ -36,7 +36,7 @@ MEAN = STD = [0.5, 0.5, 0.5]
 
 @dataclass
 class Case:
-    """A model, and how its prompt looks to transformers."""
+    """A model and its prompt, as transformers takes it."""
 
     model: Any
     image_token: str
@@ -50,7 +50,7 @@ class Case:
 
 
 def byte_tokens() -> list[str]:
-    """GPT-2's names of the 256 bytes."""
+    """Return GPT-2's names of the 256 bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     names, n = {}, 0
     for b in range(256):
@@ -60,7 +60,7 @@ def byte_tokens() -> list[str]:
 
 
 def image(width: int, height: int) -> np.ndarray:
-    """A picture, uint8 (height, width, 3)."""
+    """Return a picture, uint8 (height, width, 3)."""
     rng = np.random.default_rng(5)
     y, x = np.mgrid[0:height, 0:width]
     waves = [np.sin(x / rng.uniform(5, 20) + y / rng.uniform(5, 20)) for _ in range(3)]
@@ -68,7 +68,7 @@ def image(width: int, height: int) -> np.ndarray:
 
 
 def pixels(picture: np.ndarray) -> torch.Tensor:
-    """The picture as a model's processor normalizes it, float32 (3, height, width)."""
+    """Normalize a picture as a model's processor does, float32 (3, height, width)."""
     return torch.from_numpy(((picture / 255.0 - 0.5) / 0.5).transpose(2, 0, 1)).float()
 
 
@@ -92,7 +92,7 @@ def text_config(**more: Any) -> dict[str, Any]:
 
 
 def qwen_inputs(picture: Any, p: int, image_token_id: int, ids: np.ndarray) -> dict[str, Any]:
-    """What Qwen's vision models take: patches of p pixels, two by two, each as two frames."""
+    """Return the input of Qwen's vision models: patches of p pixels, two by two, each as two frames."""
     x, m = pixels(picture), 2
     gh, gw = x.shape[1] // p, x.shape[2] // p
     x = x[None].repeat(2, 1, 1, 1)
@@ -131,7 +131,7 @@ def qwen25vl() -> Case:
 
 
 def qwen3vl() -> Case:
-    """Its first two layers add rows of the picture's own (deepstack)."""
+    """Make a model whose first two layers add rows of the picture's own (deepstack)."""
     specials = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     ids = {s: N_BYTES + i for i, s in enumerate(specials)}
     config = transformers.Qwen3VLConfig(
@@ -166,7 +166,7 @@ def gemma3() -> Case:
     ids = {s: N_BYTES + i for i, s in enumerate(specials)}
     config = transformers.Gemma3Config(
         text_config=text_config(
-            sliding_window=16, layer_types=["sliding_attention"] * 4,  # llama.cpp: every sixth is full
+            sliding_window=16, layer_types=["sliding_attention"] * 4,  # in llama.cpp every sixth layer is full
             query_pre_attn_scalar=32, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,
         ),
         vision_config={
@@ -275,7 +275,7 @@ CASES = {f.__name__: f for f in (qwen25vl, qwen3vl, gemma3, pixtral, llama4, qwe
 
 
 def randomize(model: torch.nn.Module) -> None:
-    """Weights large enough for what is attended to to matter, and exact in F16."""
+    """Set weights large enough that attended rows change the result, and exact in F16."""
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -294,7 +294,7 @@ def randomize(model: torch.nn.Module) -> None:
 
 def save(case: Case, folder: Path) -> None:
     case.model.save_pretrained(folder)
-    if isinstance(case.model, transformers.Gemma3ForConditionalGeneration):  # names that the converter knows
+    if isinstance(case.model, transformers.Gemma3ForConditionalGeneration):  # rename tensors as the converter expects
         path = folder / "model.safetensors"
         tensors = {n.replace("vision_tower.", "vision_tower.vision_model."): t for n, t in load_file(path).items()}
         save_file(tensors, path, {"format": "pt"})
@@ -306,7 +306,7 @@ def save(case: Case, folder: Path) -> None:
 
 
 def convert(source: Path, case: Case, folder: Path, out: Path, mmproj: bool) -> None:
-    """What the converter's main does, with a vocabulary of bytes."""
+    """Convert as the converter's main does, with a vocabulary of bytes."""
     import gguf
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
 
@@ -332,10 +332,10 @@ def convert(source: Path, case: Case, folder: Path, out: Path, mmproj: bool) -> 
         if not mmproj:
             cls.set_vocab = set_vocab
         model = cls(folder, gguf.LlamaFileType.MOSTLY_F16, out)
-        if mmproj and "[IMG_BREAK]" in case.specials:  # the converter looks for it under an older name
+        if mmproj and "[IMG_BREAK]" in case.specials:  # the converter looks for the function under an older name
             embd = case.model.get_input_embeddings().weight[N_BYTES + case.specials.index("[IMG_BREAK]")]
             model.gguf_writer.add_tensor("v.token_embd.img_break", embd.detach().numpy().astype(np.float32))
-        if mmproj and "<|patch|>" in case.specials:  # Gemma 4 took this name from Llama 4, whose graph wants it as ln2
+        if mmproj and "<|patch|>" in case.specials:  # Gemma 4 took this name from Llama 4, whose graph expects ln2
             key = gguf.MODEL_TENSOR.V_ENC_POST_ATTN_NORM
             for i in range(case.model.config.vision_config.num_hidden_layers):
                 name = gguf.TENSOR_NAMES[key].format(bid=i)
@@ -344,11 +344,11 @@ def convert(source: Path, case: Case, folder: Path, out: Path, mmproj: bool) -> 
 
 
 def reference(case: Case, ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Boundaries (n_tokens, n_layer + 1, n_embd), logits (n_tokens, n_vocab), further rows of the image."""
+    """Return boundaries (n_tokens, n_layer + 1, n_embd), logits (n_tokens, n_vocab), further rows of the image."""
     model = case.model.eval()
     text = model.get_submodule("model.language_model") if hasattr(model, "model") else model.language_model
     text = getattr(text, "model", text)
-    inputs: list[torch.Tensor] = []  # what each layer and the final norm get
+    inputs: list[torch.Tensor] = []  # the inputs of each layer and of the final norm
 
     def keep(_: torch.nn.Module, args: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> None:
         inputs.append(args[0] if args else named["hidden_states"])

@@ -14,7 +14,7 @@ _END = "<!-- end -->\n"
 
 
 def table() -> str:
-    """Name, default and meaning of each argument that is ours, or not as llama_cpp has it."""
+    """Return the name, default and meaning of each argument that llama_cpp lacks or defines otherwise."""
     from llama_cpp_eagle3.config.eagle3_options import DEFAULTS, OPTIONS
     from llama_cpp_eagle3.config.llama_options import LLAMA_DEFAULTS
 
@@ -38,7 +38,7 @@ def _cell(doc: str) -> str:
 
 
 def document(text: str) -> str:
-    """A page's text with the table as it is now."""
+    """Return a page's text with the current table."""
     before, _, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     assert end, f"{DOCUMENT} has lost the marks around the table"

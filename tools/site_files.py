@@ -1,6 +1,6 @@
-"""The files of the site, which mkdocs.yml names as a hook: the site has the folders of the repository.
+"""Give the site the folders of the repository; mkdocs.yml names this file as a hook.
 
-So a relative link leads to the same file on the site and in a clone.
+A relative link then leads to the same file on the site and in a clone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LINKED = (
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Take the files of the whole repository in the place of those of docs/."""
+    """Replace the files of docs/ by those of the whole repository."""
     of_theme = [file for file in files if file.abs_src_path is None or not _is_in(file.abs_src_path, "docs")]
     found = {path for pattern in (*PAGES, *LINKED) for path in ROOT.glob(pattern) if path.is_file()}
     ours = [

@@ -1,6 +1,6 @@
-"""Clients that generate, save, restore and erase at random, and what plain llama_cpp says of each text.
+"""Let clients generate, save, restore and erase at random, and compare each text with plain llama_cpp.
 
-python tools/slot_traffic.py [seconds] [seed] [kind ...]    (for a while, on every kind of memory if none is named)
+python tools/slot_traffic.py [seconds] [seed] [kind ...]    (on every kind of memory, if none is named)
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tiny import write_head, write_target
 N_SLOTS = 4
 N_VOCAB = 256
 SHAPES = (1, 3, 8, 64)
-"""Rows of a pass by which plain llama_cpp evaluates the texts once each."""
+"""Rows of a pass, for each of which plain llama_cpp evaluates the texts once."""
 
 
 @dataclass
 class Kind:
-    """A server whose memory takes back in a way of its own."""
+    """A server whose memory has its own way of taking tokens back."""
 
     arch: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Answer:
 
 
 def write_pair(folder: Path, kind: Kind) -> tuple[Any, Any]:
-    """A random target and a random head."""
+    """Write a random target and a random head."""
     if kind.arch == "llama":
         target = write_target(folder / "target.gguf")
         return target, write_head(folder / "head.gguf", target)
@@ -83,7 +83,7 @@ def write_pair(folder: Path, kind: Kind) -> tuple[Any, Any]:
 
 
 def serve(folder: Path, name: str) -> Running:
-    """A server of this kind."""
+    """Start a server of this kind."""
     options = {"draft": "chain", "draft_n_max": 4} | KINDS[name].options
     if "prefix_cache_disk_bytes" in options:
         options["prefix_cache_dir"] = folder / "cache"
@@ -96,7 +96,7 @@ def serve(folder: Path, name: str) -> Running:
 
 
 class Client:
-    """One of those that ask."""
+    """One of the concurrent clients."""
 
     def __init__(self, running: Running, folder: Path, seed: int, stems: list[list[int]]):
         self.running, self.folder, self.rng, self.stems = running, folder, random.Random(seed), stems
@@ -104,7 +104,7 @@ class Client:
         self.done: Counter[str] = Counter()
 
     def go_on(self, until: float, n_max: int) -> None:
-        """Ask until then, at most so often."""
+        """Send requests until a time, at most n_max."""
         for _ in range(n_max):
             if time.monotonic() > until:
                 return
@@ -116,7 +116,7 @@ class Client:
         rng = self.rng
         stem = rng.choice(self.stems)
         prompt = stem[: rng.randrange(1, len(stem) + 1)] if rng.random() < 0.5 else list(stem)
-        if self.answers and rng.random() < 0.4:  # a text goes on
+        if self.answers and rng.random() < 0.4:  # continue an earlier text
             last = rng.choice(self.answers[-4:])
             prompt = (last.prompt + last.tokens)[:200]
         prompt = [*prompt, *(rng.randrange(N_VOCAB) for _ in range(rng.randrange(1, 30)))]
@@ -138,7 +138,7 @@ class Client:
         self._slot("save", f"file-{self.rng.randrange(6)}")
 
     def restore(self) -> None:
-        assert self._slot("restore", f"file-{self.rng.randrange(6)}").status_code in (200, 400)  # none is there yet
+        assert self._slot("restore", f"file-{self.rng.randrange(6)}").status_code in (200, 400)  # 400: no such file yet
 
     def erase(self) -> None:
         assert self._slot("erase").status_code == 200
@@ -157,7 +157,7 @@ class Client:
 
 
 def ask_around(running: Running, folder: Path, seed: int, seconds: float, n_max: int) -> list[Client]:
-    """Four clients at once."""
+    """Run four clients at once."""
     rng = random.Random(seed)
     stems = [[rng.randrange(N_VOCAB) for _ in range(rng.choice((20, 90, 180)))] for _ in range(5)]
     clients = [Client(running, folder, 1000 * seed + i, stems) for i in range(4)]
@@ -174,7 +174,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def evaluate(plain: llama_cpp.Llama, tokens: list[int], n_rows: int) -> np.ndarray:
-    """Log probabilities of all that may follow each token, evaluated n_rows at a time."""
+    """Return the log probabilities of all next tokens, evaluated n_rows at a time."""
     plain.reset()
     llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(plain.ctx), True)
     for i in range(0, len(tokens), n_rows):
@@ -184,19 +184,19 @@ def evaluate(plain: llama_cpp.Llama, tokens: list[int], n_rows: int) -> np.ndarr
 
 @dataclass
 class Verdict:
-    """What became of the comparison."""
+    """The result of the comparison."""
 
     n_tokens: int = 0
     spread: float = 0.0
-    """The most by which plain llama_cpp differs from itself between shapes of a pass, over some of the texts."""
+    """The largest difference of plain llama_cpp's log probabilities between shapes of a pass, over some texts."""
     apart: float = 0.0
-    """The most by which a log probability differs from plain llama_cpp's."""
+    """The largest difference of a log probability from plain llama_cpp's."""
     n_ties: int = 0
     """Tokens that are not plain llama_cpp's best, by no more than that."""
 
 
 def compare(path: str, name: str, answers: list[Answer], n_spread: int = 12) -> Verdict:
-    """Every token of every text against plain llama_cpp, which has the text alone. Raises AssertionError."""
+    """Compare every token of every text with plain llama_cpp, which has the text alone. Raises AssertionError."""
     found = Verdict()
     caches = {key: value for key, value in KINDS[name].options.items() if key in ("type_k", "type_v")}
     with closing(load_plain(path, logits_all=True, n_ctx=512, n_batch=64, n_ubatch=64, **caches)) as plain:

@@ -37,13 +37,13 @@ _NAMES = {
     "typing.": "",
     "llama_cpp_eagle3.engine.draft.": "",
 }
-"""What pybind11 writes, and what is meant: an int and not what can be made one."""
+"""Pybind11's spelling -> the meant type: an int, and not everything that converts to one."""
 _BARE = {"dict": "dict[str, Any]", "list": "list[Any]", "object": "Any"}
 _OF_ENUMS = {f"__{name}__" for name in ("eq", "getstate", "hash", "index", "init", "int", "ne", "setstate", "str")}
 
 
 class _Tidy(ast.NodeTransformer):
-    """What stubgen gives, in fewer words."""
+    """Shortens stubgen's text."""
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         dropped = {"__repr__", "__members__"}
@@ -56,7 +56,7 @@ class _Tidy(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         self.generic_visit(node)
         is_annotated = ast.unparse(node.value) == "typing.Annotated" and isinstance(node.slice, ast.Tuple)
-        return node.slice.elts[0] if is_annotated else node  # without the type or the size that it should have
+        return node.slice.elts[0] if is_annotated else node  # without the array's type or size
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
@@ -79,17 +79,17 @@ class _Tidy(ast.NodeTransformer):
 
 
 def _plain(default: ast.expr) -> ast.expr:
-    """A default that can stand in a signature."""
+    """Return a default that can stand in a signature."""
     return default if isinstance(default, ast.Constant | ast.UnaryOp) else ast.Constant(...)
 
 
 def _name(node: ast.AST) -> str:
-    """Of a function, or of an attribute."""
+    """Return the name of a function or an attribute."""
     return str(getattr(node, "name", "") or ast.unparse(getattr(node, "target", ast.Pass())))
 
 
 def _with_doc(node: ast.ClassDef | ast.FunctionDef, depth: int = 0) -> None:
-    """Set docstrings in without the indentation of the C++ source, in lines of usual length."""
+    """Put docstrings in, without the indentation of the C++ source, in lines of usual length."""
     doc = ast.get_docstring(node)
     if doc is not None:
         margin = " " * 4 * (depth + 1)
@@ -106,21 +106,21 @@ def _with_doc(node: ast.ClassDef | ast.FunctionDef, depth: int = 0) -> None:
 
 
 def _wrapped(paragraph: str, width: int) -> list[str]:
-    """A paragraph's lines as they are, if they fit."""
+    """Return a paragraph's lines unchanged if they fit, else wrapped."""
     lines = paragraph.split("\n")
-    width -= 6  # room for quotes at both ends
+    width -= 6  # space for quotes at both ends
     return lines if max(map(len, lines)) <= width else textwrap.wrap(paragraph, width)
 
 
 def _value(name: str, value: object) -> str:
-    """A constant of the module; not its value, which the machine or the sources decide."""
+    """Return the stub of a constant, without its value, which depends on the machine or the sources."""
     if isinstance(value, tuple):
         return f"{name}: tuple[{', '.join(type(item).__name__ for item in value)}]\n"
     return f"{name}: {type(value).__name__}\n"
 
 
 def stub() -> str:
-    """The text of the stub."""
+    """Return the text of the stub."""
     from llama_cpp_eagle3 import _core
 
     with tempfile.TemporaryDirectory() as folder:

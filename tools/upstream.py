@@ -1,10 +1,10 @@
-"""Try this package with another release of llama-cpp-python, and say what changed against the pinned one.
+"""Try this package with another release of llama-cpp-python, and report the differences from the pinned one.
 
     python tools/upstream.py 0.3.35            build it (llama.cpp takes some minutes), probe, print the differences
-    python tools/upstream.py 0.3.36 --record   of the pinned release, in this checkout: renew tools/upstream.json
+    python tools/upstream.py 0.3.36 --record   for the pinned release, in this checkout: renew tools/upstream.json
 
-Another release is tried in a folder of the cache, with a copy of this source whose pin is moved. What is compared:
-Llama's arguments and llama.h's parameters, the architectures with their taps and ways of taking back
+Another release is tried in a folder of the cache, with a copy of this source whose pin is moved. Compared are Llama's
+arguments and llama.h's parameters, the architectures with their taps and ways of taking back
 (tests/core/test_targets.py, as in docs/targets.md), tests about facts of llama.cpp, and 300 spoilt files.
 """
 
@@ -28,14 +28,14 @@ PIN = ROOT / "vendor" / "llama_cpp_python_version"
 _TEST_NEEDS = ("pytest>=8.0", "gguf>=0.19", "hypothesis>=6.100", "numpy")
 PARTS = ("surface", "architectures", "tests", "spoilt files")
 RECORDED_PARTS = ("surface", "spoilt files")
-"""The others are known: docs/targets.md, and tests that pass."""
+"""Parts that are recorded; the others are known: docs/targets.md, and tests that pass."""
 TESTS = (
     *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
     *("tests/core/test_target_tree.py", "tests/core/test_drafter.py", "tests/core/test_targets_refused.py"),
     *("tests/chat/test_templates.py", "tests/chat/test_parser.py", "tests/engine/test_grammar.py"),
     "tests/engine/test_sampling.py",
 )
-"""Those that depend on what llama.cpp does."""
+"""Tests that depend on llama.cpp's behaviour."""
 
 _SURFACE = """
 import inspect, json, llama_cpp
@@ -53,14 +53,14 @@ _TABLE = re.compile(r"^\| (\S+) \| (.*) \|$", re.MULTILINE)
 
 
 class Trial:
-    """One release, in its folder."""
+    """The trial of one release, in its folder."""
 
     def __init__(self, version: str, folder: Path, patch: Path | None = None):
         self.version, self.folder, self.patch = version, folder, patch
         self.is_pinned = version == PIN.read_text().strip()
         self.source = ROOT if self.is_pinned else folder / "source"
         self.python = self.source / ".venv" / "bin" / "python"
-        self.stand_in = self.source / "llama_cpp_eagle3" / "_chat.py"  # if the chat code does not compile
+        self.stand_in = self.source / "llama_cpp_eagle3" / "_chat.py"  # in its place if the chat code does not compile
 
     def build(self) -> None:
         """Install the release and, against it, a copy of this source, as the Makefile does it.
@@ -84,7 +84,7 @@ class Trial:
         self._run("tools", [str(self.python), "-m", "pip", "install", "--quiet", *_TEST_NEEDS])
 
     def _copy(self) -> None:
-        """This source, with the pin moved; what is there and the same stays, so that little is compiled again."""
+        """Copy this source with the pin moved; unchanged files stay, so that little is compiled again."""
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
         names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
         pinned = PIN.read_text().strip()
@@ -103,7 +103,7 @@ class Trial:
                 path.unlink()
 
     def probe(self, part: str, n_cases: int) -> Any:
-        """What the release does, as far as we depend on it: one of `PARTS`."""
+        """Return the release's results in one of `PARTS`."""
         say(part)
         if part == "surface":
             done = subprocess.run([self.python, "-c", _SURFACE], capture_output=True, text=True, check=True)
@@ -124,7 +124,7 @@ class Trial:
             yield test, self._pytest(test)
 
     def _pytest(self, path: str, write: bool = False) -> list[str]:
-        """Run a file of tests; returns what failed."""
+        """Run a file of tests; return the failures."""
         report = self.folder / f"{Path(path).stem}.xml"
         report.unlink(missing_ok=True)
         environment = {**self._environment(), **({"EAGLE3_WRITE_DOCS": "1"} if write else {})}
@@ -174,7 +174,7 @@ class Trial:
         return {**os.environ, "LLAMA_CPP_EAGLE3_CACHE": str(self.folder / "cache"), "PYTHONPATH": ""}
 
     def _run(self, what: str, command: list[str], *options: str) -> bool:
-        """Run a command, its output in a log; options: for CMake. If it fails, show what it says about errors."""
+        """Run a command, its output in a log; options: for CMake. If it fails, print the log's lines about errors."""
         log = self.folder / f"{what}.log"
         environment = {**os.environ, "CMAKE_ARGS": " ".join([os.environ.get("CMAKE_ARGS", ""), *options]).strip()}
         with log.open("w") as file:
@@ -188,13 +188,13 @@ class Trial:
 
 
 def architectures(source: Path) -> dict[str, str]:
-    """The rows of docs/targets.md."""
+    """Return the rows of docs/targets.md."""
     rows = dict(_TABLE.findall((source / "docs" / "targets.md").read_text(encoding="utf-8")))
     return {name: row for name, row in rows.items() if name != "architecture" and "--" not in name}
 
 
 def pinned_release() -> dict[str, Any]:
-    """What is known of the pinned release: what was recorded, docs/targets.md, and that all tests pass."""
+    """Return the pinned release's results: the record, docs/targets.md, and that all tests pass."""
     return {
         **json.loads(RECORDED.read_text()),
         "architectures": {"failed tests": [], **architectures(ROOT)},
@@ -203,12 +203,12 @@ def pinned_release() -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """Tell how it gets on."""
+    """Print the progress."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """One line for each difference of two results."""
+    """Yield one line for each difference of two results."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*old, *(key for key in new if key not in old)]:
             where = f"{path}: {key}" if path else str(key)
@@ -233,7 +233,7 @@ def _short(value: Any) -> str:
 
 
 def main() -> int:
-    """Run as a program; 1 if something differs."""
+    """Run as a program; return 1 if something differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", help="of llama-cpp-python")
     parser.add_argument("--cases", type=int, default=300, metavar="N", help="spoilt files (default: 300)")

@@ -3,8 +3,8 @@
     python tools/wheel_builds.py dist/llama_cpp_eagle3-*.whl CPU.whl BLAS.whl ...
 
 Each wheel of llama-cpp-python (`pip wheel`, with CMAKE_ARGS of its own) is installed with ours in a new virtual
-environment. There the bundled pair generates: the text must be the one that plain
-llama_cpp generates on the same build, tokens must have been drafted, and one libllama must be loaded, that build's.
+environment. There the bundled pair generates: the text must be that of plain llama_cpp on the same build, tokens must
+have been drafted, and the only loaded libllama must be that build's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check(wheel: Path, llama: Path, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path, help="of this package")
     parser.add_argument("llama", type=Path, nargs="+", help="wheels of llama-cpp-python")
@@ -69,7 +69,7 @@ def main() -> int:
             found = check(args.wheel.resolve(), llama.resolve(), folder)
             is_own = all(path.startswith(str(folder)) for path in (*found["libraries"], found["core"]))
             n_libllama = sum(Path(path).name.startswith("libllama.") for path in found["libraries"])
-            is_right = found["same"] and found["drafted"] > 0 and is_own and n_libllama in (0, 1)  # 0: not read
+            is_right = found["same"] and found["drafted"] > 0 and is_own and n_libllama in (0, 1)  # 0: unknown
             failed |= not is_right
             print(f"{llama}: {'ok' if is_right else 'FAILED'}")
             print(f"  text as plain llama_cpp's: {found['same']}; accepted {found['accepted']}/{found['drafted']}")
