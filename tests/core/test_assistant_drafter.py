@@ -1,4 +1,4 @@
-"""A Gemma 4 assistant as a drafter, against llama.cpp's own contexts driven by hand as llama.cpp's drafter does."""
+"""A Gemma 4 assistant as a drafter agrees with llama.cpp's own contexts driven by hand as llama.cpp's drafter does."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mtp import softmax
 from random_arch import random_tensors, write_arch, write_random_arch
 
 TOLERANCE = 5e-3
-"""Of logits, whose size is some 1 to 4. They are equal bit for bit where a sequence is alone and the target's rows are
-equal: else sums are in another order, and ggml's table for GELU has steps."""
+"""Tolerance of logits of some 1 to 4. They are equal bit for bit if a sequence is alone and the target's rows are:
+else sums are in another order, and ggml's table for GELU has steps."""
 GROWTH = 100.0
-"""Times the difference of the target's rows, where a pass had another shape: random layers make more of it."""
+"""Factor on the difference of the target's rows, if a pass had another shape: random layers enlarge it."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def texts(n: int, length: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def feed(pair: Pair, text: list[int], seq_id: int = 0) -> None:
-    """Evaluate a text, and show its rows to the drafter in pieces."""
+    """Evaluate a text, and give its rows to the drafter in pieces."""
     rows = pair.evaluate(text, seq_id)
     pair.last_rows[seq_id] = rows[-1]
     pair.drafter.reset(seq_id)
@@ -63,7 +63,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0) -> None:
 
 
 def check_next(pair: Pair, hand: ByHand, text: list[int], id_last: int, seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted after a text is what the assistant gives by hand, step by step."""
+    """Check that a draft after a text is that of the assistant driven by hand, step by step."""
     apart = float(np.abs(pair.last_rows[seq_id] - hand.row(text)).max())
     assert apart < 1e-2
     want, logits = hand.chain(text, id_last, n)
@@ -74,7 +74,7 @@ def check_next(pair: Pair, hand: ByHand, text: list[int], id_last: int, seq_id: 
 
 @pytest.mark.parametrize("row", ["gemma4", "gemma4-a4b"])
 def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
-    """Given the inputs of the target's last two layers, and its last row."""
+    """Logits agree with float64, given the inputs of the target's last two layers and its last row."""
     paths = write_random_arch(folder, row), write_assistant(folder)
     (text,) = texts(1, 40, seed=2)
     with LowLevel(str(paths[0]), [N_LAYER - 2, N_LAYER - 1]) as target:
@@ -89,7 +89,7 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
 
 
 def test_sequences_of_other_lengths(pair: Pair, hand: ByHand) -> None:
-    """Each drafts what it drafts alone; windows of 16 positions have been left."""
+    """Each sequence drafts as it does alone; windows of 16 positions have been left."""
     all_texts = [t[:n] for t, n in zip(texts(3, 70), (70, 37, 21), strict=True)]
     for i, text in enumerate(all_texts):
         feed(pair, text, i)
@@ -103,7 +103,7 @@ def test_sequences_of_other_lengths(pair: Pair, hand: ByHand) -> None:
 
 
 def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
-    """Every path gives what the assistant gives by hand of that path alone; sequences with streams draft trees too."""
+    """Every path has the logits of that path alone, computed by hand; sequences with streams draft trees too."""
     both = texts(2, 40, seed=3)
     for i, text in enumerate(both):
         feed(pair, text, i)
@@ -131,7 +131,7 @@ def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
 
 
 def test_going_back(pair: Pair, hand: ByHand) -> None:
-    """There is no row to draft after until the next token is evaluated, and nothing is asked for again."""
+    """There is no row to draft after until the next token is evaluated, and no row is requested again."""
     old, new = texts(2, 40, seed=7)
     feed(pair, old)
     draft_chain(pair.drafter, 1, 3)
@@ -149,7 +149,7 @@ def test_going_back(pair: Pair, hand: ByHand) -> None:
 
 
 def test_nothing_is_drafted_where_the_targets_cells_are_others(pair: Pair, hand: ByHand) -> None:
-    """As after an interrupted step: the row is of one position, the cells end at another."""
+    """Nothing is drafted after an interrupted step: the row is of one position, the cells end at another."""
     (text,) = texts(1, 40, seed=8)
     feed(pair, text)
     pair.target.truncate(30, 0)
@@ -159,7 +159,7 @@ def test_nothing_is_drafted_where_the_targets_cells_are_others(pair: Pair, hand:
 
 
 def test_copies_and_states(pair: Pair, hand: ByHand) -> None:
-    """A row is copied with the whole text only; states are those of one assistant."""
+    """A row is copied only with the whole text; a state belongs to one assistant."""
     (text,) = texts(1, 40, seed=9)
     feed(pair, text)
     state = pair.drafter.state_get()
@@ -176,7 +176,7 @@ def test_copies_and_states(pair: Pair, hand: ByHand) -> None:
     for bad in (b"", state[:20], state[:-1], state + b"x", b"no" + state[2:], state[:12] + b"\1" + state[13:]):
         with pytest.raises((ValueError, Eagle3Error)):
             pair.drafter.state_set(bad)
-    for i in range(8 * 32):  # of the header: another position may be a valid one
+    for i in range(8 * 32):  # bits of the header: another position may be valid
         bad_bytes = bytearray(state)
         bad_bytes[i // 8] ^= 1 << i % 8
         try:
@@ -205,7 +205,7 @@ def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
 
 
 def test_the_end_of_the_context(paths: tuple[Path, Path]) -> None:
-    """Rows take no cells, but llama.cpp looks for some: where the target has none left nothing is drafted."""
+    """Rows take no cells, but llama.cpp looks for some: if the target has none left, nothing is drafted."""
     with Pair(*paths) as pair:
         (text,) = texts(1, 256)
         feed(pair, text[:255])

@@ -1,4 +1,4 @@
-"""A clone's package folder shadows the installed copy: it borrows its compiled module, or the error has the reason."""
+"""A clone's package folder hides the installed copy: it borrows its compiled module, or the error names the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copy_package(folder: Path, core: bool) -> Path:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone as git makes it, without anything compiled."""
+    """Make a clone as git does, without anything compiled."""
     folder = tmp_path / "clone"
     copy_package(folder, core=False)
     for name in ("csrc", "vendor"):
@@ -42,7 +42,7 @@ def clone(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Where `pip install .` has put the package."""
+    """Return the folder into which `pip install .` has put the package."""
     folder = tmp_path / "site"
     copy_package(folder, core=True)
     return folder
@@ -67,7 +67,7 @@ class Python:
 
     def __call__(self, *args: str) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, self.path))}
-        command = [sys.executable, "-S", *args]  # without what editable packages do at the start
+        command = [sys.executable, "-S", *args]  # without the code of editable packages that runs at the start
         return subprocess.run(command, cwd=self.clone, env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -77,7 +77,7 @@ def python(clone: Path, site: Path, libraries: Path) -> Python:
 
 
 def test_digest() -> None:
-    """CMake and Python mean the same sources."""
+    """CMake and Python compute the digest of the same sources."""
     assert sources_digest(ROOT) == _core.SOURCES_DIGEST
 
 
@@ -127,4 +127,4 @@ def test_nothing_installed(python: Python, clone: Path, libraries: Path) -> None
     assert result.returncode == 1
     assert "which has no compiled module, and no installed copy has one for Python 3." in result.stderr
     assert f"pip install {clone}" in result.stderr
-    assert "llama-cpp-python==" not in result.stderr  # it is not to blame
+    assert "llama-cpp-python==" not in result.stderr  # llama-cpp-python is not to blame

@@ -1,4 +1,4 @@
-"""AMX code that GCC compiled wrongly is found by what is there, and is not used."""
+"""AMX code that GCC compiled wrongly is found in the library, and is not used."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ AMX = {"AMX", "CPU_REPACK"}
         ({"GCC 13.3.0"}, None),
         ({"GCC 14.1.0"}, None),
         ({"Clang 12.0.0"}, None),
-        ({"Clang 16.0.6", "GCC 12.2.0"}, None),  # the second is that of crtbegin.o
-        ({"GCC 4.8.5", "GCC 14.2.1"}, None),  # so is the first; it knows no AMX
+        ({"Clang 16.0.6", "GCC 12.2.0"}, None),  # the second one is crtbegin.o's
+        ({"GCC 4.8.5", "GCC 14.2.1"}, None),  # the first one too; it knows no AMX
         (set(), None),
     ],
 )
@@ -79,7 +79,7 @@ def test_weights_stay_as_they_are(
         assert record.levelno == logging.WARNING
         for part in ("GCC 12.2.0", "CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ pip install", "CXX=clang++"):
             assert part in record.getMessage()
-    # who does without them already has nothing to be told
+    # a user who has switched them off already gets no advice
     caplog.clear()
     with closing(load(target, model_params={"use_extra_bufts": False})):
         assert not caplog.records
@@ -90,7 +90,7 @@ def test_weights_stay_as_they_are(
 
 
 def stub_compiler(folder: Path, version: int, *, has_amx: bool = True, is_clang: bool = False) -> Path:
-    """What tells of itself what `c++ -march=native -dM -E` would."""
+    """Write a script that answers `c++ -march=native -dM -E` like a compiler."""
     lines = [f"#define __GNUC__ {version}"]
     lines += ["#define __AMX_TILE__ 1"] * has_amx + ["#define __clang__ 1"] * is_clang
     path = folder / "c++"

@@ -1,4 +1,4 @@
-"""Greedy verification on the target's device: the same tokens, and no logits on the way."""
+"""Greedy verification on the target's device gives the same tokens, and no logits are transferred."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def context(folder: Path, arch: str, **params) -> LowLevel:
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "gpt-oss", "qwen35", "mamba2"])
 def test_chains(tmp_path: Path, arch: str) -> None:
-    """Steps with rejections, replays included."""
+    """Chains give the same text in steps with rejections, replays included."""
     rng = np.random.default_rng(0)
     with context(tmp_path, arch, n_rs_seq=N_OUTPUTS) as here, context(tmp_path, arch, n_rs_seq=N_OUTPUTS) as there:
         text = rng.integers(0, N_VOCAB, 20).tolist()
@@ -75,7 +75,7 @@ def test_logits_stay_there_until_they_are_asked_for(tmp_path: Path) -> None:
         want = low.target.logits_all(3)
         for _ in range(3):
             low.target.set_device_argmax(N_OUTPUTS)
-            np.testing.assert_array_equal(low.target.logits(2), want[2])  # those of the last decode are still here
+            np.testing.assert_array_equal(low.target.logits(2), want[2])  # the logits of the last decode are still here
             low.target.decode([1, 2, 3], 0)
             assert [low.target.argmax(i) for i in range(3)] == want.argmax(1).tolist()
             with pytest.raises(Eagle3Error, match="row 2 are on the target's device"):
@@ -93,7 +93,7 @@ def test_logits_stay_there_until_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_logits_that_are_nan(tmp_path: Path) -> None:
-    """They are the same error as on the host."""
+    """NaN gives the same error as on the host."""
     name = "model.embed_tokens.weight"
     embd = np.array(write_target(tmp_path / "t.gguf").weights[name])
     embd[7] = np.nan
@@ -113,7 +113,7 @@ def test_logits_that_are_nan(tmp_path: Path) -> None:
 def test_what_travels(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if place == "here":
         pytest.skip("nothing travels")
-    with RpcServer() as server:  # of its own: it has one client at a time
+    with RpcServer() as server:  # a server of its own, since a server has one client at a time
         counter = RpcCounter(server.endpoint)
         counted = placement.Placement(counter.endpoint, draft=False)
         monkeypatch.setattr(placement, "current", counted)
@@ -131,7 +131,7 @@ def test_what_travels(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_generations_switch_it_on_and_off(perfect_pair) -> None:
-    """Greedy text, samplers, states, evaluation and logits in turn: the same as on a target whose rows are read."""
+    """Greedy text, samplers, states, evaluation and logits in turn are the same as on a target whose rows are read."""
     target, head = perfect_pair
     plain = load_plain(target)
     with closing(plain), closing(load(target, head, draft_n_max=4)) as llm:
@@ -142,7 +142,7 @@ def test_generations_switch_it_on_and_off(perfect_pair) -> None:
         for _ in range(2):
             assert not is_tie(plain, prompt, expected, take(llm, prompt, 40))
             assert llm.engine.stepper.verifier.argmax_on_device == remote
-            # logits are needed again: by a sampler, a processor, stopping criteria, sample() and eval()
+            # logits are read again: by a sampler, a processor, stopping criteria, sample() and eval()
             plain.set_seed(1)
             llm.set_seed(1)
             assert take(llm, prompt, 20, temp=0.8) == take(plain, prompt, 20, temp=0.8)

@@ -1,4 +1,4 @@
-"""Block drafters, against float64 and against llama.cpp's own context driven by hand."""
+"""Block drafters agree with float64 and with llama.cpp's own context driven by hand."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mtp import softmax
 from tiny import Target
 
 TOLERANCE = 1e-4
-"""Of logits, whose size is some 1 to 10: F32 sums in another order."""
+"""Tolerance of logits of some 1 to 10: F32 sums in another order."""
 TOLERANCE_GELU = 5e-3
-"""ggml looks gelu up in a table of F16."""
+"""Tolerance with gelu, which ggml takes from a table in F16."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def texts(n: int, length: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = ()) -> np.ndarray:
-    """Show the rows of a text to the drafter, in pieces; returns them."""
+    """Give the rows of a text to the drafter, in pieces; return them."""
     rows = pair.evaluate(text, seq_id)
     first = pair.drafter.n_past(seq_id)
     for size in [*sizes, len(text)]:
@@ -63,7 +63,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = 
 
 
 def check_next(pair: Pair, hand: ByHand, rows: np.ndarray, id_last: int, seq_id: int = 0, pos_first: int = 0) -> None:
-    """What is drafted after these rows is what llama.cpp gives by hand, in blocks of any length."""
+    """Check that drafts after these rows are those of llama.cpp driven by hand, in blocks of any length."""
     for n in (1, 4, 7):
         want = hand.block(rows, id_last, hand.shape.n_first + n, pos_first)
         assert draft_chain(pair.drafter, id_last, n, seq_id=seq_id) == want[hand.shape.n_first :].argmax(-1).tolist()
@@ -72,7 +72,7 @@ def check_next(pair: Pair, hand: ByHand, rows: np.ndarray, id_last: int, seq_id:
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_logits_are_those_of_float64(folder: Path, tiny_target: Target, name: str) -> None:
-    """Of everything that a file can have; and llama.cpp's own are the same."""
+    """Logits agree with float64 for every part that a file can have, and so do llama.cpp's own."""
     shape = SHAPES[name]
     path = path_of(folder, name)
     tables = tiny_target.weights["model.embed_tokens.weight"], tiny_target.weights["lm_head.weight"]
@@ -106,7 +106,7 @@ def test_logits_are_those_of_float64(folder: Path, tiny_target: Target, name: st
 
 
 def check_confidence(pair: Pair, block: Block, logits: np.ndarray, n: int) -> None:
-    """The best node's p is the one of the file; the others share the rest."""
+    """Check that the best node's p is the file's, and that the others share the rest."""
     for depth, (row, sure) in enumerate(zip(logits[-n:], block.confidence[-n:], strict=True), 1):
         nodes = [node for node in pair.drafter.nodes if node[3] == depth][:3]
         p = np.sort(softmax(row))[::-1][:3]
@@ -116,7 +116,7 @@ def check_confidence(pair: Pair, block: Block, logits: np.ndarray, n: int) -> No
 
 
 def check_lattice(pair: Pair, block: Block, id_last: int, n: int) -> None:
-    """After each node stand the candidates of its place in the order that they have after it."""
+    """Check that each node is followed by the candidates of the next row, in their order after it."""
     pair.drafter.begin([0], [id_last], 3, n)
     for depth in range(1, min(n, 3) + 1):
         pair.drafter.expand([i for i, node in enumerate(pair.drafter.nodes) if node[3] == depth], 3)
@@ -132,7 +132,7 @@ def check_lattice(pair: Pair, block: Block, id_last: int, n: int) -> None:
 
 
 def test_drafts(pair: Pair, hand: ByHand) -> None:
-    """As in speculative decoding: what waits, what was drafted and rejected, a long piece."""
+    """Drafts are right as in speculative decoding: with waiting rows, rejected drafts, a long piece."""
     (text,) = texts(1, 60)
     rows = pair.evaluate(text)
     n = 25
@@ -145,7 +145,7 @@ def test_drafts(pair: Pair, hand: ByHand) -> None:
 
 
 def test_deferred_rows(pair: Pair, hand: ByHand) -> None:
-    """They are taken in when they are needed, in as few passes as possible."""
+    """Deferred rows are processed when they are needed, in as few passes as possible."""
     (text,) = texts(1, 60)
     rows = pair.evaluate(text)
     for first in range(0, 59, 7):
@@ -159,13 +159,13 @@ def test_deferred_rows(pair: Pair, hand: ByHand) -> None:
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 @pytest.mark.parametrize("name", ["plain", "window", "causal", "m-rope", "dspark", "dspark-bonus", "dflash2"])
 def test_sequences_draft_together(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -> None:
-    """Each drafts what it drafts alone, whatever the others have waiting and however much they want."""
+    """A sequence drafts beside others as it does alone, with any waiting rows and draft lengths of the others."""
     path, shape = path_of(folder, name), SHAPES[name]
     with Pair(tiny_target, path, n_seq_max=3, is_pooled=is_pooled) as pair:
         hand = ByHand(path, shape, pair.ctx)
         all_texts = [t[:n] for t, n in zip(texts(3), (30, 17, 9), strict=True)]
         rows = [feed(pair, t[:-1], i, sizes=(i + 1,)) for i, t in enumerate(all_texts)]
-        order, n_max = [2, 0, 1], [5, 1, 3]  # the blocks are as long as the longest
+        order, n_max = [2, 0, 1], [5, 1, 3]  # all blocks are as long as the longest
         want = [hand.drafted(rows[i], all_texts[i][-1], 5)[:n] for i, n in zip(order, n_max, strict=True)]
         assert draft_chains(pair.drafter, order, [all_texts[i][-1] for i in order], n_max) == want
         want = [hand.drafted(rows[i], all_texts[i][-1], 2) for i in (2, 0)]
@@ -188,7 +188,7 @@ def test_more_blocks_than_a_pass_has_room_for(folder: Path, tiny_target: Target)
 
 
 def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
-    """Level after level: a row's tokens are after every node of the level before, with probabilities of all tokens."""
+    """Level after level, a row's tokens follow every node of the level before, with probabilities of all tokens."""
     both = texts(2, 20, seed=3)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
     pair.drafter.begin([0, 1], [t[-1] for t in both], 3, 4)
@@ -214,7 +214,7 @@ def softmax_rows(logits: np.ndarray) -> np.ndarray:
 
 
 def test_p_min_ends_a_chain(pair: Pair, hand: ByHand) -> None:
-    """As in llama.cpp: by the probability among the ten best."""
+    """As in llama.cpp, p_min ends a chain by the probability among the ten best."""
     (text,) = texts(1, 20, seed=5)
     rows = feed(pair, text[:-1])
     logits = hand.block(rows, text[-1], 8)[1:]
@@ -230,7 +230,7 @@ def test_p_min_ends_a_chain(pair: Pair, hand: ByHand) -> None:
 
 @pytest.mark.parametrize("name", ["dspark", "dflash2"])
 def test_p_min_ends_a_chain_where_the_drafter_is_not_sure(folder: Path, tiny_target: Target, name: str) -> None:
-    """As in llama.cpp: by the confidence of DSpark, and by the probability among all candidates of DFlash2."""
+    """As in llama.cpp, p_min ends a chain by DSpark's confidence, and by the probability among DFlash2's candidates."""
     shape = SHAPES[name]
     (text,) = texts(1, 20, seed=5)
     with Pair(tiny_target, path_of(folder, name)) as pair:
@@ -253,7 +253,7 @@ def test_p_min_ends_a_chain_where_the_drafter_is_not_sure(folder: Path, tiny_tar
 
 
 def test_dice_choose_among_candidates(folder: Path, tiny_target: Target) -> None:
-    """Of DFlash2: after what was chosen before, by temperature and noise."""
+    """DFlash2 chooses each token by the one before, temperature and noise."""
     shape = SHAPES["dflash2-window"]
     path, k = path_of(folder, "dflash2-window"), shape.selector[1]
     (text,) = texts(1, 20, seed=4)
@@ -279,7 +279,7 @@ def test_dice_choose_among_candidates(folder: Path, tiny_target: Target) -> None
 
 
 def test_a_scale_of_the_logits(folder: Path, tiny_target: Target) -> None:
-    """llama.cpp leaves it out of the graph: it counts in probabilities."""
+    """llama.cpp leaves the scale out of the graph; it counts in probabilities."""
     shape = shape_of("plain")
     path = write_dflash(folder / "scale.gguf", shape, logit_scale=0.5, final_logit_softcapping=4.0)
     (text,) = texts(1, 20)
@@ -293,7 +293,7 @@ def test_a_scale_of_the_logits(folder: Path, tiny_target: Target) -> None:
 
 
 def test_going_back(pair: Pair, hand: ByHand) -> None:
-    """To another text: among rows that wait, and among those that were taken in. Nothing comes twice."""
+    """A drafter goes back to another text, among waiting rows and among processed ones. No row comes twice."""
     old, new = texts(2, 40, seed=7)
     feed(pair, old[:-1], sizes=(20, 10))
     draft_chain(pair.drafter, old[-1], 3)
@@ -322,7 +322,7 @@ def test_going_on_without_what_lies_before(pair: Pair, hand: ByHand) -> None:
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 @pytest.mark.parametrize("name", ["plain", "window", "dspark", "dspark-bonus"])
 def test_copies(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -> None:
-    """A prefix of another sequence, which goes on with other tokens; the source stays."""
+    """A prefix of another sequence continues with other tokens; the source stays."""
     path, shape = path_of(folder, name), SHAPES[name]
     with Pair(tiny_target, path, n_seq_max=2, is_pooled=is_pooled) as pair:
         hand = ByHand(path, shape, pair.ctx)
@@ -342,7 +342,7 @@ def test_copies(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 @pytest.mark.parametrize("name", ["plain", "window", "dspark", "dspark-bonus"])
 def test_states(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -> None:
-    """What is saved drafts the same in another sequence and another drafter, with rows that wait and without."""
+    """A saved state drafts the same in another sequence and another drafter, with waiting rows and without."""
     path, shape = path_of(folder, name), SHAPES[name]
     with Pair(tiny_target, path, n_seq_max=2, is_pooled=is_pooled) as pair:
         hand = ByHand(path, shape, pair.ctx)
@@ -404,7 +404,7 @@ def test_the_end_of_the_context(folder: Path, tiny_target: Target) -> None:
 
 
 def test_a_longer_draft_than_a_block(pair: Pair) -> None:
-    """Is as long as a block: a request may ask for more than the file was trained for."""
+    """A draft is as long as a block, if a request asks for more than the file was trained for."""
     (text,) = texts(1, 10)
     feed(pair, text)
     assert len(draft_chain(pair.drafter, 1, 100)) == pair.file.n_draft_max == 7

@@ -1,4 +1,4 @@
-"""What the drafter promises apart from its numbers: positions, taking back, state, limits, errors."""
+"""The drafter's contract beside its numbers: positions, taking back, state, limits, errors."""
 
 import threading
 import time
@@ -76,12 +76,12 @@ def test_prompts_of_any_length_in_one_piece(tiny_target, tiny_head, model_addres
 @pytest.mark.parametrize("n_batch", [16, 512])
 @pytest.mark.parametrize("n_keep", [None, 30])
 def test_prompts_that_wait(tiny_target, tiny_head, model_address, n_batch, n_keep):
-    """Until something is drafted; what comes after them meanwhile waits as well."""
+    """A prompt's rows wait until a draft needs them; later rows wait as well."""
     drafter = make_drafter(tiny_head, model_address(tiny_target.path), n_batch=n_batch)
     side = SideBySide(drafter, ReferenceHead(tiny_head))
     side.process(150, can_defer=True)
     side.process(1, can_defer=True)
-    assert drafter.n_waiting() == (151 if n_batch == 512 else 151 % 16)  # longer pieces than a batch do not
+    assert drafter.n_waiting() == (151 if n_batch == 512 else 151 % 16)  # pieces longer than a batch do not wait
     if n_keep is not None:
         side.truncate(n_keep)
     copy = drafter.state_get()
@@ -114,7 +114,7 @@ def test_a_proposal_can_be_repeated_with_another_token(side):
     side.process(20)
     for id_last in (5, 6, 5):
         side.propose(id_last)
-    side.process(1, first=6)  # neither the first nor the last of them
+    side.process(1, first=6)  # neither the first nor the last row
     side.propose(7)
     side.process(3, first=8)
     side.propose(9)
@@ -313,7 +313,7 @@ def test_p_min_is_the_chance_among_the_ten_best(side):
             assert draft_chain(side.drafter, id_last, 8, p_min) == want.ids[:n]
             assert draft_chain(side.drafter, id_last, 8, p_min=p_min) == want.ids[:n]
             n_short += 0 < n < 8
-    assert n_short > 5  # the test has seen chains end in the middle
+    assert n_short > 5  # chains that end in the middle have occurred
 
 
 def test_full_context(tiny_target, tiny_head, model_address):
@@ -324,7 +324,7 @@ def test_full_context(tiny_target, tiny_head, model_address):
         want = side.reference.propose(7, 8).ids
         got = draft_chain(side.drafter, 7, 8)
         assert got == want[: len(got)]
-        # the slot of the last row and those after it, each gives one token
+        # the slot of the last row and those after it give one token each
         assert len(got) == min(8, n_ctx - side.n_past + 1)
         if side.n_past == n_ctx:
             break
@@ -353,7 +353,7 @@ def test_rows_that_are_not_numbers_do_no_lasting_harm(side, tiny_head, n_bad):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n_bad", [1, 2, 40])
 def test_no_slot_holds_what_is_no_number(tiny_target, tiny_head, model_address, rng, bad, n_bad):
-    """Some devices multiply masked slots by zero: after rows that are not finite drafts must be as without them."""
+    """Some devices multiply masked slots by zero: after rows that are not finite, drafts must stay the same."""
     rows, more = rows_of(tiny_head, 20, rng), rows_of(tiny_head, 5, rng)
     wrong = rows_of(tiny_head, n_bad, rng)
     wrong[:, 7] = bad
@@ -365,12 +365,12 @@ def test_no_slot_holds_what_is_no_number(tiny_target, tiny_head, model_address, 
             drafter.process_rows(between, [1] * n_bad, 20)
             draft_chain(drafter, 3, N_STEPS)
             states.append(drafter.state_get())
-            assert drafter.truncate(20) == 19  # the last row's token may be another one now
+            assert drafter.truncate(20) == 19  # the last row's token may change now
             drafter.process_rows(rows[19:], [20], 19)
         drafter.process_rows(more, [5, 6, 7, 8, 9], 20)
         drafts.append(draft_chain(drafter, 3, N_STEPS))
         logits.append(drafter.draft_logits)
-    assert states[0] == states[1]  # as of rows of zeros: nothing else was written
+    assert states[0] == states[1]  # the state is that of rows of zeros: nothing else was written
     assert drafts[0] == drafts[1] == drafts[2]
     assert rel_error(logits[1], logits[0]) < tolerance(TOLERANCE)
     assert rel_error(logits[2], logits[0]) < tolerance(TOLERANCE)

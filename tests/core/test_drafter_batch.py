@@ -1,4 +1,4 @@
-"""Several sequences in one drafter: whatever runs together, each is drafted as if it were alone."""
+"""Several sequences in one drafter: each is drafted as if it were alone."""
 
 import numpy as np
 import pytest
@@ -113,7 +113,7 @@ def test_sequences_do_not_touch_each_other(sides):
     sides[4].process(9)
     assert [drafter.n_past(i) for i in range(N_SEQ)] == [30, 12, 0, 0, 39]
     check(sides, sides, [4] * N_SEQ)
-    drafter.state_set(saved[0], 2)  # into another place
+    drafter.state_set(saved[0], 2)  # into another slot
     sides[2].reference.rows, sides[2].reference.tokens = saved[1:]
     sides[3].process(100)
     check(sides, sides[::-1], [4] * N_SEQ)
@@ -169,7 +169,7 @@ def test_restart_goes_on_behind_what_was_not_seen(sides):
     sides[2].drafter.state_set(state, 2)
     sides[2].process(2)
     sides[2].propose(3)
-    sides[1].truncate(20)  # before the restart
+    sides[1].truncate(20)  # truncate before the restart
     sides[1].process(4)
     sides[1].propose(3)
     assert all(side.worst.agrees(1e-4) for side in sides)
@@ -231,11 +231,11 @@ def test_nothing_is_computed_that_was_not_asked_for(tiny_target, tiny_head, mode
             draft_chains(drafter, seq_ids, [3] * n_seq, [n_max] * n_seq)
             nodes["batch", n_seq, n_max] = drafter.n_graph_nodes
     step = nodes[1, 3]
-    # those of the block, of lm_head, argmax and softmax, a row of the state, two writes of K/V, one of the state;
-    # elsewhere than on the host top-k and its probabilities
+    # nodes of the block, of lm_head, argmax and softmax, a row of the state, two writes of K/V, one of the state;
+    # on other devices than the host, top-k and its probabilities
     assert step == (29 if place == "here" else 31)
     assert nodes[1, 1] == step  # fc instead of the state's row
     for n_max in (1, 3):
-        # sequences that are not asked for cost nothing; those that are share every step
+        # sequences without a request cost nothing; those with one share every step
         assert nodes[4, n_max] == nodes["batch", 1, n_max] == nodes[1, n_max]
         assert nodes["batch", 4, n_max] == nodes[1, n_max] + (2 if n_max == 1 else 0)

@@ -17,12 +17,12 @@ from tolerance import tolerance
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
 HEADS = ["plain", "sliding_window", "layers_2", "layers_2_window", "everything", "kimi", "p_eagle_norm_before_fc"]
-N_PAD = 256  # slots: what a cache is made of
+N_PAD = 256  # slots of which a cache is a multiple
 N_SCRATCH = 128  # slots after the last one, for drafted nodes
 
 
 class Texts:
-    """Random rows of several sequences, given to a drafter and kept so that others can be given the same."""
+    """Random rows of several sequences, given to a drafter and kept to give them to others."""
 
     def __init__(self, drafter, head, n_seq, **options):
         self.drafter, self.head, self.options = drafter, head, options
@@ -46,7 +46,7 @@ class Texts:
         self.rows[seq_id], self.tokens[seq_id] = self.rows[seq_id][:0], []
 
     def check(self, seq_id, model, id_last=7, n_steps=3):
-        """Draft with a new drafter that is given everything in one piece, so that it has never moved anything."""
+        """Draft with a new drafter that gets all rows in one piece, so that it has never moved any."""
         fresh = make_drafter(self.head, model, self.drafter.n_ctx, n_unroll=self.drafter.n_unroll, **self.options)
         fresh.process_rows(self.rows[seq_id], self.tokens[seq_id], 0)
         assert draft_chain(self.drafter, id_last, n_steps, seq_id=seq_id) == draft_chain(fresh, id_last, n_steps)
@@ -61,7 +61,7 @@ def model(tiny_target, model_address):
 
 @pytest.fixture
 def n_slots(tiny_head, model):
-    """`n_slots(drafter)`: slots of its cache, with F32 and one layer."""
+    """Return `n_slots(drafter)`: slots of its cache, with F32 and one layer."""
     n_bytes = make_drafter(tiny_head, model, n_ctx=1).n_bytes_cache / N_PAD
     return lambda drafter: drafter.n_bytes_cache / n_bytes
 
@@ -74,7 +74,7 @@ def test_sequences_grow_side_by_side(name, n_unroll, tiny_target, model, tmp_pat
     drafter = make_drafter(head, model, 4096, n_seq_max=n_seq, n_unroll=n_unroll, n_batch=64)
     texts, rng, sizes = Texts(drafter, head, n_seq), np.random.default_rng(7), set()
     for i in range(120):
-        # the first ones grow fastest; a single row, or a prompt
+        # the first sequences grow fastest; a piece is a single row, or a prompt
         which = [s for s in range(n_seq) if rng.random() < 0.9 / (s + 1)] or [0]
         for seq_id in which:
             texts.process(seq_id, int(rng.integers(1, 4)) if rng.random() < 0.7 else int(rng.integers(10, 60)))
@@ -83,7 +83,7 @@ def test_sequences_grow_side_by_side(name, n_unroll, tiny_target, model, tmp_pat
         if i % 10 == 9:
             texts.check(int(rng.choice(which)), model)
     assert len(texts.tokens[0]) > 1000
-    assert len(sizes) > 8  # made anew that often
+    assert len(sizes) > 8  # the cache was made anew that often
     for seq_id in range(n_seq):
         texts.check(seq_id, model)
 
@@ -107,7 +107,7 @@ def test_caches_of_any_type_grow(type_kv, tiny_target, model, tmp_path):
 def test_rows_that_wait_make_room_too(tiny_head, model):
     drafter = make_drafter(tiny_head, model, 4096, n_seq_max=2)
     texts = Texts(drafter, tiny_head, 2)
-    for i in range(900):  # as when the head is not asked for a while
+    for i in range(900):  # the head is not asked for a while
         texts.process(i % 2, 1)
     for seq_id in (0, 1):
         texts.check(seq_id, model)
@@ -141,15 +141,15 @@ def test_size_follows_what_is_held(tiny_head, model, n_slots):
     assert n_slots(drafter) == 15 * 512 + 4608
     for seq_id in range(16):
         texts.check(seq_id, model)
-    texts.truncate(5, 100)  # shrinks with the rows that come then
+    texts.truncate(5, 100)  # the cache shrinks with the next rows
     assert n_slots(drafter) <= 2 * 16 * 512 + 4096
     texts.check(5, model)
     for seq_id in range(16):
         drafter.reset(seq_id)
         texts.forget(seq_id)
-    assert n_slots(drafter) == 15 * 512  # small places are kept
+    assert n_slots(drafter) == 15 * 512  # small extents are kept
 
-    # the whole context, and nothing after it
+    # the whole context, and no slot after it
     one = make_drafter(tiny_head, model, 32768, n_seq_max=16, n_batch=4096)
     rows, tokens = np.zeros((4096, tiny_head.n_embd_inp), np.float32), [1] * 4096
     for i in range(8):
@@ -189,11 +189,11 @@ def test_rows_of_a_reset_sequence_are_for_others(tiny_head, model, n_slots):
     size = n_slots(drafter)
     drafter.reset(1)
     texts.forget(1)
-    texts.process(2, 300)  # into the place of 1
+    texts.process(2, 300)  # into the extent of 1
     assert n_slots(drafter) == size
     drafter.restart(0, 0)
     texts.forget(0)
-    texts.process(1, 950)  # into the place of 0
+    texts.process(1, 950)  # into the extent of 0
     assert n_slots(drafter) == size
     for seq_id in (1, 2, 3):
         texts.check(seq_id, model)
@@ -216,7 +216,7 @@ def test_sequences_of_about_one_length_share_an_attention(tiny_head, model):
         assert drafter.n_graph_nodes == n_nodes
     texts.process(3, 1000)
     draft_chains(drafter, [0, 1, 2, 3, 4, 5], [3] * 6, [3] * 6)
-    assert drafter.n_graph_nodes == n_nodes + 2  # its own, and putting both together
+    assert drafter.n_graph_nodes == n_nodes + 2  # its own node, and the concatenation
     for seq_id in range(6):
         texts.check(seq_id, model)
 
@@ -237,7 +237,7 @@ def test_what_is_not_a_number_dies_with_its_sequence(name, n_bad, tiny_target, m
     texts.process(1, 100)
     texts.check(2, model)
     drafter.reset(0)
-    texts.process(1, 300)  # where it was
+    texts.process(1, 300)  # in its own extent
     texts.check(1, model)
     for forget in (lambda: drafter.reset(0), lambda: drafter.truncate(0), lambda: drafter.restart(0)):
         poison(0)

@@ -1,6 +1,6 @@
-"""What every kind of drafter does: drafts, trees, sequences together, going back, copies, states, noise, errors.
+"""The contract of every kind of drafter: drafts, trees, sequences together, going back, copies, states, noise, errors.
 
-What it drafts is held against the kind's own model, driven by hand: an independent reference for each.
+Drafts are compared with the kind's own model, driven by hand: an independent reference for each.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ N_SEQ = 3
 
 
 class Kind(ABC):
-    """A drafter of one kind with its target, and the reference. A text ends with the token that is drafted after."""
+    """A drafter of one kind with its target, and the reference. A text ends with the token after which it drafts."""
 
     atol = 1e-4
-    """Of logits, whose size is some 1 to 10: F32 sums in another order."""
+    """Tolerance of logits of some 1 to 10: F32 sums in another order."""
     n_levels = 1
-    """Levels of a draft that have to be said beforehand."""
+    """Levels of a draft that a request must announce."""
     i_state = 32
-    """A byte of a state that has one right value."""
+    """Index of a byte of a state that has one right value."""
     n_state: int | None = None
-    """Bytes at the front of a state whose bits may be others without harm; None: all."""
+    """Bytes at the front of a state whose bits may change without harm; None: all."""
     drafter: Drafter
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, ...], np.ndarray] = {}
 
     def give(self, text: Sequence[int], seq_id: int = 0, sizes: Sequence[int] = (), drafter: Any = None) -> None:
-        """Show a drafter what it lacks of a text except for its last token, in pieces."""
+        """Give a drafter the missing rows of a text except for its last token, in pieces."""
         drafter = drafter or self.drafter
         first, n = drafter.n_past(seq_id), len(text) - 1
         rows = self.evaluate(text[:-1], seq_id)
@@ -61,23 +61,23 @@ class Kind(ABC):
         assert drafter.n_past(seq_id) == n
 
     def evaluate(self, text: Sequence[int], seq_id: int) -> np.ndarray:
-        """The target's rows of a text; none if the drafter reads none."""
+        """Return the target's rows of a text; none if the drafter reads none."""
         return self.pair.evaluate(list(text), seq_id)
 
     @abstractmethod
     def logits(self, text: Sequence[int], drafted: Sequence[int], pos_first: int = 0, n: int = 0) -> np.ndarray:
-        """By hand: after a text that was given from pos_first on, and drafted tokens after that, in a draft of n."""
+        """Return the reference's logits: after a text from pos_first on, and the drafted tokens, in a draft of n."""
 
     def token(self, i: int) -> int:
-        """The target's token of a logit."""
+        """Return the target's token of a logit."""
         return i
 
     def own_logits(self) -> np.ndarray:
-        """Of the last drafted token."""
+        """Return the logits of the last drafted token."""
         return self.drafter.draft_logits
 
     def another(self) -> Drafter:
-        """One more drafter of the same file."""
+        """Make one more drafter of the same file."""
         return self.pair.make_drafter()
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Block(Kind):
 
 
 class Assistant(Kind):
-    # equal bit for bit where a sequence is alone; else sums are in another order, and ggml's table for GELU has steps
+    # bit for bit equal if a sequence is alone; else sums are in another order, and ggml's table for GELU has steps
     atol = 2e-2
     i_state, n_state = 12, 32
 
@@ -195,7 +195,7 @@ attention, a window, sections of RoPE, a state alone and beside attention."""
 WITHOUT_POOL = [f"{name}-split" for name, kind in NAMES.items() if kind is not Eagle3]
 CASES = [*NAMES, *WITHOUT_POOL]
 OWN_K_V = [case for case in CASES if not case.startswith("gemma4")]
-"""Those that hold of a text what they read; an assistant reads the target's cells."""
+"""Kinds with K/V of their own; an assistant reads the target's cells."""
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def chain_by_hand(kind: Kind, text: Sequence[int], n: int, pos_first: int = 0) -
 
 
 def check_next(kind: Kind, text: Sequence[int], seq_id: int = 0, pos_first: int = 0) -> None:
-    """What is drafted after a text is what the model gives by hand, step by step."""
+    """Check that drafts after a text are those of the model driven by hand, step by step."""
     for n in (1, 2, 3):
         want = chain_by_hand(kind, text, n, pos_first)
         assert draft_chain(kind.drafter, text[-1], n, seq_id=seq_id) == want
@@ -231,7 +231,7 @@ def check_next(kind: Kind, text: Sequence[int], seq_id: int = 0, pos_first: int 
 
 
 def test_steps(kind: Kind) -> None:
-    """As in speculative decoding: what waits, what was drafted and rejected, a long piece."""
+    """Steps are right as in speculative decoding: with waiting rows, rejected drafts, a long piece."""
     (text,) = texts(1, 60)
     kind.give(text[:20], sizes=(1, 10, 3))
     for n in (20, 21, 24, 26, 50):
@@ -240,12 +240,12 @@ def test_steps(kind: Kind) -> None:
 
 
 def test_sequences_draft_together(kind: Kind) -> None:
-    """Each drafts what it drafts alone, whatever the others have waiting and however much they want."""
+    """A sequence drafts beside others as it does alone, with any waiting rows and draft lengths of the others."""
     all_texts = [t[:n] for t, n in zip(texts(3), (38, 17, 9), strict=True)]
     for i, t in enumerate(all_texts):
         kind.give(t, i, sizes=(i + 1,))
     order, n_max = [2, 0, 1], [3, 4, 1]
-    # blocks are as long as the longest
+    # all blocks are as long as the longest
     want = [chain_by_hand(kind, all_texts[i], max(n_max))[:n] for i, n in zip(order, n_max, strict=True)]
     assert draft_chains(kind.drafter, order, [all_texts[i][-1] for i in order], n_max) == want
     assert draft_chains(kind.drafter, [1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [
@@ -274,7 +274,7 @@ def test_sequences_are_the_same_after_drafts_of_others(kind: Kind) -> None:
 
 
 def test_nodes_of_a_tree(kind: Kind, request: pytest.FixtureRequest) -> None:
-    """Every path gives what the model gives for that path alone; after a recurrent state there is one path."""
+    """Every path gives the model's logits of that path alone; with a recurrent state there is one path."""
     both, drafter = texts(2, 20, seed=3), kind.drafter
     for i, t in enumerate(both):
         kind.give(t, i)
@@ -303,7 +303,7 @@ def test_nodes_of_a_tree(kind: Kind, request: pytest.FixtureRequest) -> None:
 
 
 def test_going_back(kind: Kind) -> None:
-    """To another text, or to the same one; among rows that wait, and among those that were evaluated."""
+    """A drafter goes back to another text, or to the same one, among waiting rows and among evaluated ones."""
     old, new = texts(2, seed=7)
     kind.give(old, sizes=(20, 10))
     draft_chain(kind.drafter, old[-1], 3)
@@ -327,7 +327,7 @@ def test_going_on_without_what_lies_before(kind: Kind) -> None:
 
 
 def test_copies(kind: Kind) -> None:
-    """A prefix of another sequence, which goes on with other tokens; the source stays."""
+    """A prefix of another sequence continues with other tokens; the source stays."""
     source, other = texts(2, seed=9)
     kind.give(source)
     draft_chain(kind.drafter, source[-1], 3)
@@ -340,7 +340,7 @@ def test_copies(kind: Kind) -> None:
 
 
 def test_states(kind: Kind) -> None:
-    """What is saved drafts the same in another sequence, with rows that wait and without; damage does no harm."""
+    """A saved state drafts the same in another sequence, with waiting rows and without; damage does no harm."""
     (text,) = texts(1, seed=10)
     kind.give(text, sizes=(30, 3))
     states = [kind.drafter.state_get()]
@@ -396,7 +396,7 @@ def test_drafts_that_know_the_dice(kind: Kind) -> None:
 
 
 def test_wrong_arguments_are_refused(kind: Kind) -> None:
-    """They change nothing."""
+    """Wrong arguments are refused and change nothing."""
     (text,) = texts(1, 11)
     kind.give(text)
     drafter = kind.drafter

@@ -1,4 +1,4 @@
-"""A sequence that takes over the beginning of another one is drafted as if it had been given the rows itself."""
+"""A sequence that copies the beginning of another one drafts as if it had been given the rows itself."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_copy_and_diverge(name, tiny_target, model_address, tmp_path):
         copy(src, dst, n_past)
         dst.process(5)
         dst.propose(dst.token(), 4)
-        dst.process(40)  # by then it has grown
+        dst.process(40)  # the cache has grown by then
         dst.propose(dst.token(), 2)
     src.propose(src.token(), 4)
     src.process(3)
@@ -79,7 +79,7 @@ def test_rows_come_from_where_truncate_would_have_them(state, name, tiny_target,
         asked.add(n_past - n)
     assert asked <= {0, 1}
     copy(src, dst, src.n_past)
-    src.truncate(src.n_past)  # gives it what it misses
+    src.truncate(src.n_past)  # gives it the missing rows
     dst.propose(7, 3)
     src.propose(7, 3)
     assert src.worst.agrees(1e-4)
@@ -90,7 +90,7 @@ def test_waiting_rows_are_taken_along(tiny_target, tiny_head, model_address):
     src, dst = make_sides(tiny_head, model_address(tiny_target.path))
     src.process(40)
     assert copy(src, dst, 40) == 40
-    dst.propose(5)  # nothing was given to it
+    dst.propose(5)  # no row was given to it
     assert copy(src, dst, 39) == 38
     src.propose(6)
     src.process(4, first=6)
@@ -106,7 +106,7 @@ def test_a_prefix_for_many(tiny_target, tiny_head, model_address, n_unroll):
     sides[2].process(280)
     for side in sides:
         if side.seq_id % 2:
-            side.process(10 + 100 * side.seq_id)  # of which nothing stays
+            side.process(10 + 100 * side.seq_id)  # none of these rows stays
     for side in sides:
         if side is not sides[2]:
             copy(sides[2], side, 270)
@@ -115,7 +115,7 @@ def test_a_prefix_for_many(tiny_target, tiny_head, model_address, n_unroll):
     got = draft_chains(sides[0].drafter, list(range(6)), ids_last, [4] * 6)
     for side, id_last, ids in zip(sides, ids_last, got, strict=True):
         assert ids == side.reference.propose(id_last, 4).ids
-    # and on from a copy, while what it was made of is gone
+    # continue after a copy whose source is gone
     sides[2].drafter.reset(2)
     sides[2].reference.truncate(0)
     sides[2].process(500)
@@ -135,7 +135,7 @@ def test_copies_of_nothing(tiny_target, tiny_head, model_address):
     assert copy(src, dst, 25) == 25
     assert draft_chain(dst.drafter, 3, 4, seq_id=1) == []
     src.process(30)
-    copy(src, dst, 10)  # before the restart
+    copy(src, dst, 10)  # copy before the restart
     for side in (src, dst):
         side.process(8)
         side.propose(3)
@@ -160,5 +160,5 @@ def test_bad_arguments_change_nothing(tiny_target, tiny_head, model_address):
     ):
         with pytest.raises(ValueError, match=match):
             drafter.copy(src, dst, n_past)
-        assert len(drafter.nodes) == 2  # the draft goes on
+        assert len(drafter.nodes) == 2  # the draft continues
     assert [drafter.state_get(i) for i in range(2)] == states

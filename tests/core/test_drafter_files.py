@@ -52,13 +52,13 @@ def test_truncated_anywhere(tiny_target, tiny_head, model_address, tmp_path):
 
 
 def test_bytes_changed_anywhere_in_the_header(tiny_target, tiny_head, model_address, tmp_path, rng):
-    """Damage either is found or does no harm: never a crash."""
+    """Damage either is found or does no harm: it never crashes."""
     model = model_address(tiny_target.path)
     with open(tiny_head.path, "rb") as file:
         data = bytearray(file.read())
     path = tmp_path / "damaged.gguf"
     n_found = 0
-    # keys, then descriptions of tensors: between them lies the vocabulary
+    # keys, then descriptions of tensors; the vocabulary lies between them
     places = [
         *range(4, data.find(b"tokenizer.ggml.model")),
         *range(data.find(b"fc.weight") - 8, data.find(b"d2t") + 30),
@@ -95,7 +95,7 @@ def test_nothing_leaks_from_bad_loads(tiny_target, model_address, tmp_path):
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("needs /proc")
     load_badly(20)
-    gc.collect()  # what other tests have left open
+    gc.collect()  # free the objects that other tests have left
     before, n_files = resident(), len(os.listdir("/proc/self/fd"))
     load_badly(200)
     assert resident() - before < 8 * 2**20

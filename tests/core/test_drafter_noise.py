@@ -17,7 +17,7 @@ HEADS = ["plain", "sliding_window", "layers_2", "full_vocab", "kimi", "p_eagle",
 
 
 def first_path(drafter, seq_id):
-    """The first child of the first child ..., and how sure each is."""
+    """Return the first child of the first child ..., and the probability of each."""
     path, parent = [], -1
     while True:
         found = [(i, n) for i, n in enumerate(drafter.nodes) if n[0] == parent and n[4] == seq_id]
@@ -43,7 +43,7 @@ def test_all_ways_draft_the_same(name, n_unroll, tiny_target, model_address, tmp
         drafter.set_noise(GumbelNoise(seed + 100, temperature=0.5, top_k=5, top_p=0.9, min_p=0.1), 2)
         chains = draft_chains(drafter, [2, 0, 1], [5] * 3, [N_STEPS] * 3)
         assert [len(tokens) for tokens in chains] == [N_STEPS] * 3
-        assert chains[2] == want[1]  # nobody knows its dice
+        assert chains[2] == want[1]  # its noise is unknown
         n_other += (chains[1] != want[0]) + (chains[0] != want[2])
         assert draft_chain(drafter, 5, N_STEPS, seq_id=2) == chains[0]
         n_begin = N_STEPS if drafter.is_parallel else drafter.n_unroll
@@ -82,13 +82,13 @@ def test_a_bias_that_forbids_all(tiny_target, tiny_head, model_address):
     drafter = make_drafter(tiny_head, model_address(tiny_target.path))
     SideBySide(drafter, ReferenceHead(tiny_head)).process(10)
     drafter.set_noise(GumbelNoise(1, biases=dict.fromkeys(range(tiny_target.n_vocab), float("-inf"))))
-    assert len(draft_chain(drafter, 5, 3)) == 3  # a guess is free to be wrong
+    assert len(draft_chain(drafter, 5, 3)) == 3  # a wrong guess is allowed
     with pytest.raises(ValueError, match="sequence 9"):
         drafter.set_noise(None, 9)
 
 
 def test_a_device_drafts_what_the_host_does(tiny_target, tiny_head, model_address):
-    """The device gives its best candidates, which the host orders: chains, levels and how sure each node is."""
+    """The device gives its best candidates, which the host orders: chains, levels and probabilities of nodes."""
     found = []
     for device in (placement.draft_device(), None):
         drafter = make_drafter(tiny_head, model_address(tiny_target.path), device=device)

@@ -1,4 +1,4 @@
-"""The drafter fed by the tap of a real target, in a speculative loop: drafts as the reference's from the true rows."""
+"""The drafter, fed by a real target's tap in a speculative loop, drafts as the reference does from the true rows."""
 
 import pytest
 
@@ -22,7 +22,7 @@ HEADS = {
 
 
 class Speculation:
-    """The loop by hand: greedy, four drafts a step."""
+    """The loop by hand: greedy, with drafts of four tokens."""
 
     def __init__(self, low: LowLevel, drafter: _core.Eagle3Drafter, prompt: list[int]):
         self.low, self.drafter = low, drafter
@@ -35,7 +35,7 @@ class Speculation:
         self.tokens.append(low.target.argmax(len(piece) - 1))
 
     def round(self) -> list[int]:
-        """Propose, verify, accept, commit; returns the draft."""
+        """Propose, verify, accept, commit; return the draft."""
         *past, id_last = self.tokens
         draft = draft_chain(self.drafter, id_last, 4)
         batch = [id_last, *draft]
@@ -91,7 +91,7 @@ def test_all_of_a_perfect_head_is_accepted(kind, tmp_path):
         for _ in range(20):
             loop.round()
         assert loop.n_accepted == loop.n_drafted == 80
-        # the text is what the reference writes
+        # the text is the reference's
         want = loop.tokens[:4]
         while len(want) < 20:
             want.append(int(run_target(target, want).logits[-1].argmax()))
@@ -109,7 +109,7 @@ def test_little_of_a_random_head_is_accepted(tiny_target, tiny_head):
 def test_rows_that_do_not_fit(tiny_target, tiny_head):
     with LowLevel(tiny_target.path, [1, 2]) as low:
         drafter = make_drafter(tiny_head, low.model)
-        with pytest.raises((Eagle3Error, ValueError)):  # nothing decoded yet
+        with pytest.raises((Eagle3Error, ValueError)):  # nothing is decoded yet
             drafter.process(low.tap, [1], 0)
         low.target.decode([1, 2, 3], 0, True)
         with pytest.raises(IncompatibleDraftError, match=r"192 values at 3 boundaries, the tap has \d of them"):

@@ -1,4 +1,4 @@
-"""Trees of drafted tokens against the NumPy reference, and the steps that they are made of: begin, expand, nodes."""
+"""Trees of drafted tokens match the NumPy reference, and so do their steps: begin, expand, nodes."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def side(tiny_target, tiny_head, model_address):
 
 
 def check_tree(side, id_last, depth, top_k, n_tokens):
-    """The tree of the drafter is as good as the reference's, and its probabilities are the reference's."""
+    """Check that the drafter's tree is as good as the reference's, with the same probabilities."""
     draft = draft_tree(side.drafter, id_last, depth, top_k, n_tokens, seq_id=side.seq_id)
     paths = Paths(side.reference, id_last)
     found = paths_of(draft)
@@ -32,14 +32,14 @@ def check_tree(side, id_last, depth, top_k, n_tokens):
     for path, p in zip(found, draft.probs, strict=True):
         assert p == pytest.approx(paths.probs(path[:-1])[path[-1]], abs=tolerance(1e-5))
         assert len(path) <= depth
-    # not the nodes themselves: two that are equally probable may be taken for each other
+    # nodes are not compared: two that are equally probable may change places
     want = eagle2(paths, depth, top_k, n_tokens)
     assert sorted(map(paths.score, found)) == pytest.approx(sorted(map(paths.score, want)), abs=tolerance(1e-3))
     return draft
 
 
 def accept(side, draft, id_last, rng):
-    """Let the target accept a path of random length, and reject what else there is."""
+    """Let the target accept a path of random length, and reject the other nodes."""
     node, n = -1, 0
     tokens = [id_last]
     while (children := draft.children(node)) and rng.random() < 0.7:
@@ -61,7 +61,7 @@ def test_trees_of_any_head_after_any_step(name, tiny_target, model_address, tmp_
     for shape in SHAPES:
         id_last = side.token()
         n_accepted += accept(side, check_tree(side, id_last, *shape), id_last, rng)
-    side.propose(side.token(), 3)  # nothing of a tree stays in the cache
+    side.propose(side.token(), 3)  # no node of a tree stays in the cache
     assert side.worst.agrees(1e-4)
     assert n_accepted > 0
 
@@ -81,9 +81,9 @@ def test_depth_and_number_of_nodes(side):
         assert len(draft) == n
         assert len(draft.tokens) == len(draft.parents) == len(draft.probs)
         assert is_chain(draft) == (top_k == 1)
-    # SafeAILab's default: depth 7 + 1, top_k 10, 60 with the root
+    # SafeAILab's default: depth 7 + 1, top_k 10, 60 nodes with the root
     assert len(check_tree(side, 3, 8, 10, 59)) == 59
-    # all of a small draft vocabulary
+    # all tokens of a small draft vocabulary
     n_vocab = side.drafter.n_vocab_dft
     assert len(draft_tree(side.drafter, 3, 2, 100, 10**6)) == n_vocab + n_vocab**2
 
@@ -119,7 +119,7 @@ def test_trees_end_with_the_context(n_unroll, tiny_target, tiny_head, model_addr
 
 @pytest.mark.parametrize("n_vocab_dft", [64, None])
 def test_equally_probable_tokens(n_vocab_dft, tiny_target, model_address, tmp_path):
-    # tokens with the same rows of both tables: pairs of them, and eight
+    # tokens with equal rows in both tables: pairs of them, and eight
     plain = write_head(tmp_path / "plain.gguf", tiny_target, n_vocab_dft=n_vocab_dft, own_embd=True)
     n_vocab = n_vocab_dft or tiny_target.n_vocab
     twin = np.arange(n_vocab) // 2 * 2
@@ -134,12 +134,12 @@ def test_equally_probable_tokens(n_vocab_dft, tiny_target, model_address, tmp_pa
     for shape in SHAPES:
         id_last = side.token()
         draft = check_tree(side, id_last, *shape)
-        # the first of them is what a chain drafts
+        # a chain drafts the first of them
         assert draft.tokens[0] == draft_chain(side.drafter, id_last, 1)[0]
 
 
 def test_certain_tokens(tiny_target, model_address, tmp_path):
-    # probabilities of exactly 1 and 0: a parent is as good as its child
+    # probabilities of exactly 1 and 0: a parent is as probable as its child
     head = write_head(tmp_path / "head.gguf", tiny_target, logit_scale=1e5)
     drafter = make_drafter(head, model_address(tiny_target.path))
     side = SideBySide(drafter, ReferenceHead(head))

@@ -1,4 +1,4 @@
-"""Weights and K/V in fewer bits. The reference has the weights that the file holds, so what is left is arithmetic."""
+"""Weights and K/V in fewer bits. The reference has the file's weights, so that only the arithmetic differs."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ TOLERANCE_KV = {"f16": 4e-3, "bf16": 2e-2, "q8_0": 4e-2, "q4_0": 5e-1}
 
 
 def check(drafter, reference, tolerance):
-    """The first level of each draft within the tolerance, its choice the best one within the tolerance."""
+    """Check that each draft's first level is within the tolerance, and its choice is the best one within it."""
     side, n_same = SideBySide(drafter, reference), 0
     side.process(45)
     accepted = (3, 0, 6, 20, 2, 1, 0, 4)
@@ -48,7 +48,7 @@ def test_weights_in_fewer_bits(ftype, tiny_target, model_address, tmp_path):
 @pytest.mark.parametrize("source", ["f32", "bf16", "q8_0"])
 @pytest.mark.parametrize("outtype", ["bf16", "q8_0", "q4_0"])
 def test_conversion_while_loading(outtype, source, n_threads, tiny_target, model_address, tmp_path):
-    """The same as a file that was converted before, bit by bit; narrower matrices stay."""
+    """A matrix that is converted while loading is bit for bit that of a converted file; narrower matrices stay."""
     model = model_address(tiny_target.path)
     head = write_head(tmp_path / "head.gguf", tiny_target, ftype=source)
     found = make_drafter(head, model, type=GGML_TYPES[outtype], n_threads=n_threads)

@@ -1,4 +1,4 @@
-"""Chains of several steps in one graph: the same as step by step."""
+"""Chains of several steps in one graph are the same as step by step."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The compiled drafter against the NumPy reference, for every variant of a head, and proof that this can fail."""
+"""The compiled drafter matches the NumPy reference for every variant of a head, and wrong references do not match."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ TOLERANCE = 1e-4
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_agrees_with_the_reference(name, tiny_target, model_address, tmp_path):
     head = write_head(tmp_path / "head.gguf", tiny_target, **VARIANTS[name])
-    # 16 rows a graph: the prompt takes several
+    # 16 rows a graph: the prompt takes several graphs
     drafter = make_drafter(head, model_address(tiny_target.path), n_batch=16)
     worst = compare(drafter, ReferenceHead(head))
     assert worst.logits < tolerance(TOLERANCE)
@@ -37,14 +37,14 @@ def test_tied_and_shared_tables_of_any_target(arch, n_threads, model_address, ti
 
 
 class _ShiftedPositions(ReferenceHead):
-    """Recurrent steps one position too far."""
+    """A reference whose recurrent steps are one position too far."""
 
     def decode(self, tokens, hidden, pos_first, caches):
         return super().decode(tokens, hidden, pos_first + (len(tokens) == 1 and pos_first > 0), caches)
 
 
 class _UnshiftedTokens(ReferenceHead):
-    """Row p with token p instead of token p + 1."""
+    """A reference that pairs row p with token p instead of token p + 1."""
 
     def propose(self, id_last, n):
         last = self.tokens[-1]
@@ -55,7 +55,7 @@ class _UnshiftedTokens(ReferenceHead):
 
 
 class _HiddenFirst(ReferenceHead):
-    """Attention over [hidden ; embedding]."""
+    """A reference with attention over [hidden ; embedding]."""
 
     def __init__(self, head):
         super().__init__(head)
@@ -65,7 +65,7 @@ class _HiddenFirst(ReferenceHead):
 
 
 class _ContaminatedCache(ReferenceHead):
-    """Slots of accepted tokens keep what drafting wrote: the row before the last is its own recurrent state."""
+    """A reference whose slots of accepted tokens keep drafted values: the last row but one is its recurrent state."""
 
     def encode(self, rows):
         g = super().encode(rows)
@@ -74,7 +74,7 @@ class _ContaminatedCache(ReferenceHead):
 
 
 class _InterleavedRotation(ReferenceHead):
-    """Checkpoint weights rotated in pairs."""
+    """A reference that rotates checkpoint weights in pairs."""
 
     def __init__(self, head):
         super().__init__(head)
@@ -88,7 +88,7 @@ class _InterleavedRotation(ReferenceHead):
 
 
 class _NormTwice(ReferenceHead):
-    """With norm_output, lm_head sees a state that was normed twice."""
+    """A reference whose lm_head, with norm_output, reads a state that was normed twice."""
 
     def outputs(self, state):
         normed = super().outputs(state)[1]
@@ -96,7 +96,7 @@ class _NormTwice(ReferenceHead):
 
 
 class _FcOnRecurrentState(ReferenceHead):
-    """Norms before fc applied to recurrent rows too."""
+    """A reference that applies the norms before fc to recurrent rows too."""
 
     def decode(self, tokens, hidden, pos_first, caches):
         if len(tokens) == 1:
@@ -106,7 +106,7 @@ class _FcOnRecurrentState(ReferenceHead):
 
 def _without(weights: str) -> Any:
     class Without(ReferenceHead):
-        """Ignores some weights."""
+        """A reference that ignores some weights."""
 
         def __init__(self, head):
             super().__init__(head)
@@ -118,7 +118,7 @@ def _without(weights: str) -> Any:
 
 def _with(weights: str, value: float) -> Any:
     class With(ReferenceHead):
-        """Has other values in some weights."""
+        """A reference with other values in some weights."""
 
         def __init__(self, head):
             super().__init__(head)
@@ -129,7 +129,7 @@ def _with(weights: str, value: float) -> Any:
 
 
 class _RotatedByHalves(ReferenceHead):
-    """MLA rotated as other heads are."""
+    """A reference that rotates MLA as other heads."""
 
     def __init__(self, head):
         super().__init__(head)
@@ -138,7 +138,7 @@ class _RotatedByHalves(ReferenceHead):
 
 
 class _PlainMask(ReferenceHead):
-    """mask_hidden goes to fc as it is."""
+    """A reference whose mask_hidden goes to fc unchanged."""
 
     def encode(self, rows):
         if len(rows) > 1:

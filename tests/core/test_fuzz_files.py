@@ -16,7 +16,7 @@ def test_spoilt_files(seed: int) -> None:
     assert record.failures == []
     assert record.n_cases == 300
     summary = record.summary()
-    # the files are neither all refused at once nor all harmless
+    # neither are all files refused, nor are all harmless
     assert min(summary["decoded"], summary["refused"]) > 50
     assert {name.split()[0] for name in record.outcomes} == {"head", *ARCHS}
     assert len(record.mutations) >= 15

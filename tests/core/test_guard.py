@@ -1,4 +1,4 @@
-"""One thread at a time, and nothing is left taken."""
+"""A guard lets in one thread at a time, and never stays taken."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_who_comes_second() -> None:
             pass
         with guard.if_free() as is_in:
             assert not is_in
-        with pytest.raises(BusyError), guard:  # a turn that did not get in frees nothing
+        with pytest.raises(BusyError), guard:  # a turn that was refused frees nothing
             pass
     with guard.if_free() as is_in:
         assert is_in
@@ -62,7 +62,7 @@ def test_who_comes_second() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs timers that interrupt")
 def test_an_interrupt_leaves_it_free() -> None:
-    """Wherever it comes; a lock in Python was left taken within a second."""
+    """An interrupt leaves it free at any moment; a lock in Python was left taken within a second."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100

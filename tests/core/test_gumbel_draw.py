@@ -1,4 +1,4 @@
-"""The draw itself: the generator by its authors' numbers and numpy's, and winners that do not depend on vectors."""
+"""The draw itself: the generator matches its authors' numbers and NumPy's, and winners do not depend on vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import dice
 from llama_cpp_eagle3._core import GumbelNoise, philox4x32
 
 N_VECTOR = 32
-"""Fewer candidates than this are looked at one by one."""
+"""Fewer candidates than this are compared one by one."""
 CANDIDATE = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)])
 
 Candidates = npt.NDArray[Any]
@@ -28,7 +28,7 @@ class Link:
         self.sampler = ctypes.cast(noise.sampler(), lib.llama_sampler_p_ctypes)
 
     def draw(self, candidates: Candidates) -> int:
-        """Index of the one that is selected; p is set."""
+        """Return the index of the selected candidate; p is set."""
         data = candidates.ctypes.data_as(ctypes.POINTER(lib.llama_token_data))
         array = lib.llama_token_data_array(data=data, size=len(candidates), selected=-1, sorted=False)
         lib.llama_sampler_apply(self.sampler, ctypes.byref(array))
@@ -46,7 +46,7 @@ def candidates_of(ids: npt.ArrayLike, logits: npt.ArrayLike) -> Candidates:
 
 
 def cases() -> Iterator[tuple[int, int, Candidates]]:
-    """Seed, position, candidates: runs of ids, what samplers leave, flat rows, steep ones, some that cannot be."""
+    """Yield seed, position, candidates: runs of ids, subsets, flat rows, steep ones, sorted ones, some with -inf."""
     rng = np.random.default_rng(0)
     for i in range(400):
         n = int(rng.choice([1, 5, 31, 32, 33, 40, 64, 100, 500, 2000]))
@@ -55,7 +55,7 @@ def cases() -> Iterator[tuple[int, int, Candidates]]:
         if i % 3 == 1:
             ids = rng.choice(250_000, n, replace=False)
         elif i % 3 == 2 and n > 3:
-            ids[n // 2 :] += 1  # a hole
+            ids[n // 2 :] += 1  # a gap
         logits = rng.standard_normal(n) * rng.choice([0.0, 0.1, 3.0, 30.0])
         if i % 5 == 1:
             logits = -np.sort(-logits)
@@ -73,7 +73,7 @@ def cases() -> Iterator[tuple[int, int, Candidates]]:
 
 
 def winner(seed: int, position: int, candidates: Candidates, indices: npt.NDArray[np.intp]) -> int:
-    """Index of the one that is drawn of some."""
+    """Return the index of the candidate that is drawn from some."""
     noise = GumbelNoise(seed)
     noise.position = position
     link = Link(noise)
@@ -104,7 +104,7 @@ def test_winners_are_numpys() -> None:
         noise = GumbelNoise(seed)
         noise.position = position
         link = Link(noise)
-        for attempt in range(3):  # what is drawn again without being accepted has noise of its own
+        for attempt in range(3):  # a second draw after a rejection has noise of its own
             scores = candidates["logit"].astype(np.float64) + dice.noise(seed, position, candidates["id"], attempt)
             found = link.draw(candidates)
             n_close += found != int(scores.argmax())
@@ -114,9 +114,9 @@ def test_winners_are_numpys() -> None:
 
 
 def test_vectors_change_no_winner() -> None:
-    """Many at once, by AVX2 where there is one, and the best of few at a time, one by one: the very same."""
+    """Many at once, by AVX2 if there is one, have the same winner as the best of few at a time, one by one."""
     for seed, position, candidates in cases():
-        peak = int(candidates["logit"].argmax())  # p is relative to it: it takes part everywhere
+        peak = int(candidates["logit"].argmax())  # p is relative to the largest logit, which is in every part
 
         left = np.arange(len(candidates))
         while len(left) >= N_VECTOR:

@@ -1,4 +1,4 @@
-"""Attention by our kernels inside ggml's graphs: against float64, and bit for bit whatever else is in the pass."""
+"""Attention by our kernels in ggml's graphs agrees with float64, and no bit depends on the rest of the pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = needs_kernel
 
 @dataclass
 class Case:
-    """Rows, and a cache that they read."""
+    """Rows, and the cache that they read."""
 
     weights: Weights
     x: np.ndarray
@@ -35,7 +35,7 @@ class Case:
     mask: np.ndarray
 
     def attend(self, rows: Any = slice(None), cells: Any = slice(None), n_threads: int = 2) -> tuple[np.ndarray, Any]:
-        """Some of the rows, and cells of the cache in another order."""
+        """Compute some of the rows, with the cells of the cache in another order."""
         k, v, mask = self.k[:, cells], self.v[:, :, cells], self.mask[rows][:, cells]
         with closing(kernels_for(self.weights, {KERNEL: 16})):
             return attend(self.weights, self.x[rows], k, v, mask, n_threads)
@@ -85,7 +85,7 @@ def test_float64(case: Case) -> None:
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     expected = p @ v.transpose(0, 2, 1)
-    # weights of cells are rounded to 16 bits like the values: 2^-12 of what they add, each on its own
+    # weights of cells are rounded to 16 bits like the values: 2^-12 of their products, each independently
     error = np.sqrt(p**2 @ v.transpose(0, 2, 1) ** 2) * 2.0**-12 if half else 0.0
     assert (np.abs(found - expected) <= 6 * error + 2e-6).all()
     assert not np.array_equal(found, np.zeros_like(found))

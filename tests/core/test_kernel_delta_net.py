@@ -1,4 +1,4 @@
-"""GATED_DELTA_NET by our kernel: against float64, and bit for bit whatever else is in the pass."""
+"""GATED_DELTA_NET by our kernel agrees with float64, and is bit for bit the same whatever else is in the pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Case:
     n_states: int = 1
 
     def run(self, tokens: slice = slice(None), state: Any = None, n_threads: int = 2, ours: bool = True) -> Any:
-        """What the layer gives, the states after the last tokens, the newest first, and beta."""
+        """Return the layer's result, the states after the last tokens, the newest first, and beta."""
         parts = [part[:, tokens] for part in (self.x, self.q, self.k, self.v, self.g)]
         with closing(kernels_for(self.weights, {KERNEL: 1 << 20} if ours else {})):
             return delta_net(
@@ -39,7 +39,7 @@ class Case:
             )
 
     def expected(self, beta: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        """In float64: what the layer gives, and the states after all tokens."""
+        """Return in float64 the layer's result, and the states after all tokens."""
         n_heads, n = self.v.shape[2:]
         turns = [i % self.q.shape[2] for i in range(n_heads)]
         q, k = (part[:, :, turns].astype(np.float64) for part in (self.q, self.k))

@@ -1,4 +1,4 @@
-"""FLASH_ATTN_EXT by our kernel: against float64, and bit for bit whatever else is in the pass."""
+"""FLASH_ATTN_EXT by our kernel agrees with float64, and is bit for bit the same whatever else is in the pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = needs_kernel
 
 @dataclass
 class Case:
-    """Rows, and a cache that they read."""
+    """Rows, and the cache that they read."""
 
     weights: Weights
     x: np.ndarray
@@ -47,7 +47,7 @@ class Case:
     def attend(
         self, rows: Any = slice(None), cells: Any = slice(None), n_threads: int = 2, ours: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Some of the rows, and cells of the cache in another order."""
+        """Compute some of the rows, with the cells of the cache in another order."""
         mask = self.mask[rows][:, cells] if self.mask is not None else None
         cache = list(zip(self.types, (self.k[:, cells], self.v[:, cells]), strict=True))
         options = (self.scale, self.max_bias, self.cap)
@@ -55,7 +55,7 @@ class Case:
             return flash_attend(self.weights, self.x[rows], cache, mask, n_threads, options, self.sinks)
 
     def expected(self, queries: np.ndarray) -> np.ndarray:
-        """In float64."""
+        """Return the result in float64."""
         n_shared = len(queries) // len(self.k)
         k, v = (
             np.repeat(stored(part, type), n_shared, axis=0)
@@ -76,14 +76,14 @@ class Case:
 
 
 def alibi_slopes(n_heads: int, max_bias: float) -> np.ndarray:
-    """Of "Train Short, Test Long": a geometric sequence, and every other of the next one for what exceeds 2^n heads."""
+    """Return the slopes of "Train Short, Test Long": a geometric sequence, beyond 2^n heads half of the next one."""
     n = 2 ** int(np.log2(n_heads))
     even = [2.0 ** (-max_bias * (i + 1) / n) for i in range(n)]
     return np.array(even + [2.0 ** (-max_bias * (2 * i + 1) / (2 * n)) for i in range(n_heads - n)])
 
 
 def stored(values: np.ndarray, type: int) -> np.ndarray:
-    """What the cache holds of them."""
+    """Return the values as the cache holds them."""
     flat = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
     rows = np.frombuffer(quantize(flat, type), np.uint8).reshape(len(flat), -1)
     return gguf.quants.dequantize(rows, Type(type)).astype(np.float64).reshape(values.shape)
@@ -124,7 +124,7 @@ def case(request: Any) -> Iterator[Case]:
 
 
 def check(case: Case) -> None:
-    """float32 products and exponentials: some last bits of the largest value."""
+    """Check for the precision of float32 products and exponentials: some last bits of the largest value."""
     queries, found = case.attend()
     np.testing.assert_allclose(found, case.expected(queries), rtol=0, atol=4e-6)
     assert found.std() > 0.01
@@ -173,7 +173,7 @@ def test_no_mask() -> None:
 
 
 def test_masked_cells_are_not_read() -> None:
-    """Whole blocks and single cells, whatever is there; and a row that sees nothing is zero."""
+    """Masked blocks and single cells are not read, whatever they hold; a row without cells is zero."""
     case = make(6, 4, 2, 64, 64, 320)
     assert case.mask is not None
     case.mask[:, 64:256] = -np.inf
@@ -191,7 +191,7 @@ def test_masked_cells_are_not_read() -> None:
 
 
 def test_scores_in_parts() -> None:
-    """So deep that not all rows are computed at a time."""
+    """The scores are so many that not all rows are computed at a time."""
     case = make(9, 64, 1, 8, 8, 8000)
     check_rows = case.attend()[1]
     np.testing.assert_array_equal(case.attend(slice(8, 9))[1][:, 0], check_rows[:, 8])
@@ -212,7 +212,7 @@ PROMPTS = [  # rows, heads, heads of keys, dimensions of K and of V, cells
 @pytest.mark.parametrize("types", [(Type.F16, Type.F16), (Type.Q8_0, Type.BF16), (Type.F32, Type.Q4_0)])
 @pytest.mark.parametrize("shape", PROMPTS, ids=["-".join(map(str, shape)) for shape in PROMPTS])
 def test_prompts(shape: Any, types: Any) -> None:
-    """More rows than a draft has are computed in tiles: right, and as in short passes, whatever else there is."""
+    """More rows than a draft has are computed in tiles, which gives the bits of short passes."""
     n_rows, n_heads, n_kv, n_dims, n_dims_v, n_cells = shape
     if any(n % 32 for n in (n_dims, n_dims_v)) and types != (Type.F16, Type.F16):
         n_dims, n_dims_v = -(-n_dims // 32) * 32, -(-n_dims_v // 32) * 32
@@ -230,7 +230,7 @@ def test_prompts(shape: Any, types: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_prompts_with_any_masks(seed: int) -> None:
-    """Causal ones, windows, and what is left of a pool of sequences, with all options."""
+    """The masks are causal, windows, and those of a pool of sequences, with all options."""
     rng = np.random.default_rng(seed)
     n_rows, n_cells = int(rng.integers(65, 140)), int(rng.integers(100, 500))
     options = {"cap": float(rng.choice([0.0, 5.0])), "max_bias": float(rng.choice([0.0, 8.0]))}
@@ -251,7 +251,7 @@ def test_prompts_with_any_masks(seed: int) -> None:
 
 @pytest.mark.parametrize("n_cells", [1, 2, 9, 31, 32, 33, 40, 64, 100, 1000])
 def test_all_cells_weigh_the_same(n_cells: int) -> None:
-    """So the sums of blocks are as large as they can be, and so are their parts."""
+    """With equal weights the sums of blocks and their parts are as large as they can be."""
     case = make(3, 4, 2, 64, 64, n_cells)
     case.x[:] = 0
     case.mask = None
@@ -268,11 +268,11 @@ def test_all_cells_weigh_the_same(n_cells: int) -> None:
 @pytest.mark.parametrize("sharpness", [4.0, 16.0, 64.0])
 @pytest.mark.parametrize("types", [(Type.F16, Type.F16), (Type.Q8_0, Type.Q8_0), (Type.F32, Type.F32)])
 def test_a_few_cells_weigh_much(types: Any, sharpness: float) -> None:
-    """Some weigh most of all, many little, and some nothing."""
+    """Some cells weigh most of all, many little, and some nothing."""
     case = make(5, 6, 2, 64, 64, 700, types=types)
     case.x *= sharpness
     queries, found = case.attend()
-    # scores are float32: their last bits are those of weights
+    # scores are float32: their last bits change the weights
     np.testing.assert_allclose(found, case.expected(queries), rtol=0, atol=1e-6 * sharpness)
     for seed in range(2):
         order = np.random.default_rng(seed).permutation(700)
@@ -286,7 +286,7 @@ def test_values_of_any_size(factor: float) -> None:
     case = make(4, 4, 2, 64, 64, 200, types=(Type.F16, Type.F32 if factor in (1e-30, 1e30) else Type.F16))
     case.v *= np.float32(factor)
     queries, found = case.attend()
-    # below 1e-25 nothing is left
+    # below 1e-25 nothing remains
     atol = 4e-6 * factor if factor > 1e-25 else 1e-29
     np.testing.assert_allclose(found, case.expected(queries), rtol=0, atol=max(atol, 1e-9 * (factor == 1e-6)))
     case.weights.close()
@@ -295,7 +295,7 @@ def test_values_of_any_size(factor: float) -> None:
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 @pytest.mark.parametrize("type_v", [Type.F16, Type.F32, Type.BF16])
 def test_values_that_are_no_numbers(type_v: Any, value: float) -> None:
-    """A row that sees one has no numbers; what sees nothing near it has its own."""
+    """A row that reads such a value has no numbers; a row that reads none near it has its own."""
     case = make(3, 4, 2, 64, 64, 256, types=(Type.F16, type_v))
     assert case.mask is not None
     case.mask[:] = 0
@@ -310,7 +310,7 @@ def test_values_that_are_no_numbers(type_v: Any, value: float) -> None:
 
 @pytest.mark.parametrize("n_per_sequence", [1, 5, 20])
 def test_rows_read_the_cells_of_their_sequence(n_per_sequence: int) -> None:
-    """Rows of several sequences of a pool: of the others' cells nothing is read, whatever is in them."""
+    """Rows of several sequences of a pool read no cells of other sequences, whatever these hold."""
     n = 4 * n_per_sequence
     case = make(n, 6, 2, 64, 64, 512)
     owner = np.arange(n) // n_per_sequence

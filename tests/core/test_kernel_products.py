@@ -1,4 +1,4 @@
-"""Products by our kernels inside ggml's graphs: heads and experts, shapes, strides and threads."""
+"""Products by our kernels inside ggml's graphs are right for heads and experts, shapes, strides and threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kernel(request: Any) -> str:
 
 
 def make(rng: np.random.Generator, kernel: str, k: int, n: int, *more: int) -> Weights:
-    """Random weights of k blocks of inputs and n groups of channels."""
+    """Return random weights of k blocks of inputs and n groups of channels."""
     type, repacked, n_channels, n_inputs = _core.cpu_kernel_format(kernel)
     try:
         return Weights(rng, type, (k * n_inputs, n * n_channels, *more), repacked)
@@ -30,12 +30,12 @@ def make(rng: np.random.Generator, kernel: str, k: int, n: int, *more: int) -> W
 
 
 def by_kernel(kernel: str, weights: Weights, slab: int, x: np.ndarray) -> np.ndarray:
-    """One row times one matrix, without ggml."""
+    """Return one row times one matrix, without ggml."""
     return _core.cpu_kernel_mul_mat(kernel, weights.slab(slab), np.ascontiguousarray(x).reshape(1, -1))[0]
 
 
 def noise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Six standard deviations of what two ways to round activations to 8 bits may differ by: rows of x by rows of w.
+    """Return six standard deviations of the difference between two roundings to 8 bits: [rows of x, rows of w].
 
     A value is rounded to steps of its block's peak / 127; the error is spread evenly over a step, 1 / sqrt(12) of it.
     """
@@ -44,7 +44,7 @@ def noise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def assert_about(found: np.ndarray, expected: np.ndarray, tolerance: np.ndarray) -> None:
-    """Equal except for the rounding of activations."""
+    """Check equality except for the rounding of activations."""
     assert (np.abs(found - expected) <= tolerance + 1e-6).all()
 
 
@@ -64,7 +64,7 @@ class TestMatrix:
                 x = rows(rng, *x_shape, weights.shape[0])
                 pad = rng.choice([(0, 0, 0), (1, 0, 0), (0, 2, 0), (1, 3, 1)])
                 is_repacked = _core.cpu_kernel_format(kernel)[1]
-                # ggml's own code for repacked weights asserts that there is but one
+                # ggml's own code for repacked weights asserts that there is only one
                 ggml = None if is_repacked and x_shape[0] > 1 else multiply(weights, x, 1)
                 with closing(kernels_for(weights, {kernel: 1000})) as used:
                     assert used.n_weights == {kernel: 1}
@@ -78,7 +78,7 @@ class TestMatrix:
                 assert_about(expected, flat @ weights.values[0].T, tolerance)
 
     def test_long_rows(self, kernel: str) -> None:
-        """More than a core's cache holds, and than all cores share of floats: they are multiplied in parts."""
+        """Rows longer than a core's cache, and than all cores share of floats, are multiplied in parts."""
         rng = np.random.default_rng(5)
         n_inputs = _core.cpu_kernel_format(kernel)[3]
         with closing(make(rng, kernel, 9216 // n_inputs + 1, 70 // _core.cpu_kernel_format(kernel)[2] + 1)) as weights:
@@ -102,7 +102,7 @@ class TestMatrix:
                 np.testing.assert_array_equal(multiply(weights, x[:2], 2), multiply(weights, x[:2], 2))
 
     def test_a_matrix_for_each_head(self, kernel: str) -> None:
-        """As multi-head latent attention multiplies: weights [k, n, heads], of which some may share one."""
+        """Weights are [k, n, heads], as in multi-head latent attention, and some heads may share one."""
         if _core.cpu_kernel_format(kernel)[1]:
             pytest.skip("ggml repacks no such weights")
         rng = np.random.default_rng(3)
@@ -141,7 +141,7 @@ class TestExperts:
                         assert_about(expected, ggml[0, token, i], tolerance)
 
     def test_rows_of_some_experts_are_shared(self, kernel: str) -> None:
-        """src1 has fewer rows than experts are used: they take turns."""
+        """If src1 has fewer rows than experts are used, the experts take turns."""
         rng = np.random.default_rng(5)
         with closing(make(rng, kernel, 2, 2, 6)) as weights:
             ids = np.stack([rng.permutation(6)[:4] for _ in range(3)])

@@ -1,4 +1,4 @@
-"""Kernels for Q4_0 against float64 and against ggml, and that a row does not depend on its company."""
+"""Kernels for Q4_0 match float64 and ggml, and a row does not depend on the other rows of its pass."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ KERNELS = [name for name in _core.cpu_kernel_names() if name.startswith("q4_0x8/
 
 
 def repack(weights: np.ndarray) -> bytes:
-    """Q4_0 blocks (n, k / 32, 18) in the layout of ggml's block_q4_0x8: eight channels by 32 inputs."""
+    """Return Q4_0 blocks (n, k / 32, 18) in the layout of ggml's block_q4_0x8: eight channels by 32 inputs."""
     n, n_blocks, _ = weights.shape
     groups = weights.reshape(n // 8, 8, n_blocks, 18).transpose(0, 2, 1, 3)  # group, block, channel
     scales = groups[..., :2].reshape(n // 8, n_blocks, 16)
@@ -46,13 +46,13 @@ class TestKernel:
         np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max() + 1e-5)
 
     def test_largest_values_do_not_overflow(self, kernel):
-        """All products of a block at their largest: the sums in 16 bits are at their bound."""
-        block = np.frombuffer(np.float16(1).tobytes() + bytes([0xFF] * 16), np.uint8)  # 7 in all places
+        """If all products of a block are at their largest, the sums in 16 bits are at their bound."""
+        block = np.frombuffer(np.float16(1).tobytes() + bytes([0xFF] * 16), np.uint8)  # 7 in every element
         weights = np.tile(block, (8, 4, 1))
         for sign in (1, -1):
             x = np.full((1, 128), 127 * sign, np.float32)
             assert (_core.cpu_kernel_mul_mat(kernel, repack(weights), x) == 128 * 7 * 127 * sign).all()
-        low = np.frombuffer(np.float16(1).tobytes() + bytes(16), np.uint8)  # -8 in all places
+        low = np.frombuffer(np.float16(1).tobytes() + bytes(16), np.uint8)  # -8 in every element
         x = np.full((1, 128), 127, np.float32)
         assert (_core.cpu_kernel_mul_mat(kernel, repack(np.tile(low, (8, 4, 1))), x) == 128 * -8 * 127).all()
 

@@ -1,4 +1,4 @@
-"""Kernels for K-quants against float64, and that a row does not depend on its company."""
+"""Kernels for K-quants match float64, and a row does not depend on the other rows of its pass."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Blocks = npt.NDArray[np.uint8]  # (n, n_blocks, bytes of a block)
 
 
 def repack_q4_k(blocks: Blocks) -> bytes:
-    """Blocks in the layout of ggml's block_q4_Kx8: eight channels by 256 inputs."""
+    """Return blocks in the layout of ggml's block_q4_Kx8: eight channels by 256 inputs."""
     n, n_blocks, _ = blocks.shape
     groups = blocks.reshape(n // 8, 8, n_blocks, 144).transpose(0, 2, 1, 3)  # group, block, channel
     packed = groups[..., 4:16]
     low, low_min, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
-    scales = np.concatenate([low & 63, rest & 15 | low >> 6 << 4], -1)  # of the eight sub-blocks
+    scales = np.concatenate([low & 63, rest & 15 | low >> 6 << 4], -1)  # scales of the eight sub-blocks
     mins = np.concatenate([low_min & 63, rest >> 4 | low_min >> 6 << 4], -1)
-    # channels take the place of sub-blocks
+    # swap channels and sub-blocks
     scales, mins = scales.swapaxes(-1, -2), mins.swapaxes(-1, -2)
     first = scales[..., :4] | scales[..., 4:] >> 4 << 6
     second = mins[..., :4] | mins[..., 4:] >> 4 << 6
@@ -40,7 +40,7 @@ def repack_q4_k(blocks: Blocks) -> bytes:
 
 
 def repack_q2_k(blocks: Blocks) -> bytes:
-    """Blocks in the layout of ggml's block_q2_Kx8."""
+    """Return blocks in the layout of ggml's block_q2_Kx8."""
     n, n_blocks, _ = blocks.shape
     groups = blocks.reshape(n // 8, 8, n_blocks, 84).transpose(0, 2, 1, 3)  # group, block, channel
     scales = groups[..., :16].reshape(n // 8, n_blocks, 8, 8, 2).swapaxes(2, 3)  # pairs of sub-blocks
@@ -52,9 +52,9 @@ def repack_q2_k(blocks: Blocks) -> bytes:
 @dataclass(frozen=True)
 class Format:
     type: gguf.GGMLQuantizationType
-    d: int  # where a block has its scale of scales
+    d: int  # offset of a block's scale of scales
     scales: slice
-    has_min: bool  # after d
+    has_min: bool  # whether the scale of mins is after d
     repack: Callable[[Blocks], bytes] | None = None
 
     @property
@@ -66,23 +66,23 @@ class Format:
         return gguf.GGML_QUANT_SIZES[self.type][1]
 
     def random(self, rng: np.random.Generator, n: int, k: int) -> Blocks:
-        """Random bytes with scales of both signs."""
+        """Return random bytes with scales of both signs."""
         blocks = rng.integers(0, 256, (n, k // QK, self.block_size), dtype=np.uint8)
         return self.with_d(blocks, rng.normal(0, 0.01, (n, k // QK, 1 + self.has_min)))
 
     def with_d(self, blocks: Blocks, d: npt.ArrayLike) -> Blocks:
-        """The same with these scales of scales, and of mins."""
+        """Return the blocks with these scales of scales, and of mins."""
         size = 2 * (1 + self.has_min)
         values = np.broadcast_to(np.asarray(d, np.float16), (*blocks.shape[:2], 1 + self.has_min))
         blocks[..., self.d : self.d + size] = np.ascontiguousarray(values).view(np.uint8)
         return blocks
 
     def stored(self, blocks: Blocks) -> bytes:
-        """The bytes as the kernel reads them."""
+        """Return the bytes as the kernel reads them."""
         return self.repack(blocks) if self.repack else blocks.tobytes()
 
     def values(self, blocks: Blocks) -> npt.NDArray[np.float64]:
-        """What they stand for."""
+        """Return the blocks' values."""
         return gguf.quants.dequantize(blocks.reshape(len(blocks), -1), self.type).astype(np.float64)
 
 
@@ -135,7 +135,7 @@ def test_agrees_with_float64(kernel: str, fmt: Format, k: int, groups: int) -> N
     x = x.astype(np.float32)
     blocks = fmt.random(rng, groups * fmt.n_channels, k)
     expected = quantized_rows(x) @ fmt.values(blocks).T
-    # sums of k / 256 float32 products, of scales and of mins, whose parts may be larger than what is left
+    # sums of k / 256 float32 products, of scales and of mins, whose parts may be larger than their difference
     size = np.abs(quantized_rows(x)) @ np.abs(fmt.values(blocks)).T
     assert (np.abs(mul_mat(kernel, blocks, x) - expected) <= 1e-6 * size + 1e-12).all()
 
@@ -143,7 +143,7 @@ def test_agrees_with_float64(kernel: str, fmt: Format, k: int, groups: int) -> N
 @pytest.mark.parametrize("quants", [0x00, 0xFF, 0x55, 0xAA])
 @pytest.mark.parametrize("scales", [0x00, 0x7F, 0x80, 0xFF])
 def test_largest_values_do_not_overflow(kernel: str, fmt: Format, quants: int, scales: int) -> None:
-    """Sums in 16 bits at their bounds, saturated if anything can be."""
+    """Sums in 16 bits are at their bounds, saturated if any can be."""
     blocks = np.full((8, 4, fmt.block_size), quants, np.uint8)
     blocks[..., fmt.scales] = scales
     fmt.with_d(blocks, 1)
@@ -168,7 +168,7 @@ def test_a_row_does_not_depend_on_its_company(kernel: str, fmt: Format) -> None:
 
 
 def test_a_channel_does_not_depend_on_its_company(kernel: str, fmt: Format) -> None:
-    """Threads may begin and end at any group."""
+    """A thread may begin and end at any group of channels."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, 512), dtype=np.float32)
     blocks = fmt.random(rng, 11 * fmt.n_channels, 512)
@@ -191,7 +191,7 @@ def test_layouts_of_a_type_agree_to_the_bit(mapped: str) -> None:
 @pytest.mark.skipif(not WITH_VNNI, reason="this processor has no VNNI, which only `make sanitize` emulates")
 @pytest.mark.parametrize("name", WITH_VNNI)
 def test_instruction_sets_agree_to_the_bit(name: str) -> None:
-    """Sums of integers are exact, and the order of float sums is one."""
+    """Sums of integers are exact, and float sums have one order."""
     rng = np.random.default_rng(0)
     fmt, avx2 = FORMATS[format_of(name)], f"{format_of(name)}/avx2"
     for n_blocks in (1, 3, 8):
@@ -232,7 +232,7 @@ USED = {
 
 
 def first_logits(llm: llama_cpp.Llama, n_rows: int) -> npt.NDArray[np.float32]:
-    """Logits of the first row of a pass over n_rows tokens."""
+    """Return the logits of the first row of a pass over n_rows tokens."""
     llm.reset()
     llm.eval(list(range(10, 10 + n_rows)))
     return np.array(llm.scores[0])
@@ -249,7 +249,7 @@ def test_logits_are_those_of_ggml(tmp_path: Path, ftype: str) -> None:
         try:
             assert {format_of(name) for name in kernels.n_weights} == USED[ftype]
             ours = first_logits(llm, 1)
-            # a sum that differs in its last bit may round an activation of the next layer to the other side
+            # a sum that differs in its last bit may round an activation of the next layer the other way
             assert np.abs(ours - ggml).max() <= 0.01 * np.abs(ggml).max()
             for n_rows in (2, 3, 4, 7, 16):
                 assert (first_logits(llm, n_rows) == ours).all()

@@ -1,4 +1,4 @@
-"""Kernels for types with blocks of 32, F16 and BF16 against float64, and that a row does not depend on its company."""
+"""Kernels for types with blocks of 32, F16 and BF16 match float64, and a row does not depend on the other rows."""
 
 import ctypes
 from dataclasses import replace
@@ -36,7 +36,7 @@ class TestKernel:
         np.testing.assert_allclose(mul_mat(f, weights, x), expected, rtol=0, atol=atol)
 
     def test_all_values_of_a_type(self, f):
-        """One input at a time: each weight by itself, and in its place."""
+        """One input at a time shows each weight by itself, and at its index."""
         rng, k = np.random.default_rng(1), f.n_inputs(64)
         weights = f.random(rng, 8, k)
         ones = np.eye(k, dtype=np.float32)
@@ -55,7 +55,7 @@ class TestKernel:
             assert (mul_mat(f, weights, x[-n_rows:]) == together[-n_rows:]).all()
 
     def test_a_channel_does_not_depend_on_its_neighbours(self, f):
-        """A thread may begin and end anywhere."""
+        """A thread may begin and end at any channel."""
         rng = np.random.default_rng(2)
         x = rng.standard_normal((3, 256), dtype=np.float32)
         weights = f.random(rng, 24 * f.n_group, 256)
@@ -73,7 +73,7 @@ class TestKernel:
 @pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
 @pytest.mark.parametrize("f", [f for f in LEGACY if f.n_head], ids=lambda f: f.kernel)
 def test_agrees_with_ggml(f):
-    """ggml's own product of two rows, with the activations as ggml quantizes them."""
+    """The result is that of ggml's own product of two rows, with the activations as ggml quantizes them."""
     ggml = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / "libggml-cpu.so"))
     ggml.ggml_cpu_init()
     rng = np.random.default_rng(4)
@@ -92,7 +92,7 @@ def test_agrees_with_ggml(f):
 @pytest.mark.parametrize("byte", BYTES)
 @pytest.mark.parametrize("f", [f for f in LEGACY if f.n_head], ids=lambda f: f.kernel)
 def test_the_largest_sums_do_not_overflow(f, byte):
-    """All products of a block are of one sign, and the activations at their bound: exact, as sums are integers."""
+    """All products of a block have one sign, and the activations are at their bound: exact, as sums are integers."""
     k = f.n_inputs(128)
     weights = f.alike(8, k, byte)
     for sign in (1, -1):
@@ -103,7 +103,7 @@ def test_the_largest_sums_do_not_overflow(f, byte):
 @pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
 @pytest.mark.parametrize("f", [f for f in LEGACY if f.type == Type.MXFP4], ids=lambda f: f.kernel)
 def test_all_exponents(f):
-    """The smallest are no normal floats."""
+    """The smallest exponents are no normal floats."""
     for exponent in range(240):
         weights = f.alike(8, 32, 0x77).reshape(8, -1, 17)
         weights[..., 0] = (exponent + np.arange(8)[:, None]) % 240
@@ -116,7 +116,7 @@ def test_all_exponents(f):
 @pytest.mark.parametrize("f", WITH_VNNI, ids=lambda f: f.kernel)
 @pytest.mark.parametrize("k", [32, 96, 2048])
 def test_instruction_sets_agree_to_the_bit(f, k):
-    """Sums of integers are exact, and the order of float sums is one."""
+    """Sums of integers are exact, and float sums have one order."""
     rng, k = np.random.default_rng(k), f.n_inputs(k)
     avx2 = replace(f, kernel=f"{format_of(f.kernel)}/avx2")
     x = rng.standard_normal((19, k), dtype=np.float32) * 10.0 ** rng.uniform(-3, 3, k).astype(np.float32)

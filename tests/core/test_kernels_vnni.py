@@ -1,4 +1,4 @@
-"""VNNI and AVX-512 as they are compiled, wherever the tests run: the right instructions, in their functions alone."""
+"""Compiled VNNI and AVX-512 code has the right instructions, in their functions alone, on any machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def disassemble(path: str | Path) -> list[tuple[str, str]]:
-    """All instructions: their bytes, and what they are."""
+    """Return all instructions: their bytes and their text."""
     out = subprocess.run([str(OBJDUMP), "-d", str(path)], capture_output=True, text=True, check=True).stdout
     return re.findall(r"(?m)^ *[0-9a-f]+:\t([0-9a-f ]+?) *\t(.+)$", out)
 
@@ -48,7 +48,7 @@ FUNCTION(avx512_words, avx512_vnni, add_words)
 
 
 def test_assembly_is_what_intrinsics_are(tmp_path: Path) -> None:
-    """The same bytes: the right instructions, encodings and orders of operands."""
+    """The bytes are the same: the right instructions, encodings and orders of operands."""
     (tmp_path / "ggml.h").write_text("enum ggml_type { GGML_TYPE_COUNT };")
     found = []
     for name, source in (("intrinsics", INTRINSICS), ("ours", OURS)):
@@ -80,7 +80,7 @@ TYPES = "enum ggml_type { GGML_TYPE_Q8_0, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TY
 
 @pytest.mark.parametrize("source", ["q8_0", "float_weights"])
 def test_avx_512_is_in_its_own_functions_alone(tmp_path: Path, source: str) -> None:
-    """Elsewhere it would end programs on processors that do not have it."""
+    """Elsewhere such an instruction would end programs on processors that lack it."""
     (tmp_path / "ggml.h").write_text(TYPES)
     file = tmp_path / "kernels.o"
     command = [str(COMPILER), "-std=c++17", "-O3", "-DEAGLE3_VNNI", "-I", str(ROOT / "csrc"), "-I", str(tmp_path)]

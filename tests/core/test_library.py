@@ -1,4 +1,4 @@
-"""How the compiled module finds libllama: exactly one, of exactly one version."""
+"""The compiled module finds libllama: exactly one, of exactly one version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_one_libllama_is_mapped():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads ELF")
 def test_no_library_of_our_own():
-    """The wheel brings only _core and _chat, without a search path."""
+    """The wheel contains only _core and _chat, without a search path."""
     core = Path(_core.__file__)
     modules = sorted(core.parent.rglob("*.so*"))
     assert [module.name.split(".")[0] for module in modules] == ["_chat", "_core"]
@@ -74,7 +74,7 @@ def test_missing_llama_cpp():
 
 
 def test_library_without_our_symbols():
-    """A llama_cpp that has loaded no libllama: the compiled module does not load another one by itself."""
+    """If llama_cpp has loaded no libllama, the compiled module does not load another one by itself."""
     result = run(
         "import sys, types\n"
         "fake = types.ModuleType('llama_cpp')\n"

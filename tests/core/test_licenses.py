@@ -1,4 +1,4 @@
-"""What is installed names the licences of its parts, and has their texts."""
+"""The installed package names the licences of its parts, and has their texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of which a part is wanted: what is computed has the bits of the whole product, the rest is -inf."""
+"""Products of which a part is wanted: computed elements have the bits of the whole product, the rest is -inf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.ggml_products import NotRepackedError, Weights, kernels_for, 
 
 KERNELS = _core.cpu_kernel_names()
 N_TOGETHER = 16
-"""As in csrc/kernels/limited_product.h."""
+"""The constant of csrc/kernels/limited_product.h."""
 pytestmark = pytest.mark.skipif(not KERNELS, reason="no kernel for this processor")
 
 
@@ -24,7 +24,7 @@ def kernel(request: Any) -> str:
 
 
 def make(rng: np.random.Generator, kernel: str, k: int, n: int) -> Weights:
-    """Random weights of k blocks of inputs and n channels."""
+    """Return random weights of k blocks of inputs and n channels."""
     type, repacked, _, n_inputs = _core.cpu_kernel_format(kernel)
     try:
         return Weights(rng, type, (k * n_inputs, n), repacked)
@@ -33,7 +33,7 @@ def make(rng: np.random.Generator, kernel: str, k: int, n: int) -> Weights:
 
 
 def some_ranges(rng: np.random.Generator, n: int) -> list[tuple[int, int]]:
-    """Ranges of blocks, each wanted or not; the last block may be smaller."""
+    """Return ranges of blocks, each wanted or not; the last block may be smaller."""
     found: list[tuple[int, int]] = []
     wanted = rng.random((n + N_TOGETHER - 1) // N_TOGETHER) < rng.choice([0.1, 0.5, 0.9])
     for i in np.flatnonzero(wanted):

@@ -1,4 +1,4 @@
-"""Files that would end the process are refused by name; what is right is let through."""
+"""Files that would end the process are refused by name; good files are accepted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ U16 = 2
 
 
 def remove_tensors(ending: bytes) -> Any:
-    """Remove all tensors whose names end so."""
+    """Return a change that removes all tensors whose names end so."""
 
     def change(file: RawFile) -> None:
         file.tensors = [t for t in file.tensors if not t.name.endswith(ending)]
@@ -42,7 +42,7 @@ def change_token(i: int, text: bytes) -> Any:
 
 
 def retype(name: bytes, kind: int) -> Any:
-    """Give a tensor another type."""
+    """Return a change that gives a tensor another type."""
 
     def change(file: RawFile) -> None:
         tensor = tensor_of(file, name)
@@ -97,7 +97,7 @@ def test_numbers_that_contradict_each_other(tmp_path: Path, row: str, change: An
 
 
 def test_overrides_count(tmp_path: Path) -> None:
-    """What kv_overrides mend is right, what they spoil is wrong."""
+    """A value that kv_overrides correct is right, one that they spoil is wrong."""
     good = write_random_arch(tmp_path, "mixtral")
     key = "llama.expert_used_count"
     bad = spoil(good, set_key("expert_used_count", 9))
@@ -115,7 +115,7 @@ def test_one_number_for_each_layer(tmp_path: Path) -> None:
 
 
 def add_experts(n: int, value: float) -> Any:
-    """More experts, of which one is chosen by a weight of that value."""
+    """Return a change that adds experts, of which one is chosen by a weight of that value."""
 
     def change(file: RawFile) -> None:
         file.set("llama.expert_count", U32, n)
@@ -139,7 +139,7 @@ def test_routers_that_are_no_numbers(tmp_path: Path, value: float) -> None:
 
 
 def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
-    """Greedy goes on with what is a number; samplers would sort NaN."""
+    """Greedy decoding takes the best logit that is a number; samplers would sort NaN."""
 
     def change(file: RawFile) -> None:
         output = tensor_of(file, b"output.weight")
@@ -157,7 +157,7 @@ def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 def make_spm(file: RawFile) -> None:
-    """A SentencePiece vocabulary whose byte tokens are missing except for a few."""
+    """Give the file a SentencePiece vocabulary that lacks most byte tokens."""
     tokens = file.get("tokenizer.ggml.tokens")
     tokens[:] = [
         b"<unk>",
@@ -178,7 +178,7 @@ def test_vocabularies_that_lack_something(tmp_path: Path) -> None:
         assert llm.tokenize(b"12", add_bos=False)
         with pytest.raises(ModelFileError, match=r"vocabulary lacks what llama.cpp needs to tokenize this text"):
             llm.tokenize(b"abc")
-        assert len(take(llm, [1, 2, 3], 3)) == 3  # tokens do
+        assert len(take(llm, [1, 2, 3], 3)) == 3  # tokens work
     with closing(load(spoil(good, lambda f: f.set("tokenizer.ggml.model", STR, b"no_vocab")))) as llm:
         with pytest.raises(ModelFileError, match="Tokenizer not initialized"):
             llm.tokenize(b"abc")
@@ -195,7 +195,7 @@ def test_templates_and_texts_that_are_none(tmp_path: Path) -> None:
         load(spoil(good, lambda f: f.set("tokenizer.chat_template", STR, b"{% for %}")))
     with pytest.raises(ModelFileError, match="special token is no UTF-8"):
         load(spoil(good, change_token(308, b"\xff\xfe")))
-    # llama.cpp's own writer leaves such keys out, and so may others
+    # llama.cpp's own writer leaves such keys out, and other writers may too
     load(spoil(good, lambda f: f.set("tokenizer.ggml.add_bos_token", BOOL, 0))).close()
 
 
@@ -207,7 +207,7 @@ def test_positions_beyond_a_table(tmp_path: Path) -> None:
 
 
 def split(path: Path, n_bytes: int | None = None) -> Path:
-    """A model in two files, the second of which may be cut short."""
+    """Split a model into two files, the second of which may be cut short."""
     file = parse(path.read_bytes())
     n = len(file.tensors) // 2
     for i, tensors in enumerate((file.tensors[:n], file.tensors[n:])):
@@ -269,7 +269,7 @@ def test_empty_tensors_of_heads(
 
 
 def test_reasons_of_llama_cpp(tmp_path: Path) -> None:
-    """A guard tells why; after it everything is as before."""
+    """A guard names the reason; after it all is as before."""
     path = spoil(write_random_arch(tmp_path, "qwen3"), set_key("expert_used_count", 3))
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
@@ -304,7 +304,7 @@ _RUNS = ("a", "A", "!", " ", "\u4e2d")
     "pre", [b"gpt-4o", b"tekken", b"deepseek-v3", b"deepseek-llm", b"deepseek-coder", b"minimax-m2"]
 )
 def test_regular_expressions_do_not_overflow_the_stack(pre: bytes, tmp_path: Path) -> None:
-    """They go as deep as a text has characters in a row; on a stack that is large enough nothing else changes."""
+    """Regular expressions recurse once per character of a run; on a large enough stack nothing else changes."""
 
     def change(file: RawFile) -> None:
         file.set("tokenizer.ggml.pre", STR, pre)
@@ -316,22 +316,22 @@ def test_regular_expressions_do_not_overflow_the_stack(pre: bytes, tmp_path: Pat
             text = unit * 40_000
             tokens = llm.tokenize(text.encode(), add_bos=False)
             assert b"".join(map(vocab.piece, tokens)) == text.encode()
-        for unit in ("a", "!", " "):  # as llama.cpp has it where its own stack is enough
+        for unit in ("a", "!", " "):  # llama.cpp's own result, where its stack suffices
             text = (unit * 1500).encode()
             assert llm.tokenize(text, add_bos=False) == llama_tokens(llm, text)
 
 
 def test_characters_in_a_row_are_bounded(tmp_path: Path) -> None:
-    """A larger stack would be memory that nobody has."""
+    """A larger stack would be more memory than machines have."""
     with closing(load(write_random_arch(tmp_path, "llama"))) as llm:
         with pytest.raises(ValueError, match=r"at most 1048576 characters in a row .* found 1048577"):
             llm.tokenize(b"a" * (2**20 + 1))
-        text = b"a b" * (2**20 // 3 + 1)  # not in a row
+        text = b"a b" * (2**20 // 3 + 1)  # not in one run
         assert llm.detokenize(llm.tokenize(text, add_bos=False)) == text
 
 
 def test_work_on_a_stack_for_a_text() -> None:
-    """It runs on a thread of its own if the text needs that, and its errors arrive."""
+    """The work runs on a thread of its own if the text needs that, and its errors arrive."""
     threads = []
     for n in (10, 10_000):
         _core.with_stack_for(b"a" * n, lambda: threads.append(threading.get_ident()))
@@ -341,7 +341,7 @@ def test_work_on_a_stack_for_a_text() -> None:
 
 
 def llama_tokens(llm: Any, text: bytes) -> list[int]:
-    """Tokens of a text by llama.cpp alone."""
+    """Return the tokens of a text by llama.cpp alone."""
     ids = (llama_cpp.llama_token * len(text))()
     vocab = llama_cpp.llama_model_get_vocab(llm.model)
     n = llama_cpp.llama_tokenize(vocab, text, len(text), ids, len(ids), False, False)

@@ -1,4 +1,4 @@
-"""The block for multi-token prediction as a drafter, against float64 and against llama.cpp's own MTP context."""
+"""The block for multi-token prediction as a drafter matches float64 and llama.cpp's own MTP context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mtp_reference import Block
 from random_arch import write_random_arch
 
 TOLERANCE = 1e-4
-"""Of logits, whose size is some 1 to 10: F32 sums in another order."""
+"""Tolerance of logits of some 1 to 10: F32 sums in another order."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def texts(n: int, length: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = ()) -> np.ndarray:
-    """Show the rows of a text to the drafter, in pieces; returns them."""
+    """Give the rows of a text to the drafter, in pieces; return them."""
     rows = pair.evaluate(text, seq_id)
     first = pair.drafter.n_past(seq_id)
     for size in [*sizes, len(text)]:
@@ -54,7 +54,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = 
 
 
 def check_next(pair: Pair, hand: ByHand, text: list[int], rows: np.ndarray, seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted after a text is what the block gives by hand, step by step."""
+    """Check that drafts after a text are those of the block driven by hand, step by step."""
     want, logits = hand.chain(text[:-1], rows[: len(text) - 1], text[-1], n)
     for i in range(1, n + 1):
         assert draft_chain(pair.drafter, text[-1], i, seq_id=seq_id) == want[:i]
@@ -72,7 +72,7 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
         scale = np.abs(logits[-1]).max()
         np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * scale)
         np.testing.assert_allclose(pair.drafter.hidden_state, states[-1], atol=TOLERANCE * np.abs(states[-1]).max())
-        # two steps of its own
+        # two steps on its own rows
         for _ in range(2):
             text = [*text, int(logits[-1].argmax())]
             rows = np.concatenate([rows, states[-1:]])
@@ -82,7 +82,7 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
 
 
 def test_logits_of_chained_blocks_are_those_of_float64(folder: Path) -> None:
-    """Block i drafts token i, the last one all after it, from the states of those before."""
+    """Block i drafts token i, the last one all after it, from the states of the blocks before."""
     row = "mimo2-mtp3"
     path = write_random_arch(folder, row)
     blocks = [Block(path, arch_of(row), i) for i in range(3)]
@@ -103,7 +103,7 @@ def block_path(folder: Path, row: str) -> Path:
 
 @pytest.mark.parametrize("row", sorted(MTP))
 def test_every_architecture(folder: Path, row: str) -> None:
-    """Steps as in speculative decoding: what waits, what was drafted and rejected, a long piece."""
+    """Steps are right as in speculative decoding: with waiting rows, rejected drafts, a long piece."""
     (text,) = texts(1, 60)
     with Pair(write_random_arch(folder, row)) as pair:
         hand = by_hand(pair.model)
@@ -120,7 +120,7 @@ def test_every_architecture(folder: Path, row: str) -> None:
 
 @pytest.fixture(scope="module", params=["mimo2-mtp", "mimo2-mtp3"])
 def path_of_blocks(request: pytest.FixtureRequest, folder: Path) -> Path:
-    """With one block, and with three chained ones."""
+    """Return a file with one block, and one with three chained blocks."""
     return write_random_arch(folder, request.param)
 
 
@@ -133,7 +133,7 @@ def pair_of_blocks(path_of_blocks: Path) -> Iterator[Pair]:
 @pytest.mark.parametrize("n_ubatch", [4, 64])
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 def test_sequences_draft_together(path_of_blocks: Path, is_pooled: bool, n_ubatch: int) -> None:
-    """Each drafts what it drafts alone, whatever the others have waiting; ubatches are smaller than rows."""
+    """Each sequence drafts as it does alone, with any waiting rows of the others; ubatches are smaller than rows."""
     with Pair(path_of_blocks, n_seq_max=3, is_pooled=is_pooled, n_ubatch=n_ubatch) as pair:
         pair.drafter.close()
         pair.drafter = pair.make_drafter(n_ubatch=n_ubatch)
@@ -149,7 +149,7 @@ def test_sequences_draft_together(path_of_blocks: Path, is_pooled: bool, n_ubatc
 
 
 def test_nodes_of_a_tree(pair_of_blocks: Pair) -> None:
-    """Every path is the block's by hand for that path alone, with probabilities over the whole vocabulary."""
+    """Every path gives the block's logits of that path alone, with probabilities over the whole vocabulary."""
     pair = pair_of_blocks
     hand = by_hand(pair.model)
     both = texts(2, 20, seed=3)
@@ -180,7 +180,7 @@ def test_nodes_of_a_tree(pair_of_blocks: Pair) -> None:
 
 
 def test_p_min_ends_a_chain(pair: Pair) -> None:
-    """As in llama.cpp: by the probability among the ten best."""
+    """As in llama.cpp, p_min ends a chain by the probability among the ten best."""
     hand = ByHand(pair.model)
     (text,) = texts(1, 20, seed=5)
     rows = feed(pair, text[:-1])
@@ -197,7 +197,7 @@ def test_p_min_ends_a_chain(pair: Pair) -> None:
 
 
 def test_going_back(pair_of_blocks: Pair) -> None:
-    """To another text, or to the same one; slots and rows that wait."""
+    """A drafter goes back to another text, or to the same one, in slots and waiting rows."""
     pair = pair_of_blocks
     hand = by_hand(pair.model)
     old, new = texts(2, 40, seed=7)
@@ -231,7 +231,7 @@ def test_going_on_without_what_lies_before(pair: Pair) -> None:
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 def test_copies(path_of_blocks: Path, is_pooled: bool) -> None:
-    """A prefix of another sequence, which goes on with other tokens; the source stays."""
+    """A prefix of another sequence continues with other tokens; the source stays."""
     with Pair(path_of_blocks, n_seq_max=2, is_pooled=is_pooled) as pair:
         hand = by_hand(pair.model)
         source, other = texts(2, 40, seed=9)
@@ -250,7 +250,7 @@ def test_copies(path_of_blocks: Path, is_pooled: bool) -> None:
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 def test_states(path_of_blocks: Path, is_pooled: bool) -> None:
-    """What is saved drafts the same in another sequence and another drafter, with rows that wait and without."""
+    """A saved state drafts the same in another sequence and another drafter, with waiting rows and without."""
     with Pair(path_of_blocks, n_seq_max=2, is_pooled=is_pooled) as pair:
         hand = by_hand(pair.model)
         (text,) = texts(1, 40, seed=10)

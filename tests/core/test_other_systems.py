@@ -1,4 +1,4 @@
-"""What Windows and macOS have in place of Linux' functions, by stand-ins: nobody here has such a system."""
+"""Replacements on Windows and macOS for Linux' functions are tested with stand-ins, without such a system."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Msvcrt(types.ModuleType):
-    """Windows' locks: of bytes from where the file is read next, for this process's table of them."""
+    """A stand-in for Windows' locks: of bytes from the file's position on, in a table of the process."""
 
     LK_LOCK, LK_UNLCK = 1, 0
 
@@ -55,7 +55,7 @@ def msvcrt(monkeypatch: pytest.MonkeyPatch) -> Msvcrt:
 
 
 def test_files_are_locked_on_windows(tmp_path: Path, msvcrt: Msvcrt) -> None:
-    """Behind all that a file holds, for as long as it takes, and the place in the file stays."""
+    """The lock is after all bytes of a file, is held during the work, and the position in the file stays."""
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     msvcrt.n_busy = 3
@@ -93,7 +93,7 @@ def test_records_on_windows(tmp_path: Path, msvcrt: Msvcrt) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that share a file")
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    """What this system has: a child that adds to a number takes its turn."""
+    """On this system, a child that adds to a number waits for its turn."""
     path = tmp_path / "n"
     path.write_text("0")
     code = (
@@ -113,7 +113,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("platform", "is_opened"), [("darwin", True), ("linux", False), ("win32", False)])
 def test_libllama_is_opened_globally_on_macos(monkeypatch: pytest.MonkeyPatch, platform: str, is_opened: bool) -> None:
-    """There alone our module finds symbols only in libraries that are open so; elsewhere by the libraries' names."""
+    """Only on macOS must libraries be open globally for our module to find symbols; elsewhere it finds them by name."""
     opened: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(_library.sys, "platform", platform)
     monkeypatch.setattr(_library.ctypes, "CDLL", lambda path, **options: opened.append((path, options)))
@@ -128,7 +128,7 @@ def test_rpc_is_refused_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_module_imports_without_what_windows_lacks() -> None:
-    """Modules that its Python does not have, where we ask for them, and functions."""
+    """Modules import without the modules and functions that Windows' Python lacks."""
     code = """
         import builtins, importlib, os, pkgutil, select, signal, socket
         import asyncio, concurrent.futures, huggingface_hub.utils, multiprocessing, subprocess, tempfile, uvicorn

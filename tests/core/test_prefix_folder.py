@@ -1,4 +1,4 @@
-"""Files of prefixes and their folder: whatever is in it, only what was written comes back, and what fails is said."""
+"""Files of prefixes: only written prefixes come back, whatever the folder holds, and failures are reported."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_any_bit_that_is_another_one(tmp_path: Path) -> None:
-    """In every byte of the file: magic, lengths, JSON, tokens, both digests and what is between."""
+    """A changed bit is found in every byte: magic, lengths, JSON, tokens, both digests and the data between."""
     path = tmp_path / "file"
     write_prefix(path, MAKER, stored())
     data = path.read_bytes()
@@ -107,7 +107,7 @@ def names(folder: PrefixFolder) -> list[str]:
 
 
 def test_a_restart(folder: PrefixFolder) -> None:
-    """Those that were used last come first; the folder is for its owner alone."""
+    """The last used files come first; the folder is for its owner alone."""
     files = [folder.write(stored(n), ()).result() for n in (3, 4, 5)]
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     for age, file in enumerate(files):
@@ -126,7 +126,7 @@ def test_a_restart(folder: PrefixFolder) -> None:
 
 
 def test_another_draft(folder: PrefixFolder) -> None:
-    """It is found, without the draft's part."""
+    """With another draft the prefix is found, without the draft's part."""
     file = folder.write(stored(), ()).result()
     assert file is not None
     other = PrefixFolder(folder.path, 1 << 20, Maker("target", MAKER.settings, "another"))
@@ -137,7 +137,7 @@ def test_another_draft(folder: PrefixFolder) -> None:
 
 
 def test_others_are_left_alone(folder: PrefixFolder, caplog: pytest.LogCaptureFixture) -> None:
-    """Other models' and settings', notes, links, folders: neither read nor removed; files of prefixes are told."""
+    """Other models' and settings' files, notes, links and folders are neither read nor removed; a line counts files."""
     folder.write(stored(), ()).result()
     for maker in (Maker("another", MAKER.settings, ""), Maker("target", {"type_k": 8}, "draft")):
         PrefixFolder(folder.path, 1 << 20, maker).write(stored(), ()).result()
@@ -154,7 +154,7 @@ def test_others_are_left_alone(folder: PrefixFolder, caplog: pytest.LogCaptureFi
 
 
 def test_another_version(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the format: it is another maker's. With our name it is damaged."""
+    """A file of another version of the format is another maker's; with our name it is damaged."""
     file = folder.write(stored(), ()).result()
     assert file is not None
     data = (folder.path / file.name).read_bytes()
@@ -166,7 +166,7 @@ def test_another_version(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("at", [0, 20, 200, -40, -1])
 def test_damaged(folder: PrefixFolder, caplog: pytest.LogCaptureFixture, at: int) -> None:
-    """It is dropped with a line, at the start or when it is read."""
+    """A damaged file is dropped with a line in the log, at the start or when it is read."""
     file = folder.write(stored(), ()).result()
     assert file is not None
     path = folder.path / file.name
@@ -180,7 +180,7 @@ def test_damaged(folder: PrefixFolder, caplog: pytest.LogCaptureFixture, at: int
     assert len(caplog.messages) == 1
     assert str(path) in caplog.text
     assert "is dropped" in caplog.text
-    assert folder.read(file).result() is None  # it is gone now
+    assert folder.read(file).result() is None  # the file is gone now
     assert len(caplog.messages) == 1
 
 
@@ -209,7 +209,7 @@ def test_no_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_a_read_only_folder(
     folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is there is read; one line says that nothing new is written."""
+    """Existing files are read; one line says that nothing new is written."""
     file = folder.write(stored(), ()).result()
     assert file is not None
     real = os.open
@@ -229,7 +229,7 @@ def test_a_read_only_folder(
 
 
 def test_a_full_disk(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is left of what did not fit, one line says so, and once there is room again all goes on."""
+    """A file that did not fit leaves nothing, one line says so, and once there is room again writing continues."""
     usage = shutil.disk_usage(folder.path)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
@@ -247,7 +247,7 @@ def test_a_full_disk(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch, capl
 
 
 def test_what_others_wrote_goes_first(folder: PrefixFolder) -> None:
-    """The oldest first; our own files are the engine's matter."""
+    """The oldest files of other processes go first; the engine removes its own."""
     other = PrefixFolder(folder.path, 1 << 20, Maker("another", {}, ""))
     theirs = [other.write(stored(n), ()).result() for n in (5, 6, 7)]
     for age, file in enumerate(theirs):
@@ -264,7 +264,7 @@ def test_what_others_wrote_goes_first(folder: PrefixFolder) -> None:
 
 
 def test_what_a_killed_process_was_writing(folder: PrefixFolder) -> None:
-    """Is removed once it is old enough that nobody writes it any more."""
+    """A partly written file is removed once it is too old to be in progress."""
     name = folder._name_of([1, 2, 3], is_state=True)
     parts = [folder.path / f".{name}.{'0' * 15}{i}.part" for i in range(2)]
     for part in parts:

@@ -1,4 +1,4 @@
-"""The NumPy reference against llama.cpp: its targets, and its own eagle3 graph for the heads that it can run."""
+"""The NumPy reference matches llama.cpp: its targets, and its own eagle3 graph for the heads that it can run."""
 
 from contextlib import ExitStack
 

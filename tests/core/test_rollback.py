@@ -1,4 +1,4 @@
-"""Batches of which only a part is accepted leave no trace, whatever the target's memory is made of."""
+"""Batches of which only a part is accepted leave no trace, for every kind of memory of the target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
 N_MAX = 5
 N_SNAPSHOTS = [0, 1, 3, N_MAX]
-"""None, fewer than are drafted, as many."""
+"""Numbers of snapshots: none, fewer than drafted tokens, as many."""
 KINDS = {
     "llama": "trim",
     "gemma3": "trim",
@@ -35,7 +35,7 @@ def context(folder: Path, arch: str, **params) -> LowLevel:
 
 
 def run_steps(low: LowLevel, rng: np.random.Generator, n_steps: int, seq_id: int = 0) -> list[int]:
-    """Random steps, each of one token that is certain and up to N_MAX drafted ones; returns what was accepted."""
+    """Run random steps, each of one certain token and up to N_MAX drafted ones; return the accepted tokens."""
     text = rng.integers(0, N_VOCAB, 7).tolist()
     low.target.decode(text, 0, seq_id=seq_id)
     for _ in range(n_steps):
@@ -77,7 +77,7 @@ def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: boo
 
 @pytest.mark.parametrize("arch", KINDS)
 def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
-    """A replay in front of a batch is not seen: rows, logits, tokens and positions are those that were asked for."""
+    """A replay before a batch is invisible: rows, logits, tokens and positions are those of the request."""
     with context(tmp_path, arch) as low, context(tmp_path, arch) as fresh:
         low.target.decode([1, 2, 3], 0)
         low.decode_draft([4, 5, 6, 7], 3)
@@ -96,7 +96,7 @@ def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", KINDS)
 def test_one_pass_per_step(tmp_path: Path, arch: str) -> None:
-    """Counted by the graphs that ggml runs."""
+    """Each step is one pass, counted by the graphs that ggml runs."""
     names: list[str] = []
     model = load_random_arch(tmp_path, arch)
     with LowLevel(model, n_rs_seq=N_MAX, on_eval=names.append) as low:
@@ -125,7 +125,7 @@ def test_abort(tmp_path: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("n_snapshots", N_SNAPSHOTS)
 def test_where_snapshots_do_not_reach(tmp_path: Path, n_snapshots: int) -> None:
-    """A draft that is longer than they reach is replayed if more of it is rejected, and only then."""
+    """A draft longer than the snapshots is replayed if more of it is rejected, and only then."""
     draft = [4, 5, 6, 7, 8, 9]
     with context(tmp_path, "qwen35", n_rs_seq=n_snapshots) as low, context(tmp_path, "qwen35") as fresh:
         for n_draft in range(2, len(draft) + 1):
@@ -133,7 +133,7 @@ def test_where_snapshots_do_not_reach(tmp_path: Path, n_snapshots: int) -> None:
                 low.target.truncate(0)
                 low.target.decode([1, 2, 3], 0)
                 n_past = n_replay = 0
-                for _ in range(3):  # a replay in front of a draft that is rejected, too
+                for _ in range(3):  # also a replay before a draft that is rejected
                     n_past = low.target.n_past()
                     low.decode_draft(draft[:n_draft], n_past)
                     low.target.accept(0, list(range(n_kept)))
@@ -160,7 +160,7 @@ def test_where_snapshots_do_not_reach(tmp_path: Path, n_snapshots: int) -> None:
 
 @pytest.mark.parametrize("arch", ["gemma3", "qwen35", "mamba2"])
 def test_saved_states(tmp_path: Path, arch: str) -> None:
-    """Going back further than a step: to the last saved state that somebody keeps, else to the beginning."""
+    """Going back further than a step leads to the last saved state that is kept, else to the beginning."""
     text = np.random.default_rng(3).integers(0, N_VOCAB, 900).tolist()
     with (
         context(tmp_path, arch, swa_full=False, n_ctx=1024, n_ubatch=16) as low,
@@ -189,7 +189,7 @@ def test_saved_states(tmp_path: Path, arch: str) -> None:
     [("llama", 0), ("mamba2", 0), ("qwen3next", 0), *(("qwen35", n) for n in N_SNAPSHOTS), ("deepseek4", 1)],
 )
 def test_sequences(tmp_path: Path, arch: str, n_snapshots: int) -> None:
-    """Three sequences in one batch each step, with other lengths and other acceptance; the third one skips steps."""
+    """Three sequences share a batch each step, with different lengths and acceptance; the third one skips steps."""
     rng = np.random.default_rng(4)
     texts = [rng.integers(0, N_VOCAB, n).tolist() for n in (3, 9, 5)]
     with context(tmp_path, arch, n_seq_max=3, n_rs_seq=n_snapshots) as low, context(tmp_path, arch) as fresh:
@@ -235,7 +235,7 @@ def test_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", KINDS)
 def test_states(tmp_path: Path, arch: str) -> None:
-    """What a sequence holds goes to another place and comes back: replay, windows and all."""
+    """A sequence's state goes to another slot and comes back, with replay and windows."""
     rng = np.random.default_rng(6)
     with context(tmp_path, arch, n_seq_max=2) as low, context(tmp_path, arch) as fresh:
         other = rng.integers(0, N_VOCAB, 20).tolist()
@@ -272,7 +272,7 @@ def test_no_room_for_a_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arch", KINDS)
 @pytest.mark.parametrize("swa_full", [True, False])
 def test_copies(tmp_path: Path, arch: str, swa_full: bool) -> None:
-    """A prefix that two sequences share; or the copy is refused."""
+    """Two sequences share a prefix, or the copy is refused."""
     rng = np.random.default_rng(7)
     text = rng.integers(0, N_VOCAB, 60).tolist()
     with context(tmp_path, arch, n_seq_max=2, swa_full=swa_full) as low, context(tmp_path, arch) as fresh:
@@ -292,14 +292,14 @@ def test_copies(tmp_path: Path, arch: str, swa_full: bool) -> None:
 
 
 def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
-    """llama.cpp moves the state of the sequence between two that go on reading, without its snapshots: a replay."""
+    """llama.cpp moves the state of the sequence between two that go on, without its snapshots: a replay follows."""
     rng = np.random.default_rng(0)
     model = load_random_arch(tmp_path, "qwen35")
     draft = [5, 6, 7]
     with LowLevel(model, n_seq_max=3, n_rs_seq=4, kv_unified=True, n_ubatch=32) as low:
 
         def after(n_each: int) -> tuple[int, np.ndarray]:
-            """A draft of sequence 1, of which nothing is kept but its root, beside prompts; what comes next then."""
+            """Draft in sequence 1, keep only the root, beside prompts; return the result of the next step."""
             for s in range(3):
                 low.target.truncate(0, s)
                 low.target.decode([1 + s, 2, 3], 0, seq_id=s)

@@ -1,4 +1,4 @@
-"""A small model as a drafter, against the same model in a plain context of llama.cpp that is driven by hand."""
+"""A small model as a drafter matches the same model in a plain context of llama.cpp that is driven by hand."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from random_arch import write_random_arch
 from small import ByHand, make_drafter
 
 TOLERANCE = 3e-4
-"""Of logits, whose size is some 1 to 10: sums of F32 in another order; ggml's with AVX-512 differ by 1.6e-4."""
+"""Tolerance of logits of some 1 to 10: F32 sums in another order; ggml's with AVX-512 differ by 1.6e-4."""
 KINDS = ("llama", "gemma3", "qwen2vl", "mamba2", "qwen3next", "lfm2")
-"""Attention, a window, sections of RoPE; a state alone, and beside attention."""
+"""Small models with attention, a window, sections of RoPE; with a state alone, and beside attention."""
 RECURRENT = ("mamba2", "qwen3next", "lfm2")
 N_SINKS, N_WINDOW = 4, 1024
 N_LONG = 2048
@@ -59,7 +59,7 @@ def texts(n: int, length: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def feed(drafter: SimpleDrafter, tokens: list[int], seq_id: int = 0, sizes: tuple[int, ...] = ()) -> None:
-    """Show a text to the drafter, in pieces."""
+    """Give a text to the drafter, in pieces."""
     first = drafter.n_past(seq_id)
     for size in [*sizes, len(tokens)]:
         end = min(first + size, len(tokens))
@@ -69,7 +69,7 @@ def feed(drafter: SimpleDrafter, tokens: list[int], seq_id: int = 0, sizes: tupl
 
 
 def check_next(drafter: SimpleDrafter, hand: ByHand, text: list[int], seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted after a text, of which the drafter lacks the last token, is its greedy continuation."""
+    """Check that the draft after a text, whose last token the drafter lacks, is its greedy continuation."""
     want, logits = hand.chain(text, n)
     for i in range(1, n + 1):
         assert draft_chain(drafter, text[-1], i, seq_id=seq_id) == want[:i]
@@ -77,7 +77,7 @@ def check_next(drafter: SimpleDrafter, hand: ByHand, text: list[int], seq_id: in
 
 
 def test_drafts(drafter: SimpleDrafter, hand: ByHand) -> None:
-    """Steps as in speculative decoding: from the first token on, what was drafted and rejected, a long piece."""
+    """Steps are right as in speculative decoding: from the first token on, with rejected drafts, a long piece."""
     (text,) = texts(1, 60)
     n = 1
     for n_accepted in (0, 2, 1, 25, 3):
@@ -88,7 +88,7 @@ def test_drafts(drafter: SimpleDrafter, hand: ByHand) -> None:
 
 
 def test_what_was_accepted_is_evaluated_once(path: Path, hand: ByHand) -> None:
-    """One pass for what was accepted and the first draft, and one for each further one."""
+    """Accepted tokens and the first draft take one pass, and each further draft one."""
     drafter = make_drafter(path)
     (text,) = texts(1, 20)
     feed(drafter, text[:-1], sizes=(5, 5, 5))
@@ -97,7 +97,7 @@ def test_what_was_accepted_is_evaluated_once(path: Path, hand: ByHand) -> None:
     drafted = draft_chain(drafter, text[-1], 3)
     n_before = drafter.n_steps
     drafter.process(None, [text[-1], *drafted], 19)
-    assert drafter.n_waiting(0) == 4  # the last token of the text was there already; id_last is the fourth
+    assert drafter.n_waiting(0) == 4  # the last token of the text was evaluated already; id_last is the fourth
     check_next(drafter, hand, [*text, *drafted, 7], n=1)
     assert drafter.n_steps == n_before + 1
     drafter.close()
@@ -106,7 +106,7 @@ def test_what_was_accepted_is_evaluated_once(path: Path, hand: ByHand) -> None:
 @pytest.mark.parametrize("n_ubatch", [4, 64])
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 def test_sequences_draft_together(path: Path, hand: ByHand, is_pooled: bool, n_ubatch: int) -> None:
-    """Each drafts what it drafts alone, whatever the others have waiting; ubatches are smaller than rows."""
+    """Each sequence drafts as it does alone, with any waiting tokens of the others; ubatches are smaller than rows."""
     drafter = make_drafter(path, n_seq_max=3, is_pooled=is_pooled, n_ubatch=n_ubatch)
     all_texts = [t[:n] for t, n in zip(texts(3), (30, 17, 9), strict=True)]
     for i, t in enumerate(all_texts):
@@ -121,7 +121,7 @@ def test_sequences_draft_together(path: Path, hand: ByHand, is_pooled: bool, n_u
 
 
 def test_nodes_of_a_tree(drafter: SimpleDrafter, hand: ByHand, kind: str) -> None:
-    """Every path gives what the model gives for that path alone; after a state there is one path."""
+    """Every path gives the model's logits of that path alone; with a recurrent state there is one path."""
     both = texts(2, 20, seed=3)
     for i, t in enumerate(both):
         feed(drafter, t[:-1], i)
@@ -147,7 +147,7 @@ def test_nodes_of_a_tree(drafter: SimpleDrafter, hand: ByHand, kind: str) -> Non
 
 
 def test_going_back(drafter: SimpleDrafter, hand: ByHand) -> None:
-    """To another text, or to the same one: no token is asked for again."""
+    """A drafter goes back to another text, or to the same one: no token is requested again."""
     old, new = texts(2, 40, seed=7)
     feed(drafter, old[:-1])
     draft_chain(drafter, old[-1], 3)
@@ -175,7 +175,7 @@ def test_going_on_without_what_lies_before(drafter: SimpleDrafter, hand: ByHand)
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 def test_copies(path: Path, hand: ByHand, is_pooled: bool) -> None:
-    """A prefix of another sequence, which goes on with other tokens; the source stays."""
+    """A prefix of another sequence continues with other tokens; the source stays."""
     drafter = make_drafter(path, n_seq_max=2, is_pooled=is_pooled)
     source, other = texts(2, 40, seed=9)
     feed(drafter, source[:-1])
@@ -192,7 +192,7 @@ def test_copies(path: Path, hand: ByHand, is_pooled: bool) -> None:
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
 def test_states(path: Path, hand: ByHand, is_pooled: bool) -> None:
-    """What is saved drafts the same in another sequence and another drafter, with tokens that wait and without."""
+    """A saved state drafts the same in another sequence and another drafter, with waiting tokens and without."""
     drafter = make_drafter(path, n_seq_max=2, is_pooled=is_pooled)
     (text,) = texts(1, 40, seed=10)
     feed(drafter, text[:-1], sizes=(30, 3))
@@ -215,7 +215,7 @@ def test_states(path: Path, hand: ByHand, is_pooled: bool) -> None:
 
 
 class LongText:
-    """A text of which more waits than is read, its drafter, and what the model says of the part that is read."""
+    """A text with more waiting tokens than are read, its drafter, and the model's logits after the part that is."""
 
     def __init__(self, path: Path, is_pooled: bool) -> None:
         self.drafter = make_drafter(path, n_ctx=2 * N_LONG, n_seq_max=2, is_pooled=is_pooled, n_ubatch=512)
@@ -223,12 +223,12 @@ class LongText:
         self.tokens: list[int] = np.random.default_rng(11).integers(0, 256, N_LONG).tolist()
 
     def add(self, n: int, seq_id: int = 0) -> None:
-        """Show the drafter tokens up to n, which may wait."""
+        """Give the drafter tokens up to n, which may wait."""
         first = self.drafter.n_past(seq_id)
         self.drafter.process(None, self.tokens[first:n], first, seq_id, can_defer=True)
 
     def check(self, n: int, n_read: int, seq_id: int = 0) -> None:
-        """After n tokens and the next one, n_read of them are attended to, with the sinks."""
+        """Check that after n tokens and the next one, n_read of them are attended to, with the sinks."""
         read = [*self.tokens[:N_SINKS], *self.tokens[n - n_read + N_SINKS : n]]
         want = self.hand.logits([*read, self.tokens[n]], n - n_read)[-1]
         assert draft_chain(self.drafter, self.tokens[n], 1, seq_id=seq_id) == [int(want.argmax())]
@@ -244,11 +244,11 @@ def long(path: Path, request: pytest.FixtureRequest) -> Iterator[LongText]:
 
 
 def test_the_middle_of_what_waits_is_left_out(long: LongText) -> None:
-    """The first tokens and the last ones are read, and what follows is attended to as well."""
+    """The first and the last waiting tokens are read, and later tokens are attended to as well."""
     drafter, n_most = long.drafter, N_SINKS + N_WINDOW
     long.add(n_most)
     assert drafter.n_waiting(0) == n_most + 1
-    long.check(n_most, n_most)  # all of it
+    long.check(n_most, n_most)  # all tokens
     drafter.reset()
     long.add(1800)
     assert drafter.n_waiting(0) == n_most + 1
@@ -259,14 +259,14 @@ def test_the_middle_of_what_waits_is_left_out(long: LongText) -> None:
 
 
 def test_going_back_where_the_middle_was_left_out(long: LongText) -> None:
-    """Where a whole window is left it goes on being used; otherwise another one is read."""
+    """If a whole window is left it is used further; otherwise another one is read."""
     n_most = N_SINKS + N_WINDOW
     long.add(1800)
     long.check(1800, n_most)
     long.add(1900)
     long.check(1900, n_most + 100)
     assert long.drafter.truncate(1850) == 1850
-    has_state = long.drafter.n_waiting(0) > 1  # which cannot go back
+    has_state = long.drafter.n_waiting(0) > 1  # a state cannot go back
     long.check(1850, n_most if has_state else n_most + 50)
     assert long.drafter.truncate(1500) == 1500
     assert long.drafter.n_waiting(0) == n_most + 1
@@ -330,7 +330,7 @@ def test_the_end_of_the_context(path: Path) -> None:
 
 
 def test_a_smaller_vocabulary(path: Path, hand: ByHand) -> None:
-    """Of a target with fewer tokens nothing else is drafted; tokens that the small model lacks do no harm."""
+    """Only the target's tokens are drafted; tokens that the small model lacks do no harm."""
     (text,) = texts(1, 20, seed=12)
     text = [t % 100 for t in text]
     fewer = make_drafter(path, n_vocab=100)

@@ -1,4 +1,4 @@
-"""The feature tap: both ways of reading, whatever the batch looks like."""
+"""The feature tap gives right rows in both ways of reading, for every form of a batch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_embedding_is_boundary_zero(tiny_llama):
 
 
 def test_last_boundary_and_norm(tiny_llama):
-    """b = n_layer is the stream before the final norm, n_layer + 1 after it, and the logits follow from that."""
+    """b = n_layer is the stream before the final norm, n_layer + 1 after it, and the logits follow from that one."""
     with LowLevel(tiny_llama.path, [N_LAYER, N_LAYER + 1], n_ubatch=16) as low:
         assert low.tap.kind == "callback"
         assert low.tap.needs_all_outputs
@@ -87,7 +87,7 @@ def test_native_does_not_need_all_outputs(path):
 
 @pytest.mark.parametrize("arch", ["qwen2", "qwen3", "gemma3"])
 def test_other_architectures(tmp_path, arch):
-    """Rows do not depend on how the batch is cut; boundary 0 of gemma3 is the scaled embedding."""
+    """Rows do not depend on how a batch is divided; boundary 0 of gemma3 is the scaled embedding."""
     model = write_target(tmp_path / "target.gguf", arch)
     boundaries = [0, 1, 3, 4]
     whole = decode(model.path, "callback", boundaries=boundaries)
@@ -131,7 +131,7 @@ def decode_batch(path, kind, batches, **params):
 def test_several_sequences(path, kv_unified, n_ubatch, seed):
     params = {"n_seq_max": 4, "kv_unified": kv_unified, "n_ubatch": n_ubatch}
     batches = [interleaved([9, 3, 14, 6], seed)]
-    # a second one that goes on, sequences in another order
+    # a second batch that continues, with sequences in another order
     ends = [9, 3, 14, 6]
     batches.append([(t, p + ends[s], s) for t, p, s in interleaved([2, 8, 1, 5], seed + 100)])
     native = decode_batch(path, "native", batches, **params)
@@ -152,7 +152,7 @@ def test_sequences_equal_single_runs(path, kind, kv_unified):
 
 
 def test_shared_sequences_in_a_unified_cache(path):
-    """A tree as sequences: the root in all of them, branches in their own."""
+    """A tree is stored as sequences: the root in all of them, branches in their own."""
     rows = {}
     for kind in KINDS:
         with LowLevel(path, [0, 2, 3], kind, n_seq_max=3) as low:
@@ -174,7 +174,7 @@ def test_rows_are_those_of_the_last_decode(path, kind):
         with pytest.raises(Eagle3Error, match="decode 1 were asked for, but the last one was 2"):
             low.tap.rows_of(n_first)
         np.testing.assert_array_equal(low.tap.rows_of(n_first + 1), low.tap.rows)
-        # what we hold is neither overwritten nor writeable
+        # our arrays are neither overwritten nor writeable
         np.testing.assert_array_equal(first, kept)
         assert not np.array_equal(low.tap.rows, first)
         assert not first.flags.writeable
@@ -253,7 +253,7 @@ def test_tap_of_another_model(path, n_layer, n_embd, arch, message):
 
 
 def test_missing_callback_is_noticed(path):
-    """A callback tap whose callback is not in the context sees nothing, and raises."""
+    """A callback tap whose callback is not in the context gets nothing, and raises."""
     with LowLevel(path) as low:
         target = _core.Target(low.ctx, low.model, _core.FeatureTap([1], 4, 64, "llama", "callback"))
         with pytest.raises(Eagle3Error, match="0 of 3 rows"):

@@ -1,4 +1,4 @@
-"""What the tap knows of llama.cpp's graphs. tests/core/test_targets.py runs them."""
+"""Facts that the tap knows of llama.cpp's graphs. tests/core/test_targets.py runs the graphs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_unnamed_tensors_are_refused(arch: str, b: int):
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["unified", "split"])
 @pytest.mark.parametrize("n_ubatch", [8, 13, 64])
 def test_sequences_of_a_hybrid_model(tmp_path, n_ubatch, kv_unified, n_rs_seq):
-    """Recurrent layers want equally many tokens of each sequence, and the tail of each in one piece."""
+    """Recurrent layers need equally many tokens of each sequence, and the tail of each in one piece."""
     rng = np.random.default_rng(n_ubatch)
     seq = rng.permutation(np.repeat([0, 1, 2], [9, 17, 5])).tolist()
     pos = [seq[:i].count(s) for i, s in enumerate(seq)]

@@ -1,4 +1,4 @@
-"""The tap's rows against the hidden states that Hugging Face transformers computes from the same random weights."""
+"""The tap's rows are the hidden states that Hugging Face transformers computes from the same random weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ N_TOKENS = 48
 
 
 def hidden_states(model: Target, tokens: list[int]) -> np.ndarray:
-    """(n_tokens, n_layer + 2, n_embd): one row for each boundary and the one after the final norm, in float64."""
+    """Return (n_tokens, n_layer + 2, n_embd): a row for each boundary and one after the final norm, in float64."""
     config = {"llama": transformers.LlamaConfig, "qwen3": transformers.Qwen3Config}[model.arch](**model.hf_config)
     config._attn_implementation = "eager"
     reference = {"llama": transformers.LlamaForCausalLM, "qwen3": transformers.Qwen3ForCausalLM}[model.arch](config)

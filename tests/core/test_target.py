@@ -1,4 +1,4 @@
-"""Target: decode, sample, take back; and that nothing a caller can pass ends the process."""
+"""Target decodes, samples and takes back, and no argument ends the process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_greedy_sampler_equals_argmax(low):
 
 
 def test_decode_takes_back(low):
-    """Going on after a rejected tail gives what a fresh context gives."""
+    """Continuing after a rejected tail gives what a fresh context gives."""
     low.target.decode([1, 2, 3, 4, 5, 6], 0)
     low.target.decode([9, 8], 3)
     rows, logits = low.tap.rows, low.target.logits_all(2)
@@ -65,7 +65,7 @@ def test_decode_takes_back(low):
     low.target.decode([1, 2, 3], 0)
     low.target.truncate(3)
     low.target.decode([9, 8], 3)
-    # where ggml multiplies three rows otherwise than six, as on ARM, the cells before differ by rounding
+    # if ggml multiplies three rows differently from six, as on ARM, the cells before differ by rounding
     np.testing.assert_allclose(low.tap.rows, rows, rtol=tolerance(1e-5), atol=tolerance(1e-5))
     np.testing.assert_allclose(low.target.logits_all(2), logits, rtol=tolerance(1e-5), atol=tolerance(1e-5))
     assert low.target.pos.tolist() == [3, 4]
@@ -98,7 +98,7 @@ def test_bad_decode(low, tokens, n_past, error, message):
     expected = low.target.logits(2)
     with pytest.raises(error, match=message):
         low.target.decode(tokens, n_past)
-    low.target.decode([3], 2)  # and on we go
+    low.target.decode([3], 2)  # the target can continue
     np.testing.assert_allclose(low.target.logits(0), expected, rtol=tolerance(1e-5), atol=tolerance(1e-5))
 
 
@@ -147,7 +147,7 @@ def test_full_context(path):
 
 
 def test_sliding_window_cannot_go_far_back(tmp_path):
-    """A cache that keeps only the window has forgotten what an earlier position needs."""
+    """A cache that keeps only the window lacks the cells that an earlier position needs."""
     model = write_target(tmp_path / "gemma3.gguf", "gemma3", n_layer=6)
     window = {"gemma3.attention.sliding_window": 64}
     with LowLevel(model.path, n_ctx=8192, n_batch=512, n_ubatch=512, swa_full=False, kv_overrides=window) as low:
@@ -246,7 +246,7 @@ def test_no_file(tmp_path):
 
 
 def test_damage_anywhere_in_the_header(path, tmp_path):
-    """Whatever byte is wrong: a description or an exception, never the end of the process."""
+    """Any wrong byte gives a description or an exception, never the end of the process."""
     with open(path, "rb") as f:
         data = f.read()
     rng = np.random.default_rng(0)

@@ -24,7 +24,7 @@ def context(folder: Path, arch: str, n_seq_max: int = N_LEAVES, **params) -> Low
 
 
 def random_tree(rng: np.random.Generator) -> list[int]:
-    """Parents of a random tree of at most N_LEAVES leaves, the root included."""
+    """Return the parents of a random tree of at most N_LEAVES leaves, the root included."""
     while True:
         n = int(rng.integers(1, 12))
         parents = [-1, *(int(rng.integers(0, i)) for i in range(1, n))]
@@ -124,7 +124,7 @@ def test_errors(tmp_path: Path) -> None:
 
 
 def test_ids_that_guard_windows_are_no_leaves(tmp_path: Path) -> None:
-    """Of the ids 2 to 4 two guard the windows of the sequences 0 and 1: the trees of a batch have one between them."""
+    """Two of the ids 2 to 4 guard the windows of the sequences 0 and 1: the trees of a batch share the other one."""
     low = LowLevel(load_random_arch(tmp_path, "gemma3"), n_seq_max=5, n_seq=2, n_guards=2)
     with low:
         assert low.target.n_leaves_max == 2
@@ -139,7 +139,7 @@ def test_ids_that_guard_windows_are_no_leaves(tmp_path: Path) -> None:
 
 
 def test_behind_a_state_that_came_back(tmp_path: Path) -> None:
-    """Leaves borrow cells, and a saved window that comes back has cells of its own."""
+    """Leaves borrow cells, and a restored window has cells of its own."""
     rng = np.random.default_rng(6)
     text = rng.integers(0, N_VOCAB, 60).tolist()
     tokens, parents = [5, 6, 7], [-1, 0, 0]
@@ -149,7 +149,7 @@ def test_behind_a_state_that_came_back(tmp_path: Path) -> None:
         low.target.decode(text[30:], 30)
         state = low.target.state_get(0)
         low.target.truncate(0)
-        low.target.state_set(0, state)  # with what is in the window only: it can go back to the saved state alone
+        low.target.state_set(0, state)  # only with the window's cells: no way back before the saved state
         low.target.attach([saved], 0)
         low.decode_tree(tokens, parents, 60)
         low.target.accept(0, [0])

@@ -1,6 +1,6 @@
 """Every architecture that libllama knows, with a head: its features, its text, and its state after rejected tokens.
 
-What these tests find out is the table in docs/targets.md; `EAGLE3_WRITE_DOCS=1` writes it anew.
+The results of these tests are the table in docs/targets.md; `EAGLE3_WRITE_DOCS=1` writes it anew.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ N_MAX = 5
 N_TOKENS = 24
 TREE = {"draft_tree_depth": 4, "draft_tree_topk": 3, "draft_tree_tokens": 8}
 
-# How much the logits of two contexts may differ that came to the same text by different ways, see difference(). They
+# How much the logits of two contexts may differ that evaluated the same text differently, see difference(). They
 # are equal except for rounding: chains give 2e-6 at most, trees 5e-5, because ggml's table for GELU has steps
 TOLERANCE = 1e-4
 GGML: dict[str, Any] = {"cpu_kernels": "off"}
-"""What a trace is looked for with: by other sums, values that are stored in 16 bits would differ by more."""
+"""Options of the tests for traces: with other sums, values that are stored in 16 bits would differ by more."""
 
 FOUND: dict[str, Found] = {}
 
@@ -74,11 +74,11 @@ class Case:
                 getattr(self, made).close()
 
     def tokens(self, n: int) -> list[int]:
-        """Random tokens of text, none that ends it."""
+        """Return random tokens of text, without tokens that end it."""
         return self.rng.integers(0, 256, n).tolist()
 
     def now_and_then(self, llm: Eagle3Llama, context: list[int], rate: float) -> Callable[[int, int], Draft]:
-        """A `_draft` that knows the text and errs at random, while the head drafts all the same."""
+        """Return a `_draft` that knows the text and errs at random, while the head drafts all the same."""
 
         def draft(id_last: int, n_room: int) -> Draft:
             n_max = min(llm.draft_n_max, n_room)
@@ -89,7 +89,7 @@ class Case:
         return draft
 
     def in_a_tree(self, llm: Eagle3Llama, context: list[int], rate: float) -> Callable[[int, int], Draft]:
-        """The same with two tokens after each right one: a wrong one first, then mostly the next right one."""
+        """Return such a `_draft` with two tokens after each right one: a wrong one, then mostly the next right one."""
 
         def draft(id_last: int, n_room: int) -> Draft:
             draft_tree(llm.drafters[0], id_last, 2, 2, min(4, n_room))
@@ -115,7 +115,7 @@ def found(case: Case) -> Found:
 
 
 def decode(case: Case, boundaries: list[int], kind: str, tokens: list[int]) -> np.ndarray:
-    """Rows of one batch that becomes several ubatches; snapshots want its last 5 tokens in one of them."""
+    """Return the rows of one batch that becomes several ubatches; snapshots need its last 5 tokens in one of them."""
     with LowLevel(load_random_arch(case.path.parent, case.name), boundaries, kind, n_ubatch=16, n_rs_seq=4) as low:
         low.target.decode(tokens, 0)
         return low.tap.rows
@@ -126,7 +126,7 @@ def kind_of(case: Case, b: int) -> str:
 
 
 def test_features(case: Case) -> None:
-    """Native and callback agree, every layer changes the stream, and both its ends are what the weights say."""
+    """Native and callback rows agree, every layer changes the stream, and its two ends are those of the weights."""
     n_layer, offered = case.info.n_layer, case.info.boundaries
     assert set(range(1, n_layer + 1)) <= set(offered)
     tokens = case.tokens(35)
@@ -135,7 +135,7 @@ def test_features(case: Case) -> None:
     if native:
         decoded = decode(case, native, "native", tokens)
         rows |= {b: decoded[:, i] for i, b in enumerate(native)}
-    if case.info.arch != "deepseek4":  # its layers hand on four streams, and only llama.cpp itself can give their mean
+    if case.info.arch != "deepseek4":  # its layers pass on four streams, and only llama.cpp itself can give their mean
         decoded = decode(case, offered, "callback", tokens)
         for i, b in enumerate(offered):
             if b in rows:
@@ -152,7 +152,7 @@ def test_features(case: Case) -> None:
 
 
 def check_ends(case: Case, rows: dict[int, np.ndarray], tokens: list[int]) -> None:
-    """Boundary 0 is made of the token embeddings, n_layer + 1 is n_layer after the final norm."""
+    """Check that boundary 0 is made of the token embeddings, and n_layer + 1 is n_layer after the final norm."""
     tensors = random_tensors(case.path)
     if 0 in rows:
         embd = tensors["token_embd.weight"][tokens].astype(np.float64)
@@ -168,14 +168,14 @@ def check_ends(case: Case, rows: dict[int, np.ndarray], tokens: list[int]) -> No
         weight = tensors.get(f"{case.row.norm}.weight", np.ones(1))
         bias = tensors.get(f"{case.row.norm}.bias", np.zeros(1))
         centred = x - x.mean(axis=1, keepdims=True)
-        # which norm it is, the metadata does not say
+        # the metadata does not tell which norm it is
         normed = (y / np.sqrt((y**2).mean(axis=1, keepdims=True) + 1e-5) * weight for y in (x, centred))
         candidates = [z for y in normed for z in (y, y + bias)]
         assert min(np.abs(y - rows[n_layer + 1]).max() for y in candidates) < 1e-4
 
 
 def test_lossless(case: Case) -> None:
-    """Chains of 1 to 5, from a random head and from a draft that is right now and then."""
+    """Chains of 1 to 5 leave the text unchanged, from a random head and from a draft that is sometimes right."""
     llm, prompt = case.llm, case.tokens(20)
     assert llm.draft == "chain"
     expected = take(case.plain, prompt, N_TOKENS + N_MAX + 1)
@@ -192,7 +192,7 @@ def test_lossless(case: Case) -> None:
 
 
 def logits_after(llm: llama_cpp.Llama, tokens: list[int]) -> np.ndarray:
-    """The logits after each of these tokens, which are evaluated one by one."""
+    """Return the logits after each of these tokens, which are evaluated one by one."""
     rows = []
     for token in tokens:
         llm.eval([token])
@@ -208,12 +208,12 @@ def fresh_logits(case: Case, context: list[int], tokens: list[int]) -> np.ndarra
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
-    """Root mean square of a - b, in units of the spread of b."""
+    """Return the root mean square of a - b, in units of the spread of b."""
     return float(np.sqrt(((a - b) ** 2).mean()) / b.std())
 
 
 def check_no_trace(case: Case, llm: Eagle3Llama, draft: Callable[..., Any]) -> None:
-    """After steps with rejections, the logits of 64 tokens are those of a context that has seen nothing else."""
+    """Check that after steps with rejections the logits of 64 tokens are those of a context without these steps."""
     prompt = case.tokens(30)
     expected = take(case.plain, prompt, N_TOKENS + N_MAX + 1)
     llm.engine.drafting.override = Drafts(draft(llm, [*prompt, *expected], rate=0.5))
@@ -229,13 +229,13 @@ def check_no_trace(case: Case, llm: Eagle3Llama, draft: Callable[..., Any]) -> N
     logits = logits_after(llm, after)
     fresh = fresh_logits(case, context, after)
     assert difference(logits, fresh) <= TOLERANCE
-    # the same comparison sees one token that is another
+    # the same comparison notices one changed token
     other = fresh_logits(case, [*context[:-1], (context[-1] + 1) % 256], after[:4])
     assert difference(other, fresh[:4]) > 20 * TOLERANCE
 
 
 def test_no_trace(case: Case) -> None:
-    """Of what chains tried, also where the cache of sliding windows holds no more than the window and a batch."""
+    """Rejected chains leave no trace, also if the cache of sliding windows holds only the window and a batch."""
     caches: list[dict[str, Any]] = [{}]
     if llama_cpp.llama_model_n_swa(case.llm._model.model) > 0:
         caches.append({"swa_full": False, "n_ubatch": 8})
@@ -247,7 +247,7 @@ def test_no_trace(case: Case) -> None:
 
 
 def test_trees(case: Case) -> None:
-    """The same for trees, of the head and of one that is mostly right in its second branch; or no trees are made."""
+    """Trees leave no trace, from the head and from a draft mostly right in its second branch; or none are made."""
     with closing(case.load(**TREE, **GGML)) as llm:
         assert llm.draft == "tree"
         if llm.target.n_leaves_max == 1:
@@ -275,7 +275,7 @@ def test_trees_do_not_fill_a_window_s_cache(tmp_path: Path, arch: str) -> None:
 
 
 def test_llama4_from_one_chunk_into_the_next(tmp_path: Path) -> None:
-    """Llama 4 attends within chunks of 8192 tokens in three of four layers: steps begin in one and end in the next."""
+    """Llama 4 attends within chunks of 8192 tokens in three of four layers: steps cross the end of a chunk."""
     case = Case(tmp_path, "llama4")
     n_prompt = 8192 - 10
     prompt = case.tokens(n_prompt)
@@ -294,7 +294,7 @@ def test_the_list_is_complete() -> None:
 
 
 def test_the_document() -> None:
-    """docs/targets.md has what was found. It needs all of the tests above."""
+    """docs/targets.md has the results, if all of the tests above have run."""
     if set(FOUND) != set(ROWS):
         pytest.skip("only some architectures were tested")
     check_document({arch: FOUND[arch] for arch in TARGETS}, OTHERS)

@@ -1,4 +1,4 @@
-"""Models that cannot be targets, and boundaries that a target does not have: errors when loading, before any decode."""
+"""Models that cannot be targets, and boundaries that a target lacks: errors when loading, before any decode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiny.vocab import add_vocab
 
 
 def write_header(path: Path, arch: str, target: Target, **keys: Any) -> Path:
-    """The header of a model as large as the target; it has no tensors, because nobody should come to ask for them."""
+    """Write the header of a model as large as the target, without tensors, which are not read."""
     writer = gguf.GGUFWriter(path, arch)
     writer.add_block_count(target.n_layer)
     writer.add_embedding_length(target.n_embd)
@@ -51,14 +51,14 @@ def refuse(
 
 @pytest.mark.parametrize("arch", sorted({*OTHERS} - {"eagle3", "dflash", "gemma4-assistant", "clip"}))
 def test_architectures(tmp_path: Path, tiny_target: Target, tiny_head: Any, arch: str) -> None:
-    """An encoder, an embedding model, a diffusion model, audio, several streams; drafters are told from their file."""
+    """Encoders, embedding, diffusion and audio models, and several streams are refused; drafters by their file."""
     reason = why_no_target(arch)
     assert reason
     refuse(tmp_path, tiny_target, tiny_head, arch, rf"\({arch}\) cannot be the target of a draft: {reason}\. Load it")
 
 
 def test_a_projector(tmp_path: Path, tiny_target: Target, tiny_head: Any) -> None:
-    """It is no model at all, and is told by what it is."""
+    """A projector is no model at all, and the error names it."""
     assert why_no_target("clip")
     refuse(tmp_path, tiny_target, tiny_head, "clip", "is a projector of images and sounds", ModelFileError)
 
@@ -127,7 +127,7 @@ def test_boundaries_of_the_head_itself(tmp_path: Path, tiny_target: Target) -> N
 
 
 def test_layers_for_prediction_and_loops_count(tmp_path: Path, tiny_target: Target) -> None:
-    """Layers for multi-token prediction are none of the target's; layers that run twice count twice."""
+    """Layers for multi-token prediction do not count as the target's; layers that run twice count twice."""
     path = write_header(tmp_path / "a.gguf", "glm4moe", tiny_target, nextn_predict_layers=1)
     assert read_target(str(path)).boundaries == [0, 1, 2, 3, 4]
     path = write_header(tmp_path / "b.gguf", "nanbeige", tiny_target, num_loops=2)
@@ -135,7 +135,7 @@ def test_layers_for_prediction_and_loops_count(tmp_path: Path, tiny_target: Targ
 
 
 def test_a_small_target_still_loads(tmp_path: Path) -> None:
-    """The checks let through what is right: all boundaries there are, and n_layer."""
+    """The checks accept valid requests: all boundaries that exist, and n_layer."""
     target = write_target(tmp_path / "target.gguf", n_layer=2)
     head = write_head(tmp_path / "head.gguf", target, boundaries=(0, 1, 2))
     load(target, head).close()

@@ -1,4 +1,4 @@
-"""What the tests allow a device (tests/support/tolerance.py)."""
+"""Devices get the tolerance of their arithmetic (tests/support/tolerance.py)."""
 
 from __future__ import annotations
 

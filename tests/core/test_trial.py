@@ -1,4 +1,4 @@
-"""A file that llama.cpp does not survive is refused by a process that tried; one that it survives is tried once."""
+"""A file that llama.cpp does not survive is refused after a trial in a process; any other is tried once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRY_FILE = trial.try_file
 
 @pytest.fixture(autouse=True)
 def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str | None]:
-    """Try files, with a memory of their own; returns how each trial ended."""
+    """Try files, with a memory of their own; return how each trial ended."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(model_file, "try_file", TRY_FILE)
     ends: list[str | None] = []
@@ -40,7 +40,7 @@ def test_a_good_file_is_tried_once(tmp_path: Path, trials: list[str | None]) -> 
         with closing(load(path)) as llm:
             assert len(take(llm, [1, 2, 3], 3)) == 3
     assert trials == [None]
-    # what it depends on: the header and what is set otherwise, not the name
+    # a trial depends on the header and the changed options, not on the name
     moved = path.rename(tmp_path / "other.gguf")
     load(moved).close()
     assert trials == [None]
@@ -97,7 +97,7 @@ def test_a_trial_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, han
 def test_a_trial_that_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: list[str | None], why: str
 ) -> None:
-    """That is not the file's fault: it is loaded, and tried again the next time."""
+    """A trial that cannot be made is not the file's fault: it is loaded, and tried again the next time."""
     child = tmp_path / "child.py"
     child.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n" if why == "killed" else "1 / 0\n")
     monkeypatch.setattr(trial, "_CHILD", child)
@@ -128,7 +128,7 @@ def test_what_is_remembered_does_not_grow(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_header_size(tmp_path: Path) -> None:
-    """Weights do not matter for a trial, so it does not read them."""
+    """Weights do not change a trial, so it does not read them."""
     path = write_random_arch(tmp_path, "llama")
     n_header = _core.check_header(str(path))
     assert 0 < n_header < path.stat().st_size - 100_000

@@ -1,4 +1,4 @@
-"""Where outputs may be written: regular files or new ones, links followed, the umask kept, never over an input."""
+"""Outputs are regular files or new ones; links are followed, the umask is kept, and an input is never overwritten."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_links_are_followed(tmp_path: Path, is_there: bool) -> None:
-    """Also one to another folder, one over two links, and one to a file that is still to be made."""
+    """Links to another folder, over two links, and to a file that does not exist yet are followed too."""
     (tmp_path / "store").mkdir()
     real = tmp_path / "store" / "real"
     if is_there:
