@@ -1,4 +1,4 @@
-"""A corpus of files for the n-gram drafter: what is read of it, what is left out, and that drafts come from it."""
+"""A corpus of files for the n-gram drafter: files that are read, files that are left out, and drafts from it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_as_a_search_through_the_files(files: list[list[int]], text: list[int], 
 
 
 def test_what_one_user_writes_goes_nowhere_unless_asked() -> None:
-    """A corpus is read alone; only a store, which is asked for, takes what was generated."""
+    """A corpus is only read; generated text goes only into a store, which a user must ask for."""
     written, begun = list(range(100, 200)), list(range(100, 110))
     corpus, store = NgramStore(1000), NgramStore(1000)
     corpus.add([1, 2, 3, 4])
@@ -128,7 +128,7 @@ def test_nothing_to_read_is_a_warning(
 
 
 def test_drafts_from_a_corpus(tiny_target: Any, tmp_path: Path, no_clock: None, monkeypatch: Any) -> None:
-    """The text that the model writes is in the corpus: it is drafted, and stays the target's own."""
+    """The model's text is in the corpus: it is drafted, and stays the target's own."""
     prompt = list(range(3, 40, 3))
     with closing(load_plain(tiny_target)) as plain:
         expected = take(plain, prompt, 40)

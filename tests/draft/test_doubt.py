@@ -1,4 +1,4 @@
-"""Costs that were measured on a busy machine do not switch drafting off for good, and nothing is silent about it."""
+"""Costs that were measured on a busy machine do not switch drafting off for good, and the log names them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def auto(perfect_pair: Any) -> Callable[..., Any]:
-    """Load the pair whose drafts are all accepted."""
+    """Return a loader of the pair whose drafts are all accepted."""
 
     def make(**options: Any) -> Any:
         return closing(load(*perfect_pair, draft="auto", **options))
@@ -51,19 +51,19 @@ def test_what_cannot_be() -> None:
     assert GOOD.doubt == ""
     assert "4 rows of the target took 2400.0 ms, one row 1.0 ms" in BUSY.doubt
     assert BUSY.bounded().target == {**GOOD.target, 4: 2200.0}
-    # a machine that was busy for a while: eight rows take no longer than four twice, whatever one row took before
+    # the machine was busy for a while: eight rows take no longer than four twice, whatever one row took before
     partly = Costs({1: 1600.0, 4: 900.0, 6: 8200.0, 8: 8100.0, 16: 14800.0, 32: 15000.0})
     assert "6 rows of the target took 8.2 ms" in partly.doubt
     assert partly.bounded().target == {1: 1600.0, 4: 900.0, 6: 4100.0, 8: 1800.0, 16: 3600.0, 32: 7200.0}
     # real curves: two rows of Q8_0 take longer than two passes, four of Q4_0 less than two
     for curve in TARGETS.values():
         assert Costs(us(curve)).doubt == ""
-    # a first row that was disturbed makes everything else look cheap
+    # a disturbed first row makes all others look cheap
     assert "head" in Costs(GOOD.target, (DraftCosts({1: 5000.0, 2: 110.0}, {1: 100.0}),)).doubt
 
 
 def test_timings_that_cannot_be_are_taken_again() -> None:
-    """The machine is busy for the first timings of four rows, and in another one all the time."""
+    """Impossible timings are taken again: the machine is busy for the first ones of four rows, or all the time."""
     for n_busy, plausible in ((12, True), (10**6, False)):
         times = {1: 0.001, 2: 0.0011, 4: 0.0012}
         calls: list[int] = []
@@ -79,7 +79,7 @@ def test_timings_that_cannot_be_are_taken_again() -> None:
 
 @pytest.mark.parametrize(("n_slow", "n_calls"), [(0, 6), (3, 11), (10**6, 6)])
 def test_what_was_timed_beside_something_else_is_timed_again(n_slow: int, n_calls: int) -> None:
-    """Passes that are so long that the time is over after one of each, the first ones beside another program."""
+    """Passes are so long that the time is over after one of each size, and another program disturbs the first ones."""
     calls: list[int] = []
 
     def run(n: int) -> float:
@@ -88,7 +88,7 @@ def test_what_was_timed_beside_something_else_is_timed_again(n_slow: int, n_call
 
     times = timing._fastest(run, [1, 4, 8, 2, 3], 5, timing.perf_counter())
     found = timing._again_if_calmer(run, times, timing.Limit())
-    slow = 1.5 if n_slow > 3 else 1.0  # all the time: nobody can know
+    slow = 1.5 if n_slow > 3 else 1.0  # all the time: the noise cannot be detected
     assert found == {n: pytest.approx(1e6 * slow * (0.9 + 0.1 * n)) for n in (1, 2, 3, 4, 8)}
     assert len(calls) == n_calls
 
@@ -103,7 +103,7 @@ def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
         assert 4 not in load_part(llm.loaded.costs_key()).target
         assert "the machine was busy meanwhile (4 rows of the target took" in caplog.text
         assert llm.policy.costs[0].measured[4] == 2200.0
-    # what was kept by an older version is not believed
+    # costs that an older version stored are not used
     with auto() as llm:
         key = llm.loaded.costs_key()
         path = save_costs(key, BUSY)
@@ -112,7 +112,7 @@ def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
 
 
 def test_what_other_programs_had(auto: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    """Costs that were measured beside other programs are kept, and measured again where these have less."""
+    """Costs that were measured beside other programs are kept, and measured again when these take less time."""
 
     def measured(contention: float, share_now: float) -> float:
         with pytest.MonkeyPatch.context() as patch, auto() as llm, caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
@@ -127,7 +127,7 @@ def test_what_other_programs_had(auto: Callable[..., Any], caplog: pytest.LogCap
     assert measured(0.4, 0.4) == 0.4
     assert "other programs had 40% of the processors' time meanwhile" in caplog.text
     caplog.clear()
-    assert measured(0.3, 0.3) == 0.4  # it is as busy as it was
+    assert measured(0.3, 0.3) == 0.4  # the machine is as busy as it was
     assert caplog.text == ""
     assert measured(0.05, 0.1) == 0.05
     assert "measuring again what passes cost, since other programs had 40%" in caplog.text
@@ -138,7 +138,7 @@ def test_what_other_programs_had(auto: Callable[..., Any], caplog: pytest.LogCap
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system does not tell")
 def test_contention() -> None:
-    """Beside as many programs as there are processors, a program has about half of the time."""
+    """Beside as many programs as processors, a program has about half of the time."""
     cpus = os.sched_getaffinity(0)
     cpu = min(cpus)
     os.sched_setaffinity(0, {cpu})
@@ -161,17 +161,17 @@ def test_a_timing_far_below_corrects_at_once() -> None:
     assert curve.at(4) == pytest.approx(1200.0, rel=1e-3)
     assert curve.corrected == pytest.approx(GOOD.target)
     for _ in range(20):
-        curve.observe(4, 5000.0)  # slower passes say something about the machine now, not about what is kept
+        curve.observe(4, 5000.0)  # slower passes depend on the machine's present load and do not change stored costs
     assert curve.corrected[1] == 1000.0
     assert curve.at(1) > 1000.0
     curve = CostCurve(GOOD.target)
-    curve.observe(1, 100.0)  # and if one row is that fast, all are
+    curve.observe(1, 100.0)  # if one row is that fast, all are
     assert curve.at(4) == pytest.approx(120.0, rel=1e-3)
     assert curve.corrected == pytest.approx(GOOD.target)
 
 
 def test_trials_bring_drafting_back() -> None:
-    """However wrong the stored costs are."""
+    """Trials bring drafting back, however wrong the stored costs are."""
     real = RealCosts(us(TARGETS["Q4_0"]), noise=0.1)
     told = {n: (1.0 if n == 1 else 1000.0) * t for n, t in us(TARGETS["Q4_0"]).items()}
     machine = Machine(real, Head.constant(0.9))
@@ -182,17 +182,17 @@ def test_trials_bring_drafting_back() -> None:
     assert 1 <= stats["trials"] <= 2
     assert planner.can_pay()
     assert stats["drafted"] > 40
-    # and cost next to nothing where they find nothing
+    # trials that find nothing cost next to nothing
     real = RealCosts({n: 1e4 * n * 1.1 for n in range(2, 33)} | {1: 1e4})
     machine = Machine(real, Head.constant(0.9))
     planner = make_policy(machine, real.target, n_max=8)
     speed = run_auto(machine, planner, 20000)
-    assert speed > 0.98 * 1e2  # rows that wait for the head to take them in are a percent of it
+    assert speed > 0.98 * 1e2  # rows that wait for the head cost one percent
     assert planner.stats()["trials"] > 10
 
 
 def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
-    """What one run finds out the next one knows."""
+    """Corrections of one run are known to the next one."""
     told = Costs({n: 1400.0 * n for n in (1, 2, 4, 8)}, GOOD.drafts)
     assert told.doubt == ""
     with auto() as llm:
@@ -200,7 +200,7 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
         save_costs(key, told)
         llm.calibrate()
         assert not llm.policy.can_pay()
-        llm.policy.costs[0].observe(4, 2000.0)  # as a trial would find it
+        llm.policy.costs[0].observe(4, 2000.0)  # as a trial would measure
         assert llm.policy.costs[0].at(8) <= 4000.0  # two such passes
         assert llm.policy.can_pay()
     costs = load_costs(key)
@@ -208,7 +208,7 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
     with auto() as llm:
         llm.calibrate()
         assert llm.policy.can_pay()
-        llm.policy.costs[0].observe(4, 1800.0)  # not worth keeping
+        llm.policy.costs[0].observe(4, 1800.0)  # too small a change to store
     assert load_costs(key) == costs
 
 
@@ -253,7 +253,7 @@ def test_measuring_is_shown_as_such(auto: Callable[..., Any]) -> None:
 
 
 def test_one_key_for_the_command_and_the_class(perfect_pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`calibrate` without flags keeps what `Eagle3Llama` without options looks up."""
+    """`calibrate` without flags stores the key that `Eagle3Llama` without options looks up."""
     from llama_cpp_eagle3.cli import main
 
     monkeypatch.setattr("llama_cpp_eagle3.cli.calibrate.measure_types", lambda *_: GOOD)
@@ -268,7 +268,7 @@ def test_one_key_for_the_command_and_the_class(perfect_pair: Any, monkeypatch: p
 
 
 def test_probabilities_do_not_matter_for_trials(rng: np.random.Generator) -> None:
-    """Trials verify three tokens, no more, whatever the head believes."""
+    """Trials verify three tokens, no more, whatever the head's probabilities are."""
     real = RealCosts({n: 1e4 * n * 1.1 for n in range(2, 33)} | {1: 1e4})
     for p in (0.0, 0.5, 0.99):
         planner = make_policy(Machine(real, Head.constant(p)), real.target, n_max=8)

@@ -1,4 +1,4 @@
-"""The planner against every fixed setting, in simulated time, and what keeps it honest."""
+"""The planner against every fixed setting, in simulated time, and rules that keep its estimates right."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestCostCurve:
             CostCurve(measured)
 
     def test_a_slower_machine_moves_all(self, rng: np.random.Generator) -> None:
-        """What was not seen lately follows what is seen now: a longer context, a busy machine."""
+        """Sizes without recent passes follow the recent ones: with a longer context, or on a busy machine."""
         curve = CostCurve({1: 10.0, 4: 20.0, 8: 30.0})
         for _ in range(60):
             for n, t in ((1, 15.0), (4, 30.0)):
@@ -67,7 +67,7 @@ class TestCostCurve:
         assert curve.drift == pytest.approx(1.5, rel=0.15)
 
     def test_one_wrong_value_moves_itself(self) -> None:
-        """A guess between measured values is corrected without the others being doubted."""
+        """A guess between measured values is corrected, and the others stay."""
         curve = CostCurve({1: 10.0, 4: 20.0, 8: 40.0})
         for _ in range(5):
             curve.observe(6, 22.0)
@@ -79,7 +79,7 @@ class TestCostCurve:
         assert curve.at(4) == pytest.approx(20, rel=0.05)
 
     def test_depth_adds_to_passes_and_rows(self, rng: np.random.Generator) -> None:
-        """Of two texts the long one says what depth costs, and the short one still has its own prices."""
+        """A long text shows the cost of depth, and a short one in turn with it keeps its own costs."""
         curve = CostCurve({1: 30e3, 4: 45e3, 8: 85e3})
         base = {1: 30e3, 4: 45e3, 8: 85e3}
 
@@ -134,7 +134,7 @@ def test_never_far_from_the_best_fixed_setting(target: str, name: str) -> None:
 
 
 def test_random_curves_and_acceptances(rng: np.random.Generator) -> None:
-    """Against the exact rate of every chain, for staircases of any shape and acceptances that change with depth."""
+    """Costs are staircases of any shape, acceptances change with depth; the reference is every chain's exact rate."""
     for seed in range(15):
         steps = np.cumsum(rng.exponential(0.3, 17) * (rng.random(17) < 0.5)) + rng.uniform(-0.1, 0.3, 17)
         target = {n: 1e4 * max(1.0 + steps[n], 0.7) for n in range(1, 17)}
@@ -150,7 +150,7 @@ def test_random_curves_and_acceptances(rng: np.random.Generator) -> None:
 
 
 def test_a_head_that_changes() -> None:
-    """Good and useless by turns, every 1000 tokens: better than good for nothing and than always trusted."""
+    """A head is good and useless by turns, every 1000 tokens: the planner beats plain decoding and fixed drafts."""
     head = Head(lambda rng, *_: float(rng.beta(4, 1)), lambda p, _, n: p if n // 1000 % 2 else 0.0)
     for target in ("Q4_0", "F16"):
         costs = Costs(us(TARGETS[target]))
@@ -161,7 +161,7 @@ def test_a_head_that_changes() -> None:
 
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_a_head_that_says_the_same_of_all(target: str) -> None:
-    """Trees are not filled with its second and third choices, although these are said to be as likely as the first."""
+    """Trees are not filled with its second and third choices, although the head calls them as probable as the first."""
     costs, head = Costs(us(TARGETS[target])), Head.constant(0.8, says=0.02)
     best = max(run_chain(costs, head, n, 3000) for n in range(1, 9))
     head.flat = True
@@ -194,7 +194,7 @@ def test_a_head_that_becomes_good_is_found() -> None:
 
 @pytest.mark.parametrize("says", [1.000001, math.nan])
 def test_probabilities_above_one_or_none(says: float) -> None:
-    """Rounding leaves them above 1, and a broken head gives none at all: the planner learns what they are worth."""
+    """Rounding gives values above 1, and a broken head gives no numbers: the planner learns their true acceptance."""
     machine = Machine(Costs(us(TARGETS["Q4_0"])), Head(lambda *_: says, lambda *_: 0.8))
     planner = make_policy(machine, **CHAIN)
     assert run_auto(machine, planner, 1000) > 1.3 * run_plain(machine.costs, 10)
@@ -217,7 +217,7 @@ def test_costs_that_never_pay() -> None:
 
 
 def test_costs_are_learned() -> None:
-    """Three rows are not as cheap as the curve says, and the machine is half as fast: found out while running."""
+    """Three rows cost more than the curve has, and the machine is half as fast: the planner learns that at run time."""
     costs = Costs(us(TARGETS["Q4_0"]), noise=0.1)
     best = max(run_chain(costs, Head.constant(0.8), n, 3000) for n in range(9))
     machine = Machine(costs, Head.constant(0.8))
@@ -230,17 +230,17 @@ def test_costs_are_learned() -> None:
 @pytest.mark.parametrize("hit", [lambda p: p, lambda p: p**3, lambda p: 0.6 * p, lambda p: 0.1], ids=range(4))
 def test_calibration_converges(hit, rng: np.random.Generator) -> None:
     def true_rate(p: float, depth: int) -> float:
-        odds = hit(p) / (1.0 - hit(p)) * (1.0 if depth == 1 else 0.5)  # what a sum of logits can say
+        odds = hit(p) / (1.0 - hit(p)) * (1.0 if depth == 1 else 0.5)  # a sum of logits can express this
         return odds / (1.0 + odds)
 
     head = Head(lambda rng, *_: float(rng.uniform(0.02, 0.98)), lambda p, depth, _: true_rate(p, depth))
-    # drafting is nearly free, so that all is seen
+    # drafting is nearly free, so that everything is observed
     machine = Machine(Costs({1: 1e4, 16: 1.01e4}, {1: 1.0}, {1: 1.0}), head)
     planner = make_policy(machine, n_max=4)
     run_auto(machine, planner, 20_000)
     found = [[planner.acceptance(p, depth) for p in (0.2, 0.5, 0.8, 0.95)] for depth in (1, 2, 3)]
     true = [[true_rate(p, depth) for p in (0.2, 0.5, 0.8, 0.95)] for depth in (1, 2, 3)]
-    np.testing.assert_allclose(found, true, atol=0.18)  # a line cannot say 0.6 p
+    np.testing.assert_allclose(found, true, atol=0.18)  # a line cannot express 0.6 p
     assert np.abs(np.subtract(found, true)).mean() < 0.055
 
 
@@ -258,7 +258,7 @@ def test_few_judgements_make_no_jumps() -> None:
 
 
 def test_probes_cost_no_rows_and_are_judged_by_the_text() -> None:
-    """A chain that is drafted but not verified is compared with what comes out without it, step after step."""
+    """A chain that is drafted but not verified is compared with the later tokens, step after step."""
     machine = Machine(Costs(us(TARGETS["Q4_0"])), Head.constant(1.0, says=0.9))
     planner = make_policy(machine, us(TARGETS["Q4_0"]) | dict.fromkeys((2, 3, 4, 5), 1000000.0), n_max=8)
     assert planner.can_pay()
@@ -269,7 +269,7 @@ def test_probes_cost_no_rows_and_are_judged_by_the_text() -> None:
         planner.observe([0], [[TRUTH]], 1, 14_600.0)
         n_steps += 1
     assert planner.acceptance(0.9, 1) > before[0]
-    # a token that does not belong to the judged text ends the comparison
+    # a token outside the judged text ends the comparison
     known = planner.acceptance(0.9, 2)
     planner.reset()
     planner.observe([0], [[TRUTH]], 1, 14_600.0)
@@ -303,7 +303,7 @@ def test_trees_keep_their_limits(n_leaves: int, n_room: int) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("n_seqs", [2, 4, 8])
 def test_several_sequences(target: str, n_seqs: int) -> None:
-    """All rows count in one pass: what pays for one sequence need not pay for eight."""
+    """All rows count in one pass: drafts that pay for one sequence need not pay for eight."""
     for name in ("useless", "0.7", "varied"):
         costs, head = Costs(us(TARGETS[target])), HEADS[name]
         best = max(run_batch(Machine(costs, head, 1, n_seqs), n, n_seqs, 4000) for n in range(4))
@@ -314,7 +314,7 @@ def test_several_sequences(target: str, n_seqs: int) -> None:
 
 @pytest.mark.parametrize("name", ["useless", "0.7", "varied"])
 def test_steps_in_one_graph(name: str) -> None:
-    """Where a chain is one graph its length is chosen beforehand."""
+    """If a chain is one graph its length is chosen beforehand."""
     costs, head = Costs(us(TARGETS["F16"])), HEADS[name]
     best = max(run_chain(costs, head, n, 3000, n_unroll=128) for n in range(9))
     machine = Machine(costs, head, 2, n_unroll=128)
@@ -326,7 +326,7 @@ def test_steps_in_one_graph(name: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["useless", "0.3", "0.7", "0.9", "over-confident"])
 def test_all_levels_in_one_graph(target: str, name: str) -> None:
-    """A parallel head: its levels cost what rows of the first graph do, which is little, and are ordered beforehand."""
+    """A parallel head's levels cost little, as rows of the first graph, and are requested beforehand."""
     ahead = us({1: 2.9, 3: 3.3, 5: 4.4, 7: 4.9, 15: 7.8})
     costs, head = Costs(us(TARGETS[target]), step=ahead, noise=0.02), HEADS[name]
     best = max(
@@ -343,17 +343,17 @@ def test_all_levels_in_one_graph(target: str, name: str) -> None:
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 @pytest.mark.parametrize("name", ["useless", "0.7", "varied"])
 def test_tokens_that_are_evaluated_again(target: str, name: str, n_snapshots: int) -> None:
-    """Where rejected tokens cost a replay in the next pass, drafting has to pay for that too."""
+    """If rejected tokens cost a replay in the next pass, drafting has to pay for that too."""
     costs, head = Costs(us(TARGETS[target])), HEADS[name]
     best = max(run_batch(Machine(costs, head, 1, n_snapshots=n_snapshots), n, 1, 4000) for n in range(8))
     machine = Machine(costs, head, 2, n_snapshots=n_snapshots)
-    machine.head = Head(head.p, head.hit)  # what is expected of a chain alone says nothing here
+    machine.head = Head(head.p, head.hit)  # the expected length of a chain is meaningless here
     planner = make_policy(machine, n_snapshots=n_snapshots, **CHAIN)
     assert run_auto(machine, planner, 5000) >= 0.97 * best
 
 
 def test_own_time() -> None:
-    """Less than 20 microseconds a step: the least of several runs, since others use the machine too."""
+    """The planner takes less than 20 microseconds a step: the least of several runs, since other programs run too."""
     least = {}
     for name, options in (("chain", CHAIN), ("tree", TREE)):
         machine = Machine(Costs(us(TARGETS["F16"])), HEADS["varied"])
@@ -418,7 +418,7 @@ def test_errors() -> None:
     ):
         with pytest.raises(ValueError, match=r"(planner|policy): expected"):
             call()
-    # a drafter that fails leaves the planner usable
+    # a failing drafter leaves the planner usable
     broken = make_policy(machine)
     machine.begin, begin = None, machine.begin  # type: ignore[assignment, method-assign]
     with pytest.raises(TypeError):
@@ -429,7 +429,7 @@ def test_errors() -> None:
 
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_a_random_head_is_found_out_soon(target: str) -> None:
-    """It says nearly nothing of its tokens: it costs a fresh object less than the time of its grant, 3 tokens."""
+    """A random head has next to no information: it costs a new object less than the time of its grant, 3 tokens."""
     head = Head(lambda rng, *_: float(rng.beta(0.3, 6.0)), lambda *_: 0.0, 0.0)
     for n_tokens, most in ((48, 0.055), (128, 0.025), (1000, 0.015)):
         costs = Costs(us(TARGETS[target]))
@@ -443,7 +443,7 @@ def test_a_random_head_is_found_out_soon(target: str) -> None:
     [("Q4_0", 0.8, 1.35), ("Q4_0", 0.9, 1.5), ("Q8_0", 0.9, 1.15), ("F16", 0.8, 1.6), ("F16", 0.9, 2.0)],
 )
 def test_a_good_head_is_fast_in_the_first_answer(target: str, rate: float, gain: float) -> None:
-    """What a bad head may lose at first is not taken from a good one: one draft that is lost does not make it wait."""
+    """The limit on a bad head's loss does not slow a good one down: it does not wait after one rejected draft."""
     costs = Costs(us(TARGETS[target]))
     found = []
     for seed in range(16):
@@ -455,7 +455,7 @@ def test_a_good_head_is_fast_in_the_first_answer(target: str, rate: float, gain:
 @pytest.mark.parametrize(("rate", "says"), [(0.9, 0.3), (0.8, 0.1), (0.95, 0.02)])
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_a_head_whose_probabilities_say_nothing(target: str, rate: float, says: float) -> None:
-    """From the 24th token on it drafts about as well as the best chain."""
+    """From the 24th token on the head drafts about as well as the best chain."""
     head, costs = Head.constant(rate, says=says), Costs(us(TARGETS[target]))
     best = max(run_chain(costs, head, n, 300) for n in range(1, 9))
     found = []

@@ -1,4 +1,4 @@
-"""Measuring costs leaves no trace in the context, and keeping them survives bad files."""
+"""Measuring costs leaves no trace in the context, and stored costs survive bad files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def costs_of(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own."""
+    """Return a cache folder of the test's own."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -62,7 +62,7 @@ def test_what_is_measured(llm: Eagle3Llama) -> None:
 
 
 def test_no_time_at_all(llm: Eagle3Llama) -> None:
-    """Two values are needed in any case, the rest is left out; and a small batch has no more rows."""
+    """Two values are needed in any case, the others are left out; and a small batch has no more rows."""
     costs = measure(llm, 0.0)
     assert sorted(costs.target) == [1, 4]
     assert all(costs.curves)
@@ -131,14 +131,14 @@ def test_without_a_head(tiny_target: Any) -> None:
 
 
 def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seconds in (0.1, 1.0, 3.0):  # what is measured while much else runs is not kept
+    for seconds in (0.1, 1.0, 3.0):  # values that are measured beside much other load are not stored
         costs = costs_of(llm, seconds)
         if load_costs(llm.loaded.costs_key()) is not None:
             break
     (file,) = cache.rglob("*.json")
     assert file == costs_path(llm.loaded.costs_key())
     monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure", None)
-    llm.eval([1, 2, 3])  # nothing is measured, so it need not be empty
+    llm.eval([1, 2, 3])  # nothing is measured, so the context need not be empty
     assert costs_of(llm) == costs
     planner = make_policy(llm.engine, costs, n_max=4)
     assert len(plan(planner, 4, 10)) <= 4
@@ -152,7 +152,7 @@ def test_measuring_ends_at_its_limit(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Where passes take long: what was measured until then is kept, and later runs measure the rest."""
+    """If passes are long, the values measured so far are stored, and later runs measure the others."""
     slept, n_drafts = 0.0, 0
     make_pass, measure_draft = timing._pass, timing.measure_draft
 
@@ -182,7 +182,7 @@ def test_measuring_ends_at_its_limit(
         with closing(load(tiny_target, tiny_head, draft="auto")) as llm, caplog.at_level("DEBUG", "llama_cpp_eagle3"):
             before, start = slept, perf_counter()
             llm.calibrate()
-            # after the first pass something is found out in any case: the draft's costs take two, a target's row one
+            # after the first pass one value is completed in any case: the draft's costs take two, a target's row one
             assert slept - before + perf_counter() - start < max(21.0, 3 * row_seconds + 2.0)
             assert "about 2 s, up to 20 s if weights are read or shaders compiled" in caplog.text
             costs = load_costs(llm.loaded.costs_key())
@@ -203,7 +203,7 @@ def test_shaders_that_are_compiled_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The first pass of each size takes long: it has a budget, counts for no cost, and always leaves a planner."""
+    """The first pass of each size is slow: it has a time limit, counts for no cost, and always leaves a planner."""
     slept, row_seconds = 0.0, 0.05
     compiled: set[int] = set()
     make_pass = timing._pass
@@ -242,7 +242,7 @@ def test_shaders_that_are_compiled_meanwhile(
         assert costs is not None
         assert all(t < 4e6 * row_seconds * 2 for t in costs.target.values())
         take(llm, prompt, 10)
-        assert llm.policy is seen[-1]  # it is measured: that one stays
+        assert llm.policy is seen[-1]  # all is measured: this policy stays
         assert llm.policy is not seen[0]
         assert llm.policy.costs[0].measured == costs.target
 
@@ -257,7 +257,7 @@ def test_guesses_are_not_kept(tiny_target: Any, tiny_head: Any, monkeypatch: pyt
         target, begin, step = llm.policy.costs
         assert target.measured == {1: 1e9, 4: 1.5e9}
         assert begin.measured == step.measured == {1: 1e8}
-        assert min(target.corrected.values()) < 1e8  # as the passes were
+        assert min(target.corrected.values()) < 1e8  # as the passes took
         assert llm.last_stats.drafts > 0
         key = llm.loaded.costs_key()
     kept = json.loads(costs_path(key).read_text())
@@ -276,7 +276,7 @@ def test_a_file_that_goes_before_the_model_is_closed(tiny_target: Any, tiny_head
 
 
 def test_what_depth_adds_is_kept(tiny_target: Any, tiny_head: Any) -> None:
-    """Passes of a long text show it, and the next process begins with it."""
+    """Passes of a long text show the cost of depth, and the next process begins with it."""
     known = Costs({1: 1000.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
         key = llm.loaded.costs_key()
@@ -301,7 +301,7 @@ def test_what_depth_adds_is_kept(tiny_target: Any, tiny_head: Any) -> None:
 
 
 def test_costs_of_another_policy_are_not_kept(tiny_target: Any, tiny_head: Any) -> None:
-    """Depth is learned from whatever costs a policy has; only those that were measured are for the next process."""
+    """Depth is learned with any policy's costs; only measured costs are stored for the next process."""
     known = Costs({1: 1000.0, 4: 1200.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
         key = llm.loaded.costs_key()
@@ -359,7 +359,7 @@ def test_what_each_source_brought(tiny_target: Any, tiny_head: Any) -> None:
         assert stats[1]["eagle3"]["steps"] >= stats[0]["eagle3"]["steps"] > 0
         assert stats[1]["eagle3"]["seconds_saved"] != 0.0
         now = llm.policy.stats()
-        is_unread = now["unread"][0][0] > 0.0  # a prompt, which on a slow clock is dear
+        is_unread = now["unread"][0][0] > 0.0  # reading a prompt, which is expensive on a slow clock
         assert bool(stats[1]["eagle3"]["reason"]) == (is_unread or not now["is_open"][0])
 
 
@@ -465,7 +465,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 class TestHeadInFewerBits:
-    """The head is measured in Q4_0 too, and stays in what is expected to be faster."""
+    """The head is measured in Q4_0 too, and keeps the type that is expected to be faster."""
 
     Q4_0 = 2
 
@@ -475,7 +475,7 @@ class TestHeadInFewerBits:
 
     @pytest.fixture
     def gain(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-        """Make graphs of the converted head that many times as fast as those of the file's."""
+        """Return a function that makes graphs of the converted head that many times as fast as those of the file's."""
 
         seen: list[int] = []
 
@@ -491,7 +491,7 @@ class TestHeadInFewerBits:
                 )
             monkeypatch.setattr(
                 "llama_cpp_eagle3.draft.costs.timing._fastest",
-                lambda *_: dict.fromkeys(range(1, 10), 1000.0),  # passes that cost the same whatever their size
+                lambda *_: dict.fromkeys(range(1, 10), 1000.0),  # passes with the same time for every size
             )
 
         return set_gain
@@ -564,7 +564,7 @@ class TestHeadInFewerBits:
 
 
 class TestCommand:
-    """`llama-cpp-eagle3 calibrate`."""
+    """`llama-cpp-eagle3 calibrate` measures and stores costs."""
 
     @pytest.fixture
     def flags(self, tiny_target: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""The planner with a real drafter: how a step goes, and that nothing changes but the speed."""
+"""The planner with a real drafter: the steps' drafts, and that only the speed changes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import CostCurve, Policy
 from loading import load, load_plain, prompts, take
 
-# four rows cost as much as one, drafting next to nothing
+# four rows cost as much as one, and drafting nearly nothing
 CHEAP = CostCurve({1: 1.0}), CostCurve({1: 1.0})
 
 
 def run_steps(llm: Eagle3Llama, planner: Policy, prompt: Sequence[int], n_tokens: int) -> tuple[list[int], list[int]]:
-    """Greedy generation with chains that the planner chooses: the tokens, and how many each step drafted."""
+    """Generate greedily with chains that the planner chooses; return the tokens, and the numbers of drafted ones."""
     target, drafter, tap = llm.target, llm.drafters[0], llm.tap
     assert tap is not None
     llm.reset()
@@ -54,7 +54,7 @@ def test_a_good_head_is_used(perfect_pair: tuple[Any, Any]) -> None:
     target, head = perfect_pair
     (prompt,) = prompts(1)
     with closing(load(target, head)) as llm, closing(load_plain(target)) as plain:
-        prompt = [*prompt, *take(plain, prompt, 2 * len(prompt) + 20)]  # a text that the target could have said
+        prompt = [*prompt, *take(plain, prompt, 2 * len(prompt) + 20)]  # a text that the target could have written
         planner = Policy([llm.drafters[0]], [CostCurve({1: 1e5, 4: 1.001e5, 5: 9e5}), *CHEAP], n_max=8)
         tokens, drafted = run_steps(llm, planner, prompt, 100)
         assert tokens == take(plain, prompt, 100)
@@ -83,7 +83,7 @@ def test_a_useless_head_is_left_alone(tiny_target: Any, tiny_head: Any) -> None:
         tokens, drafted = run_steps(llm, planner, prompt, 600)
         assert tokens == take(plain, prompt, 600)
         stats = planner.stats()
-        assert stats["drafted"] < 0.25 * stats["steps"]  # on a real clock: the costs above are told
+        assert stats["drafted"] < 0.25 * stats["steps"]  # on a real clock, against the given costs
         assert sum(drafted[200:]) < 0.05 * len(drafted[200:])
 
 

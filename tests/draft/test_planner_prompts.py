@@ -1,4 +1,4 @@
-"""Prompts that are dear to read: a small model reads them once its drafts would have been worth it."""
+"""Prompts that are expensive to read: a small model reads one once its drafts would have been worth it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small(head: Head, n_waiting: int, seed: int = 0) -> SmallModel:
 
 
 def seconds(head: Head, n_waiting: int, n_tokens: int, n_before: int = 0) -> float:
-    """Of an answer with the planner. n_before: tokens of earlier texts, whose prompts were read."""
+    """Return the seconds of an answer with the planner. n_before: tokens of earlier texts, whose prompts were read."""
     machine = small(head, 1 if n_before else n_waiting)
     planner = make_policy(machine, n_max=8)
     if n_before:
@@ -60,13 +60,13 @@ def test_a_good_one_costs_its_price_twice_at_most(n_tokens: int) -> None:
 @pytest.mark.parametrize("n_prompt", [40, 150, N_PROMPT, 6000])
 @pytest.mark.parametrize("n_tokens", [8, 64, 160, 400, 1500])
 def test_the_first_answer_is_not_slower_than_plain(n_tokens: int, n_prompt: int, head: Head) -> None:
-    """Nothing is known of the drafter yet, and reading costs from two tokens to 400."""
+    """Nothing is known of the drafter yet, and reading a prompt costs the time of two to 400 tokens."""
     never = n_tokens / run_plain(Costs(TARGET), 10)
     assert seconds(head, n_prompt, n_tokens) < 1.03 * never + 2 * GRANT
 
 
 def test_a_useless_one_never_costs_more_than_a_share() -> None:
-    """Over many texts with prompts of all lengths."""
+    """The share holds over many texts with prompts of all lengths."""
     machine = small(USELESS, 200)
     planner = make_policy(machine, n_max=8)
     n_tokens = 0

@@ -1,4 +1,4 @@
-"""What the planner promises: prices that do not fall with work, probes within a budget, a first answer like plain."""
+"""The planner's promises: costs that do not fall with work, probes within a budget, a first answer like plain."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_unmeasured_rows_of_a_mixture_begin_at_the_experts_that_they_read(n: int
     curve = CostCurve({1: 100.0, 8: 300.0}, experts=(n, n_used))
     share = (experts(3) - experts(1)) / (experts(8) - experts(1))
     assert curve.at(3) == pytest.approx(100.0 + 200.0 * share, rel=1e-4)
-    for _ in range(8):  # then it is measured
+    for _ in range(8):  # after these it is measured
         curve.observe(3, 290.0)
     assert curve.at(3) == pytest.approx(290.0, rel=0.05)
     assert curve.at(1) == pytest.approx(100.0, rel=0.1)
@@ -80,7 +80,7 @@ def test_depth_that_was_learned_before_is_a_price_from_the_start() -> None:
 @pytest.mark.parametrize("graphs", [None, DEAR], ids=["head", "dear"])
 @pytest.mark.parametrize("n_answer", [24, 100, 1000])
 def test_probes_stay_within_their_budget(n_answer: int, graphs: dict[int, float] | None) -> None:
-    """One that is known to be useless takes 1 % of the time of all answers at most, however short each is."""
+    """Probes of a drafter known to be useless take 1 % of all answers' time at most, however short each one is."""
     costs = Costs(us(TARGETS["Q4_0"])) if graphs is None else Costs(us(TARGETS["Q4_0"]), graphs, graphs)
     machine = Machine(costs, USELESS)
     policy = make_policy(machine, n_max=16)
@@ -94,9 +94,9 @@ def test_probes_stay_within_their_budget(n_answer: int, graphs: dict[int, float]
 
 @pytest.mark.parametrize("n_prompt", [1000, 3000])
 def test_reading_a_prompt_is_a_part_of_a_probes_price(n_prompt: int) -> None:
-    """A prompt that waited while the gate was closed is read once 1 % of the time has paid for it."""
+    """A prompt that waits while the gate is closed is read once 1 % of the time has paid for it."""
     machine = Machine(Costs(us(TARGETS["F16"])), USELESS)
-    machine.n_wait_max = 10**9  # nobody else reads it
+    machine.n_wait_max = 10**9  # the drafter does not read it by itself
     policy = make_policy(machine, n_max=16)
     run_auto(machine, policy, 1000, text=10**9)
     assert policy.may_wait(1) == 1
@@ -107,7 +107,7 @@ def test_reading_a_prompt_is_a_part_of_a_probes_price(n_prompt: int) -> None:
         elapsed = machine.t - start
         run_auto(machine, policy, 1, text=10**9)
     price = machine.read_us * (n_prompt - 128)
-    assert 0.01 * elapsed > 0.5 * price  # the rest was there before
+    assert 0.01 * elapsed > 0.5 * price  # the rest was saved before
     grant = 3 * machine.costs.target[1]
     assert policy.stats()["draft_us"] < grant + 0.01 * machine.t + machine.read_us * 128
 

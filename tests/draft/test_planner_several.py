@@ -1,4 +1,4 @@
-"""Several drafters in simulated time: the one that pays best drafts, and the others cost next to nothing."""
+"""Several drafters in simulated time: the one that pays best drafts, and the others cost nearly nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TREE = {"n_max": 8, "top_k": 4, "n_leaves_max": 8, "n_nodes_max": 31}
 
 
 def two(first: Head, second: Head, seed: int = 0, **costs: float) -> tuple[Machine, Machine]:
-    """Two drafters of a target; costs: how many times as long the second one takes."""
+    """Return two drafters of a target; costs: factors on the second one's times."""
     price = costs.get("price", 1.0)
     real = Costs(us(TARGETS["Q4_0"]))
     other = Costs(real.target, *({n: price * t for n, t in curve.items()} for curve in (real.begin, real.step)))
@@ -42,13 +42,13 @@ def test_a_useless_one_is_soon_not_asked(name: str, is_first: bool, options: dic
     asked = planner.stats()["asked"][not is_first]
     assert asked < 60
     run_auto(good, planner, 5000)
-    assert planner.stats()["asked"][not is_first] - asked < 40  # one in 30 steps, and those of new texts
+    assert planner.stats()["asked"][not is_first] - asked < 40  # once in 30 steps, and in those of new texts
     assert speed > 0.97 * alone(GOOD, 5000, **options)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_the_better_one_drafts(is_first: bool) -> None:
-    """Also if the other one is worth it by itself."""
+    """The better one drafts, also if the other one is worth it by itself."""
     speeds = []
     for seed in range(4):
         good, fair = two(GOOD, FAIR, seed)
@@ -68,7 +68,7 @@ def test_of_equals_the_cheaper_one_drafts(is_first: bool) -> None:
 
 
 def test_one_that_becomes_better_is_found() -> None:
-    """And the one that was the best before rests."""
+    """A drafter that becomes better is found, and the one that was the best before rests."""
     late = Head(GOOD.p, lambda p, _, n: p if n > 4000 else 0.0)
     early = Head(GOOD.p, lambda p, _, n: p if n <= 4000 else 0.3 * p)
     first, second = two(early, late)

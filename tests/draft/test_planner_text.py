@@ -1,4 +1,4 @@
-"""What the planner makes of a head and of the text together, in simulated time."""
+"""The planner's choices for a head and the text together, in simulated time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ N_PROMPT = 200
 
 
 class Said:
-    """A target that says a text, and a head that hits its tokens with one probability, which it knows."""
+    """A target with a given text, and a head that drafts its tokens with one known probability."""
 
     is_parallel = False
     n_expand = 128
@@ -64,7 +64,7 @@ class Said:
             self.right.append(is_truth)
 
     def run(self, planner: Policy, drafter: NgramDrafter | None, n_steps: int = 10**9) -> float:
-        """Tokens per second until a text ends."""
+        """Return tokens per second until a text ends."""
         ids, n = list(range(len(self.texts))), 0
         for _ in range(n_steps):
             if any(self.at[s] + 70 > len(text) for s, text in enumerate(self.texts)):
@@ -113,12 +113,12 @@ def speed(
 
 
 def free_text(n: int, seed: int = 0) -> list[int]:
-    """As frequent as words are, and no more repetition than that gives."""
+    """Return tokens as frequent as words, with no more repetition than that gives."""
     return (np.random.default_rng(seed).zipf(1.4, n) % 5000).tolist()
 
 
 def copies(n: int, seed: int = 0, n_piece: int = 150) -> list[int]:
-    """A piece, again and again, with something new in between and a few words changed."""
+    """Return a piece, again and again, with something new in between and a few words changed."""
     rng = np.random.default_rng(seed)
     piece, text = rng.integers(0, 5000, n_piece).tolist(), free_text(N_PROMPT, seed)
     while len(text) < n:
@@ -128,7 +128,7 @@ def copies(n: int, seed: int = 0, n_piece: int = 150) -> list[int]:
 
 
 def test_more_rows_than_were_measured() -> None:
-    """Where the text is sure more rows are tried than anybody has timed; what they take is known then, and kept."""
+    """If the text is sure, more rows are tried than were timed; their time is known then, and stored."""
     real, text = us(TARGETS["Q4_0"]), (list(range(40)) * 40)[:1200]
     rates, curves = [], []
     for known in (real, {n: real[n] for n in (1, 4, 8)}):
@@ -140,7 +140,7 @@ def test_more_rows_than_were_measured() -> None:
     assert max(curves[1].corrected) > 8
     for n, t in curves[1].corrected.items():
         assert t == pytest.approx(CostCurve(real).at(n), rel=0.1)
-    # and what is above the last one that was seen starts from there
+    # and the values above the last observed one start from there
     curve = CostCurve({1: 10.0, 8: 20.0})
     for _ in range(5):
         curve.observe(16, 20.0)
@@ -150,7 +150,7 @@ def test_more_rows_than_were_measured() -> None:
     for _ in range(5):
         curve.observe(20, 500.0)
     assert curve.at(20) > 100.0
-    assert curve.corrected[20] == pytest.approx(50.0)  # something else ran: what is in proportion is kept
+    assert curve.corrected[20] == pytest.approx(50.0)  # something else ran: the proportional value stays
 
 
 @pytest.mark.parametrize("trees", [True, False])
@@ -181,7 +181,7 @@ def test_the_head_rests_while_the_text_repeats_itself() -> None:
         n_max=31,
         ngram=drafter,
     )
-    said.run(planner, drafter, 30)  # some steps before it is found out
+    said.run(planner, drafter, 30)  # some steps until the planner notices
     before = planner.stats()
     said.run(planner, drafter)
     after = planner.stats()
@@ -199,7 +199,7 @@ def test_several_sequences_of_which_one_repeats_itself() -> None:
 
 @pytest.mark.parametrize("n_max", [31, 63])
 def test_n_grams_get_longer_once_whole_drafts_were_right(n_max: int) -> None:
-    """Where 64 rows cost little more than 32, a text that repeats itself is drafted in pieces of up to 63 tokens."""
+    """If 64 rows cost little more than 32, a text that repeats itself is drafted in pieces of up to 63 tokens."""
     target = {1: 10_000.0, 8: 12_000.0, 32: 16_000.0, 64: 18_000.0, 128: 90_000.0}
     piece = np.random.default_rng(1).integers(0, 5000, 400).tolist()
     drafter, said = NgramDrafter(1), Said(Costs(target), [piece * 8], 0.0)

@@ -1,4 +1,4 @@
-"""`generate_batch`: what each prompt gets alone, whatever runs beside it."""
+"""`generate_batch` gives each prompt the text that it gets alone, whatever runs beside it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def llm(pair: Any) -> Iterator[Eagle3Llama]:
 
 
 def alone(plain: llama_cpp.Llama, prompt: Any, **options: Any) -> tuple[str, str]:
-    """Text and finish reason of a single run of plain llama_cpp."""
+    """Return text and finish reason of a single run of plain llama_cpp."""
     plain.reset()
     choice = plain.create_completion(prompt, **{"temperature": 0.0} | options)["choices"][0]
     return choice["text"], choice["finish_reason"]
@@ -57,25 +57,25 @@ def test_greedy(pair: Any, llm: Eagle3Llama) -> None:
                     break
                 expected.append(token)
             n_ties += is_tie(plain, prompt, expected, result.tokens)
-            assert result.finish_reason == "stop" or N <= len(result.tokens) <= N + 16  # inside a character
+            assert result.finish_reason == "stop" or N <= len(result.tokens) <= N + 16  # ends a character
             assert result.prompt_tokens == prompt
         assert n_ties <= 1
     assert llm.n_tokens == 0
     assert llm.last_stats.tokens == sum(r.stats.tokens for r in results)
-    # prompts that begin alike evaluate that beginning once
+    # prompts with the same beginning evaluate it once
     assert llm.last_stats.prompt_tokens == sum(r.stats.prompt_tokens for r in results) <= sum(len(p) for p in texts)
     assert llm.last_stats.steps == sum(r.stats.steps for r in results)
     assert llm.last_stats.drafted > 0
-    with closing(llm.generate(texts[0], temp=0.0)) as stream:  # and alone again
+    with closing(llm.generate(texts[0], temp=0.0)) as stream:  # alone again
         assert [next(stream) for _ in range(len(results[0].tokens))] == results[0].tokens
 
 
 def test_each_its_own(tiny_target: Any, perfect_pair: Any, tiny_head: Any) -> None:
-    """Own sampler, seed, length, stop string, processor; the same text as one by one."""
+    """Each prompt has its own sampler, seed, length, stop string and processor, and the same text as alone."""
 
     def no_vowels(input_ids: Any, scores: Any) -> Any:
         scores[[ord(c) for c in "aeiou"]] = -np.inf
-        scores[int(input_ids[-1])] = -np.inf  # nor the last token: processors see their own prompt's tokens
+        scores[int(input_ids[-1])] = -np.inf  # nor the last token: processors get their own prompt's tokens
         return scores
 
     processor = llama_cpp.LogitsProcessorList([no_vowels])
@@ -106,7 +106,7 @@ def test_each_its_own(tiny_target: Any, perfect_pair: Any, tiny_head: Any) -> No
 
 
 def test_places_are_given_on(tiny_target: Any, tiny_head: Any) -> None:
-    """Short prompts do not wait for long ones: the number of passes tells."""
+    """Short prompts do not wait for long ones, as the number of passes shows."""
     with closing(load(tiny_target, tiny_head, n_parallel=2, draft_n_max=0)) as llm:
         passes = []
         target = llm.target
@@ -121,7 +121,7 @@ def test_places_are_given_on(tiny_target: Any, tiny_head: Any) -> None:
 
         llm.engine.memory.target = Counting()  # type: ignore[assignment]
         llm.generate_batch(["long"] + ["short"] * 5, [{"max_tokens": 50}] + [{"max_tokens": 6}] * 5, temperature=0.0)
-        # 49 steps of the long one, beside which the short ones run, and the reading of prompts
+        # 49 steps of the long one, beside which the short ones run, and prefill
         assert sum(n == 2 for n in passes) >= 25
         assert len(passes) <= 52 + 6
 
@@ -141,7 +141,7 @@ def test_auto_and_tree_draft_chains(tiny_target: Any, perfect_pair: Any) -> None
                     "abc", llm.generate_batch([*"abc"], temperature=0.0, max_tokens=N), strict=True
                 ):
                     assert (result.text, result.finish_reason) == alone(plain, text, max_tokens=N)
-                # trees again, with the sequences that the prompts had
+                # trees again, with the sequences of the prompts
                 assert (
                     llm.create_completion("a", max_tokens=N, temperature=0.0)["choices"][0]["text"]
                     == alone(plain, "a", max_tokens=N)[0]
@@ -184,7 +184,7 @@ def test_errors_before_anything_is_evaluated(tiny_target: Any, tiny_head: Any) -
 def test_those_that_wait_are_not_counted_each_step(
     tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work of a step is that of the sequences that run: 5 times the prompts take 5 times the looks, not 25 times."""
+    """The work of a step depends only on running sequences: 5 times the prompts take 5 times the checks, not 25."""
     n_looks = 0
 
     def is_done(sequence: Sequence) -> bool:

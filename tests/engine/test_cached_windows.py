@@ -43,7 +43,7 @@ def texts(seed: int) -> Iterator[list[int]]:
 @pytest.mark.parametrize("drafts", [{}, {"draft": "tree", "draft_sources": ["ngram"]}], ids=["plain", "tree"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_pool_keeps_what_has_left_the_window(path: Path, seed: int, drafts: dict[str, object]) -> None:
-    """llama.cpp takes such cells for other texts although others are empty."""
+    """llama.cpp gives such cells to other texts although others are empty."""
     with closing(load(path, n_parallel=4, kv_unified=True, **drafts)) as llm, closing(load(path)) as fresh:
         rest = texts(seed)
         common = next(rest)[:60] + [33] * 8
@@ -58,7 +58,7 @@ def test_a_pool_keeps_what_has_left_the_window(path: Path, seed: int, drafts: di
         assert max(others) < 4
         fresh.reset()
         assert sequence.generated == run(fresh, tokens).generated
-        # nothing stays behind: a text takes all cells once the others are gone
+        # nothing stays: a text gets all cells once the other texts are gone
         llm.engine.slots.clear()
         memory = llama_cpp.llama_get_memory(llm.ctx)
         n_ids = llama_cpp.llama_n_seq_max(llm.ctx)
@@ -67,7 +67,7 @@ def test_a_pool_keeps_what_has_left_the_window(path: Path, seed: int, drafts: di
 
 
 def test_streams_keep_what_others_left_there(path: Path) -> None:
-    """One that runs alone stays where it was admitted: a place that others left may begin the next text."""
+    """A sequence that runs alone stays in its slot: a prefix that others left there may begin the next text."""
     with closing(load(path, n_parallel=4, kv_unified=False)) as llm:
         rest = texts(3)
         first = [next(rest) for _ in range(4)]
@@ -77,7 +77,7 @@ def test_streams_keep_what_others_left_there(path: Path) -> None:
 
 
 def test_windows_that_are_not_guarded_are_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Guards take as many sequence ids again, of which llama.cpp has as many as rows in an ubatch."""
+    """Guards take as many sequence ids again, and llama.cpp has only as many as rows in an ubatch."""
     for n_ubatch, is_logged in ((8, False), (7, True)):
         caplog.clear()
         with caplog.at_level("DEBUG", "llama_cpp_eagle3"):

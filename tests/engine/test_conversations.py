@@ -19,9 +19,9 @@ from random_arch import write_random_arch
 ARCHS = ["llama", "qwen35", "lfm2", "qwen3next", "mamba2", "gemma3", "llama4"]
 """Attention, recurrent layers, sliding and chunked windows."""
 N_CHUNK = 8192
-"""llama4's, in every file."""
+"""Tokens of llama4's chunk, in every file."""
 N_MARGIN = 20
-"""Tokens that may be evaluated again beside what is new."""
+"""Tokens that may be evaluated again beside the new ones."""
 
 
 @pytest.fixture(scope="module", params=ARCHS)
@@ -40,7 +40,7 @@ def some(n: int, seed: int) -> list[int]:
 
 
 def add(llm: Eagle3Llama, parts: list[list[int]], n: int = 8, **options: Any) -> Sequence:
-    """A prompt of messages, the last of which is the beginning of the answer."""
+    """Add a prompt of messages, the last of which is the beginning of the answer."""
     ends = np.cumsum([len(part) for part in parts]).tolist()
     tokens = [token for part in parts for token in part]
     return llm.engine.add(
@@ -57,19 +57,19 @@ def run(llm: Eagle3Llama, parts: list[list[int]], n: int = 8, **options: Any) ->
 
 
 class Fresh:
-    """Texts and logits of prompts that nothing was kept of."""
+    """Texts and logits of prompts without a cached prefix."""
 
     def __init__(self, path: Path):
         self._llm = load(path, prefix_cache_bytes=0)
 
     def check(self, sequence: Sequence) -> None:
-        """The text is the one of a fresh context; random models have no ties."""
+        """Check that the text is that of a fresh context; random models have no ties."""
         self._llm.reset()
         n = sequence.n_prompt
         n_generated = len(sequence.generated)
         expected = run(self._llm, [sequence.tokens[:n], []], n_generated)
         assert expected.n_cached == 0
-        assert sequence.generated == expected.generated[:n_generated]  # that may go on until a character is whole
+        assert sequence.generated == expected.generated[:n_generated]  # which may continue until a character is whole
 
     def close(self) -> None:
         self._llm.close()
@@ -130,7 +130,7 @@ def test_an_edited_message(llm: Eagle3Llama, fresh: Fresh) -> None:
 
 @pytest.mark.parametrize("pinned", [{}, {"seq_id": 0}])
 def test_conversations_in_turn(llm: Eagle3Llama, fresh: Fresh, pinned: dict[str, int]) -> None:
-    """More of them than slots: none costs another one what it holds, in a slot that requests name too."""
+    """With more conversations than slots, none costs another one its prefix, even in a slot that requests name."""
     system = some(150, 4)
     talks = [[system, some(80, 70 + i)] for i in range(3)]
     for turn in range(3):
@@ -160,14 +160,14 @@ def test_agents_at_once(path: Path, fresh: Fresh) -> None:
 
 
 def test_after_a_chunk(tmp_path: Path) -> None:
-    """A chunked window begins anew in the middle of a conversation: states before and after that serve."""
+    """A chunked window begins anew in the middle of a conversation: states before and after that are used."""
     path = write_random_arch(tmp_path, "llama4")
     with closing(load(path, n_ctx=N_CHUNK + 1024)) as llm, closing(load(path, n_ctx=N_CHUNK + 1024)) as fresh:
         history = [some(N_CHUNK - 150, 1)]
         for turn in range(3):
             history.append(some(90, 10 + turn))
             sequence = run(llm, [*history, [99]])
-            n_before = sum(map(len, history[:-2])) if turn else 0  # the answer is sent otherwise
+            n_before = sum(map(len, history[:-2])) if turn else 0  # the client sends the answer in another form
             assert sequence.n_cached >= n_before - N_MARGIN
             history.append([99, *some(30, 20 + turn)])
         assert sequence.n_prompt > N_CHUNK
@@ -180,12 +180,12 @@ def test_after_a_chunk(tmp_path: Path) -> None:
 
 
 def states_of(llm: Eagle3Llama) -> list[int]:
-    """Where states are, of all texts."""
+    """Return the positions of the states of all texts."""
     return sorted(state.n_tokens for state in llm.engine.slots.cache.tree.states)
 
 
 def test_where_states_are(path: Path) -> None:
-    """After system prompt and tools, where the last messages and the answer begin, and every so many tokens."""
+    """States are after system prompt and tools, where the last messages and the answer begin, and at regular steps."""
     parts = [some(n, n) for n in (70, 300, 40, 50, 4)]  # system, user, answer, user, the beginning of the answer
     with closing(load(path, checkpoint_min_step=200)) as llm:
         if not llm.engine.memory.needs_states:
@@ -197,7 +197,7 @@ def test_where_states_are(path: Path) -> None:
 
 
 def test_states_within_a_long_message(path: Path) -> None:
-    """A message that is longer than the step between two states within one."""
+    """A message longer than the step between two states has states within it."""
     step = llama_cpp_eagle3.engine.engine.N_STEP_WITHIN
     with closing(load(path, n_ctx=step + 1024, n_batch=2048)) as llm:
         if not llm.engine.memory.needs_states:
@@ -208,7 +208,7 @@ def test_states_within_a_long_message(path: Path) -> None:
 
 @pytest.mark.parametrize("draft", ["none", "right", "wrong"])
 def test_the_end_of_a_thought(path: Path, fresh: Fresh, draft: str) -> None:
-    """What comes after a thought is sent back otherwise: the thought is not evaluated again, with drafts or without."""
+    """Text after a thought is sent back in another form; the thought is not evaluated again, with drafts or without."""
     texts: list[list[int]] = []
 
     def propose(tokens: np.ndarray[Any, Any], **_: Any) -> np.ndarray[Any, Any]:
@@ -235,10 +235,10 @@ def test_the_end_of_a_thought(path: Path, fresh: Fresh, draft: str) -> None:
 
 
 def test_a_full_context(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is kept of it is not evaluated again, however often it is cut; the log says once what is."""
+    """A full context's cached part is not evaluated again, however often it is cut; the log tells once what is cut."""
     with closing(load(path, n_ctx=256)) as llm:
         sequence = run(llm, [some(90, 1), some(60, 2), [99]], n=300, shift=Shift(n_keep=80, n_discard=60))
-        n_shifts = sequence.n_cut // 60 + 1  # the first one cuts a part of the prompt
+        n_shifts = sequence.n_cut // 60 + 1  # the first shift cuts a part of the prompt
         n_again = 256 - 80 - 60
         assert n_shifts >= 3
         assert sequence.result.stats.prompt_tokens <= 151 + (n_shifts + 1) * (n_again + 3)
@@ -248,7 +248,7 @@ def test_a_full_context(path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_conversation_that_is_compacted(llm: Eagle3Llama, fresh: Fresh) -> None:
-    """A client sends a summary and the last messages in place of all of them: system prompt and tools are kept."""
+    """A client sends a summary and the last messages in place of all: system prompt and tools stay cached."""
     history = [some(200, 1)]
     for turn in range(6):
         history.append(some(40, 10 + turn))
@@ -283,7 +283,7 @@ def test_states_have_a_limit(path: Path) -> None:
 
 
 def test_what_was_reused_is_counted(path: Path) -> None:
-    """By where it was, and as `n_cached` of the requests says."""
+    """Reused tokens are counted by the kind of memory, and agree with `n_cached` of the requests."""
     talks = [[some(200, seed)] for seed in (8, 9)]
     with closing(load(path, n_parallel=1)) as llm:
         n_cached = sum(run(llm, [*talk, [99]]).n_cached for talk in talks * 2)

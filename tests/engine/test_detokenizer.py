@@ -1,4 +1,4 @@
-"""Text as it grows: what is handed out is never taken back, and a stop string ends it wherever its bytes lie."""
+"""Text as it grows: text that was sent is never taken back, and a stop string ends it wherever its bytes lie."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from llama_cpp_eagle3.engine.detokenizer import Detokenizer
 
-# bytes of characters cut in two, leads that nothing follows, and what stop strings are made of
+# bytes of characters cut in two, leads without a continuation, and parts of stop strings
 pieces = st.lists(
     st.sampled_from(
         [b"r", b"at", b"a", b"b", b"ab", b"\xc4", b"\x9f", b"\xf3", b"\xf0\x9f", b"\x98\x80", "é".encode()]
@@ -18,7 +18,7 @@ stops = st.lists(st.sampled_from(["a", "ab", "ba", "ré", "bab", "😀", "tr"]),
 
 
 def grow(text: Detokenizer, pieces: list[bytes], can_complete: bool) -> tuple[str, bool]:
-    """Add pieces as the engine does, until a stop string comes: (all that was handed out, whether one came)."""
+    """Add pieces as the engine does, until a stop string comes; return (the text, whether one came)."""
     out = ""
     for piece in pieces:
         found = text.add(piece, can_complete=can_complete) and text.find_stop()

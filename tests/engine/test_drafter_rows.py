@@ -1,4 +1,4 @@
-"""What a drafter holds of a prompt follows the target's prefixes: into slots, copies, host memory, states.
+"""A drafter's rows of a prompt follow the target's prefixes: into slots, copies, host memory, states.
 
 The first tokens after a reused prefix have the drafts that they have after a prompt that was evaluated whole.
 """
@@ -66,7 +66,7 @@ def run(llm: Eagle3Llama, tokens: list[int], **options: Any) -> Sequence:
 
 
 def check(llm: Eagle3Llama, tokens: list[int], n_least: int) -> None:
-    """After a reused prefix, drafts are the same as after one that was evaluated."""
+    """Check that drafts after a reused prefix are the same as after an evaluated one."""
     sequence = run(llm, tokens)
     assert sequence.n_cached >= n_least
     llm.engine.clear()
@@ -80,7 +80,7 @@ def check(llm: Eagle3Llama, tokens: list[int], n_least: int) -> None:
 
 @pytest.fixture
 def texts(llm: Eagle3Llama) -> list[list[int]]:
-    """Three, of 90 tokens each; for the head some that it knows."""
+    """Return three texts of 90 tokens each; for the head some that it knows."""
     if llm.draft_sources[0] == "eagle3":
         said = "".join(heldout_prompts()).encode()
         tokens = llm.tokenize(said, add_bos=False)
@@ -89,21 +89,21 @@ def texts(llm: Eagle3Llama) -> list[list[int]]:
 
 
 def test_a_conversation_goes_on(llm: Eagle3Llama, texts: list[list[int]]) -> None:
-    """In its slot, or as a copy."""
+    """A conversation continues in its slot, or as a copy."""
     first, more, _ = texts
     answer = run(llm, first).generated
     check(llm, [*first, *answer, *more[:10]], 90 + N - 1)
 
 
 def test_an_answer_is_sent_otherwise(llm: Eagle3Llama, texts: list[list[int]]) -> None:
-    """It goes back to where the answer began, and a token before for a head that needs its row."""
+    """The drafter goes back to where the answer began, and by one more token for a head that needs its row."""
     first, more, _ = texts
     run(llm, first)
     check(llm, [*first[:88], *more[:20]], 88 - 2)
 
 
 def test_another_conversation_between(llm: Eagle3Llama, texts: list[list[int]]) -> None:
-    """With one slot the first one goes to host memory and comes back."""
+    """With one slot the first conversation goes to host memory and comes back."""
     first, second, more = texts
     answer = run(llm, first).generated
     for tokens in (second, more):
@@ -112,20 +112,20 @@ def test_another_conversation_between(llm: Eagle3Llama, texts: list[list[int]]) 
 
 
 def test_two_that_begin_alike(llm: Eagle3Llama, texts: list[list[int]]) -> None:
-    """The second one has a copy, or, where there is one slot, what is left of the first one."""
+    """The second one has a copy, or, with one slot, the common rest of the first one."""
     first, more, other = texts
     run(llm, [*first, *more])
     check(llm, [*first, *other], 0 if llm.engine.memory.needs_states else 90 - 1)
 
 
 def test_rows_that_are_not_there(pair: tuple[Any, Any], texts: list[list[int]]) -> None:
-    """Who drafts from tokens alone reads them again, after the first token; others draft from what comes next."""
+    """A drafter that needs only tokens reads them again, after the first token; others draft from later rows."""
     options = {"n_ctx": 1024, "n_parallel": 1, "draft": "chain", "draft_n_max": 3}
     with closing(load(*pair, prefix_cache_bytes=2**28, **options)) as llm:
         first, second, more = texts
         answer = run(llm, first).generated
         run(llm, second)
-        llm.engine.slots.memory.set_drafters(tuple(llm.drafters))  # as others: what host memory has is not theirs
+        llm.engine.slots.memory.set_drafters(tuple(llm.drafters))  # as other drafters, without rows in host memory
         prompt = [*first, *answer, *more[:10]]
         sequence = llm.engine.add(prompt, Sampling(temperature=0.0, ignore_eos=True), max_tokens=N)
         while not sequence.generated:
@@ -145,7 +145,7 @@ def test_rows_that_are_not_there(pair: tuple[Any, Any], texts: list[list[int]]) 
 
 
 def test_what_a_small_model_has_lost(llm: Eagle3Llama, texts: list[list[int]], request: pytest.FixtureRequest) -> None:
-    """It cannot go back: it reads the text again once the first token is there, not before."""
+    """A small model that cannot go back reads the text again after the first token, not before."""
     first, more, other = texts
     tokens = [*first, *more, *other]
     run(llm, tokens)
@@ -162,7 +162,7 @@ def test_what_a_small_model_has_lost(llm: Eagle3Llama, texts: list[list[int]], r
 
 
 def test_one_that_was_preempted(llm: Eagle3Llama, texts: list[list[int]]) -> None:
-    """It goes on with drafts as good as before."""
+    """A preempted sequence continues with drafts as good as before."""
     first, _, _ = texts
     whole = run(llm, first)
     llm.engine.clear()
@@ -173,4 +173,4 @@ def test_one_that_was_preempted(llm: Eagle3Llama, texts: list[list[int]]) -> Non
     while not sequence.is_done:
         llm.engine.step()
     assert sequence.generated == whole.generated
-    assert sequence.result.stats.accepted >= whole.result.stats.accepted - 3  # of the step after it
+    assert sequence.result.stats.accepted >= whole.result.stats.accepted - 3  # the drafts of the step after it

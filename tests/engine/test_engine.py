@@ -1,4 +1,4 @@
-"""The engine: sequences join and leave at any time, and each gets what it would get alone."""
+"""The engine: sequences join and leave at any time, and each gets the text that it gets alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Reference:
         self.plain = load_plain(target)
 
     def check(self, sequence: Sequence) -> bool:
-        """Whether it parted from plain decoding at a tie; anything else fails."""
+        """Whether the text parted from plain decoding at a tie; any other difference fails."""
         prompt, found = sequence.tokens[: sequence.n_prompt], sequence.generated
         return is_tie(self.plain, prompt, take(self.plain, prompt, len(found)), found)
 
@@ -64,7 +64,7 @@ def reference(pair: Any) -> Iterator[Reference]:
 
 
 def test_join_and_leave(llm: Eagle3Llama, reference: Reference) -> None:
-    """More sequences than places, added while others run, of which some are cancelled: waiting, reading, generating."""
+    """More sequences than slots are added while others run; some are cancelled: waiting, in prefill or decoding."""
     engine, rng = llm.engine, np.random.default_rng(0)
     texts = prompts(12, min(llm.n_vocab(), 128), (3, 150))
     added: list[Sequence] = []
@@ -95,7 +95,7 @@ def test_join_and_leave(llm: Eagle3Llama, reference: Reference) -> None:
 
 
 def test_mixed_passes(llm: Eagle3Llama, reference: Reference) -> None:
-    """A long prompt is read in pieces beside the rows of those that generate; nobody waits for it."""
+    """A long prompt is read in pieces beside the rows of decoding sequences, none of which waits for it."""
     engine = llm.engine
     vocab = min(llm.n_vocab(), 128)
     first = [engine.add(text, GREEDY, max_tokens=60) for text in prompts(2, vocab)]
@@ -109,7 +109,7 @@ def test_mixed_passes(llm: Eagle3Llama, reference: Reference) -> None:
         for s, n in zip(first, n_before, strict=True):
             assert s.is_done or len(s.tokens) > n
         n_mixed += not first[0].is_done
-    assert n_mixed >= 2  # 200 tokens and n_batch is 64
+    assert n_mixed >= 2  # 200 tokens, and n_batch is 64
     run(engine)
     assert sum(reference.check(s) for s in [*first, late]) <= 1
 
@@ -130,7 +130,7 @@ def test_budget(tiny_target: Any) -> None:
 
 
 def test_who_comes_together_begins_together(tiny_target: Any) -> None:
-    """No sequence has more than a first token: prefill uses as much as a batch holds."""
+    """Sequences that arrive together begin together: prefill uses all rows of a batch until each has a first token."""
     with closing(load(tiny_target, n_parallel=3, prefill_budget=7, n_batch=64)) as llm:
         engine = llm.engine
         sequences = [engine.add([i] * 50, GREEDY, max_tokens=100) for i in (1, 2, 3)]
@@ -178,7 +178,7 @@ def test_an_error_belongs_to_its_sequence(llm: Eagle3Llama, reference: Reference
 
 
 def test_a_pass_that_fails_is_taken_back(llm: Eagle3Llama, reference: Reference) -> None:
-    """Every sequence goes back to its accepted prefix, and goes on."""
+    """Every sequence goes back to its accepted prefix, and continues."""
     engine = llm.engine
     sequences = [engine.add(text, GREEDY, max_tokens=N) for text in prompts(3, min(llm.n_vocab(), 128))]
     target = engine.target
@@ -214,12 +214,12 @@ def test_the_context_is_full(tiny_target: Any, tiny_head: Any) -> None:
         sequence = engine.add([1, 2, 3], Sampling(temperature=0.0, ignore_eos=True), max_tokens=1000)
         run(engine)
         assert sequence.result.finish_reason == "length"
-        assert len(sequence.tokens) == 257  # the last one was sampled and has no room
+        assert len(sequence.tokens) == 257  # the last token was sampled and has no room
 
 
 @pytest.mark.parametrize("draft", ["chain", "tree", "auto"])
 def test_preempted_and_resumed(perfect_pair: Any, draft: str) -> None:
-    """With a cache for a third of what 12 sequences need, all end with the text they have alone."""
+    """With a cache for a third of the cells that 12 sequences need, all end with the text that they have alone."""
     texts = prompts(12, length=(20, 60))
     options = {"n_ctx": 512, "n_parallel": 12, "kv_unified": True, "draft": draft}
     with closing(load(*perfect_pair, **options)) as llm, closing(load_plain(perfect_pair[0])) as plain:
@@ -241,7 +241,7 @@ def test_preempted_and_resumed(perfect_pair: Any, draft: str) -> None:
 
 
 def plain_text(plain: Any, prompt: list[int], n: int, llm: Eagle3Llama) -> list[int]:
-    """Greedy text that does not end."""
+    """Return greedy text that does not end."""
     eog = list(llm.engine.vocab.eog)
 
     def no_end(ids: Any, scores: Any) -> Any:
@@ -265,7 +265,7 @@ def test_prefixes_are_kept_and_shared(llm: Eagle3Llama, reference: Reference) ->
     assert second.result.stats.prompt_tokens <= 16
     while not second.generated:
         engine.step()
-    third = engine.add([*shared, 9, 9, 9], GREEDY, max_tokens=10)  # beside the second one, which goes on
+    third = engine.add([*shared, 9, 9, 9], GREEDY, max_tokens=10)  # beside the second one, which continues
     run(engine)
     if kind == "trim":
         assert third.result.stats.prompt_tokens <= 5
@@ -274,7 +274,7 @@ def test_prefixes_are_kept_and_shared(llm: Eagle3Llama, reference: Reference) ->
 
 @pytest.mark.parametrize("kv_unified", [False, True])
 def test_host_memory(pair: Any, kv_unified: bool) -> None:
-    """Prefixes that fell out of the cache come back from host memory, within its limit."""
+    """Prefixes that were evicted from the cache come back from host memory, within its limit."""
     options = {"n_parallel": 2, "n_ctx": 1024, "kv_unified": kv_unified, "draft_n_max": 4}
     with closing(load(*pair, **options, prefix_cache_bytes=64 << 20)) as llm, closing(load_plain(pair[0])) as plain:
         engine = llm.engine
@@ -284,7 +284,7 @@ def test_host_memory(pair: Any, kv_unified: bool) -> None:
             sequence = engine.add(text, GREEDY, max_tokens=8)
             run(engine)
             answers.append(sequence.generated)
-        assert len(engine.slots.cache.tree.hosted) == 4  # two are still in their slots
+        assert len(engine.slots.cache.tree.hosted) == 4  # two more are in their slots
         assert engine.slots.cache.tree.n_bytes > 0
         for text, answer in zip(texts, answers, strict=True):
             sequence = engine.add([*text, *answer, 1, 2], GREEDY, max_tokens=8)
@@ -302,11 +302,11 @@ def test_host_memory(pair: Any, kv_unified: bool) -> None:
         for text in texts:
             llm.engine.add(text, GREEDY, max_tokens=2)
             run(llm.engine)
-        assert not llm.engine.slots.cache.tree.hosted  # too large, each of them
+        assert not llm.engine.slots.cache.tree.hosted  # each of them is too large
         assert llm.engine.slots.cache.n_too_large > 0
     n_bytes = int(1.5 * n_each) + 2 * n_state
     with closing(load(*pair, **options | {"n_parallel": 1}, prefix_cache_bytes=n_bytes)) as llm:
-        for text in [*texts[:2], texts[0]]:  # there is room for one: what goes there drives out what is brought back
+        for text in [*texts[:2], texts[0]]:  # there is room for one: a new entry evicts the one that is read
             sequence = llm.engine.add([*text, 1, 2], GREEDY, max_tokens=2)
             run(llm.engine)
         assert sequence.result.stats.prompt_tokens <= 12
@@ -345,7 +345,7 @@ def test_trees_of_several_sequences(perfect_pair: Any) -> None:
 
 
 def test_auto_respects_n_max_that_was_changed(perfect_pair: Any, tmp_path: Any, monkeypatch: Any) -> None:
-    """Where trees are possible too."""
+    """The limit holds also where trees are possible."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
     with closing(load(*perfect_pair, draft="auto", draft_n_max=8)) as llm:
         take(llm, [1, 2, 3], 60)
@@ -359,7 +359,7 @@ def test_auto_respects_n_max_that_was_changed(perfect_pair: Any, tmp_path: Any, 
 
 
 def test_seeds_do_not_stay(tiny_target: Any) -> None:
-    """A prompt without a seed has the model's, whatever others had before."""
+    """A prompt without a seed has the model's, whatever seeds others had before."""
     with closing(load(tiny_target, n_parallel=1)) as llm:
         alone = llm.generate_batch(["x"], max_tokens=N)[0].text
         texts = [r.text for r in llm.generate_batch(["x", "x", "x"], [{"seed": 77}, {}, {"seed": 78}], max_tokens=N)]
@@ -368,7 +368,7 @@ def test_seeds_do_not_stay(tiny_target: Any) -> None:
 
 
 def test_room_is_not_reserved(tiny_target: Any) -> None:
-    """Sequences that may come to need more than there is run together for as long as they do not."""
+    """Sequences that may need more room than there is run together as long as they do not need it."""
     with closing(load(tiny_target, n_parallel=4, n_ctx=512, kv_unified=True)) as llm:
         engine = llm.engine
         for _ in range(4):
@@ -378,7 +378,7 @@ def test_room_is_not_reserved(tiny_target: Any) -> None:
 
 
 def test_from_another_thread(llm: Eagle3Llama, reference: Reference) -> None:
-    """`add` and `cancel` at any time; a second thread that steps gets an error."""
+    """`add` and `cancel` work at any time; a second thread that steps gets an error."""
     engine = llm.engine
     added: list[Sequence] = []
     errors: list[BaseException] = []
@@ -439,7 +439,7 @@ def test_stream_and_logprobs(perfect_pair: Any) -> None:
             found = [entry.logprob for entry in result.logprobs]
             np.testing.assert_allclose(found, expected["token_logprobs"][: len(found)], atol=1e-3)
             assert all(len(entry.top) == 3 and max(entry.top.values()) >= entry.logprob for entry in result.logprobs)
-        # leaving a stream ends all
+        # leaving a stream ends all sequences
         stream = llm.generate_batch(texts, temperature=0.0, max_tokens=N, stream=True)
         next(stream)  # type: ignore[call-overload]
         stream.close()  # type: ignore[union-attr]
@@ -450,7 +450,7 @@ def test_stop_strings_are_held_back(tiny_target: Any) -> None:
     with closing(load(tiny_target, n_parallel=2)) as llm:
         result = llm.generate_batch(["q"], temperature=0.0, max_tokens=40)[0]
         text, raw = result.text, llm.detokenize(result.tokens)
-        # what is no UTF-8 is not in the text
+        # invalid UTF-8 is not in the text
         stop = next(text[i : i + 4] for i in range(8, 36) if text[i : i + 4].encode() in raw)
         streamed = ""
         for _, _, piece in llm.generate_batch(["q"], temperature=0.0, max_tokens=40, stop=stop, stream=True):  # type: ignore[misc]
@@ -471,7 +471,7 @@ def test_generate_beside_the_engine(llm: Eagle3Llama, reference: Reference) -> N
     assert not is_tie(reference.plain, prompt, expected, take(llm, prompt, 12))
     stream = llm.generate(prompt, temp=0.0)
     got = [next(stream) for _ in range(3)]
-    engine.step()  # takes the place again
+    engine.step()  # takes the slot again
     run(engine)
     assert sum(reference.check(s) for s in sequences) <= 1
     stream.close()
@@ -498,7 +498,7 @@ def test_a_batch_leaves_the_outputs_of_others(llm: Eagle3Llama) -> None:
 
 @pytest.mark.parametrize("n_parallel", [1, 2])
 def test_a_generator_goes_on_though_its_slot_was_taken(perfect_pair: Any, n_parallel: int) -> None:
-    """Others run in its steps, and lose none of their outputs; its own tokens are evaluated again."""
+    """Others run in a generator's steps and lose no outputs; the generator's own tokens are evaluated again."""
     target, head = perfect_pair
     texts = prompts(3, length=(20, 40), seed=6)
     with closing(load_plain(target)) as plain, closing(load(target, head, n_parallel=n_parallel, n_ctx=1024)) as llm:
@@ -521,7 +521,7 @@ def test_a_generator_goes_on_though_its_slot_was_taken(perfect_pair: Any, n_para
 
 
 def test_rewind(perfect_pair: Any) -> None:
-    """A paced sequence goes on after fewer tokens as one that never had more."""
+    """A paced sequence continues after fewer tokens like one that never had more."""
     target, head = perfect_pair
     (text,) = prompts(1, length=(30, 31), seed=8)
     with closing(load(target, head, draft_n_max=4)) as llm, closing(load_plain(target)) as plain:
@@ -545,7 +545,7 @@ def test_rewind(perfect_pair: Any) -> None:
             return found
 
         assert some(7) == expected[:7]
-        assert not engine.has_work  # it is paused
+        assert not engine.has_work  # the sequence is paused
         for n in (5, 2, 0):
             engine.rewind(sequence, len(text) + n)
             assert engine.target.n_past(0) == sequence.n_past <= len(text) + n == len(sequence.tokens)

@@ -1,4 +1,4 @@
-"""Grammars: no grammar hangs or ends the process, lazy ones wait, and reasoning is let alone."""
+"""Grammars: no grammar hangs or ends the process, lazy ones wait, and reasoning is not constrained."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def greedy(grammar: str, **options: object) -> Sampling:
 
 
 def rules(n: int, rule: str) -> str:
-    """Rule i of n, each of the next one."""
+    """Return n rules, each of which refers to the next one."""
     lines = [f"r{i} ::= " + rule.replace("NEXT", f"r{i + 1}") for i in range(n)]
     return "\n".join(["root ::= r0", *lines, f'r{n} ::= "a"'])
 
@@ -87,7 +87,7 @@ def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
 
 
 def test_looking_ahead_gives_up_by_work(llm: Eagle3Llama) -> None:
-    """Not by time: a busy machine drafts the same tokens."""
+    """The look-ahead ends by its work, not by time: a busy machine drafts the same tokens."""
     vocab = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
     assert vocab is not None
     a, b = llm.tokenize(b"a", add_bos=False), llm.tokenize(b"b", add_bos=False)
@@ -155,7 +155,7 @@ LAZY = {"grammar": 'root ::= "import" " zzz" [a-z]{4} "\\n"', "grammar_lazy": Tr
     ],
 )
 def test_allowed_tokens_are_those_of_llama_cpp(llm: Eagle3Llama, grammar: str) -> None:
-    """All tokens of the vocabulary, along random texts that the grammar allows."""
+    """The allowed tokens are llama.cpp's for the whole vocabulary, along random texts that the grammar allows."""
     rng = np.random.default_rng(5)
     n_vocab = llm.n_vocab()
     vocab = lib.llama_model_get_vocab(llm.model)
@@ -182,7 +182,7 @@ def test_allowed_tokens_are_those_of_llama_cpp(llm: Eagle3Llama, grammar: str) -
 @pytest.mark.parametrize("n_best", [1, 40])
 @pytest.mark.parametrize("grammar", ['root ::= [^"]* "\\""', 'root ::= [ab]{60} [^"]*', "root ::= [äöü日本語]+"])
 def test_best_of_the_allowed_tokens(llm: Eagle3Llama, grammar: str, n_best: int) -> None:
-    """What a top-k after the grammar takes is the same whether the grammar was asked about all tokens or not."""
+    """A top-k after the grammar gives the same, whether all tokens were checked by the grammar or not."""
     rng = np.random.default_rng(6)
     n_vocab = llm.n_vocab()
     address = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
@@ -203,7 +203,7 @@ def test_best_of_the_allowed_tokens(llm: Eagle3Llama, grammar: str, n_best: int)
 
 
 def _applied(sampler: Any, logits: npt.NDArray[np.float32]) -> list[int]:
-    """The tokens that a sampler leaves."""
+    """Return the tokens that a sampler leaves."""
     data = (lib.llama_token_data * len(logits))(*((i, logit, 0.0) for i, logit in enumerate(logits)))
     candidates = lib.llama_token_data_array(data=data, size=len(logits), selected=-1, sorted=False)
     lib.llama_sampler_apply(sampler, ctypes.byref(candidates))
@@ -253,7 +253,7 @@ def test_end_of_the_prompt_belongs_to_the_grammar(llm: Eagle3Llama) -> None:
 
 @pytest.mark.parametrize("samplers", [None, ("temperature",)])
 def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
-    """A lazy grammar does not look at it, and its budget ends it."""
+    """A lazy grammar does not read the reasoning, and the reasoning's budget ends it."""
 
     def tokens(text: str) -> list[int]:
         return llm.tokenize(text.encode(), add_bos=False)
@@ -262,7 +262,7 @@ def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
     first = free.generated[0]
     reasoning = Reasoning(start=[first], ends=[tokens("@@")], forced=tokens("!@@"), budget=5)
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "samplers": samplers, **LAZY}
-    assert "os" in str(free.detokenizer)[:10]  # would start the grammar, were it not reasoning
+    assert "os" in str(free.detokenizer)[:10]  # it would trigger the grammar outside the reasoning
     sequence = run(llm, Sampling(reasoning=reasoning, grammar_triggers=["os"], **options))
     assert sequence.result.error is None
     assert sequence.generated[:6] == free.generated[:6]
@@ -271,7 +271,7 @@ def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
 
 
 def saying(llm: Eagle3Llama, text: str) -> Any:
-    """A logits processor by which the model says these tokens, unless something forbids them."""
+    """Return a logits processor by which the model writes this text, unless its tokens are forbidden."""
     n_prompt, tokens = len(llm.tokenize(b"import os\n")), llm.tokenize(text.encode(), add_bos=False)
 
     def process(input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
@@ -288,7 +288,7 @@ def saying(llm: Eagle3Llama, text: str) -> Any:
     ("said", "budget", "written"),
     [
         ("def f(self): a b c d e f", 3, "def f(self): a b cFORCED"),  # the last token of the start is "):"
-        ("def f(self): a zz b[end]: zz xx xx", 20, "def f(self): a zz b[end]: zz yyyy"),  # and of the end "]:"
+        ("def f(self): a zz b[end]: zz xx xx", 20, "def f(self): a zz b[end]: zz yyyy"),  # and that of the end "]:"
         ("def f(self): a zz b[end] zz xx xx", 20, "def f(self): a zz b[end] zz yyyy"),
         ("def f(self): a[end]: g(self): a b c d e f", 5, "def f(self): a[end]: g(self): a b c d eFORCED"),
         ("def f(self):[end]: zz xx xx", 0, "def f(self):FORCED"),
@@ -297,7 +297,7 @@ def saying(llm: Eagle3Llama, text: str) -> Any:
 def test_tags_that_are_written_with_other_tokens(
     llm: Eagle3Llama, samplers: tuple[str, ...] | None, forced: str, said: str, budget: int, written: str
 ) -> None:
-    """A tag's first and last tokens may be others, which hold what stands around it too: the text counts."""
+    """A tag's first and last tokens may hold the text around it too: the text counts."""
 
     def tokens(text: str) -> list[int]:
         return llm.tokenize(text.encode(), add_bos=False)
@@ -321,7 +321,7 @@ def test_tags_that_are_written_with_other_tokens(
 
 @pytest.mark.parametrize(("prompt", "n"), [("def f(self): a", 2), ("def f(self): a b c", 0), ("(self)", 3)])
 def test_tags_at_the_end_of_the_prompt(llm: Eagle3Llama, prompt: str, n: int) -> None:
-    """What the prompt has thought is taken from the budget."""
+    """The prompt's thought counts in the budget."""
 
     def tokens(text: str) -> list[int]:
         return llm.tokenize(text.encode(), add_bos=False)

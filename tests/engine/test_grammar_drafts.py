@@ -61,16 +61,16 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Reference:
-    """llama.cpp's own grammar, asked about every drafted token."""
+    """llama.cpp's own grammar, which checks every drafted token."""
 
     has_fillers = False
-    """Tokens that nobody suggests make chains of one length where batches are streams."""
+    """Whether chains have one length in batches of streams, filled with tokens that no drafter suggests."""
 
     def __init__(self, llm: Eagle3Llama, grammar: str):
         vocab = lib.llama_model_get_vocab(llm.model)
         self.start = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
         self.n_allowed = [0, 0]
-        """At the root of a draft, and after it."""
+        """Allowed tokens at the root of a draft, and after it."""
         self.n_forbidden = [0, 0]
 
     def look_at(self, step: Step) -> None:
@@ -81,7 +81,7 @@ class Reference:
             root = self._behind(self.start, scheduled.sequence.generated)
             samplers = {-1: root}
             for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-                if parent not in samplers:  # it stands after what is forbidden
+                if parent not in samplers:  # the node follows a forbidden one
                     continue
                 if self.has_fillers and not draft.sources[i]:
                     continue
@@ -110,7 +110,7 @@ def run(
     max_tokens: int = N,
     prompt: list[int] | None = None,
 ) -> list[Text]:
-    """Texts that share their steps as far as the model has slots."""
+    """Return texts that share their steps as far as the model has slots."""
     prompt = prompt or llm.tokenize(PROMPT)
     texts = [llm.engine.add(prompt, Sampling(**{"seed": i} | options), max_tokens=max_tokens) for i in seeds]
     while llm.engine.has_work:
@@ -121,7 +121,7 @@ def run(
 
 @pytest.fixture
 def reference(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Reference]]:
-    """Those in it look at every draft before it is verified."""
+    """Return a list; references in it check every draft before it is verified."""
     looking: list[Reference] = []
     verify = Verifier.verify
 
@@ -147,7 +147,7 @@ def plain() -> dict[str, list[list[int]]]:
 
 
 def load_way(way: str, **options: Any) -> Eagle3Llama:
-    """With our kernels: where ggml's are faster, a pass over several rows may part from one over one."""
+    """Load with our kernels: where ggml's are faster, a pass over several rows may part from one over one row."""
     target, head = bundled_pair()
     llm = load(target, None if way == "draft_model" else head, cpu_kernels="on", **WAYS[way] | options)
     if WAYS[way].get("draft") == "auto":
@@ -168,19 +168,19 @@ def test_nothing_forbidden_is_drafted(way: str, plain: dict[str, list[list[int]]
 
 
 def test_several_levels_in_one_graph(plain: dict[str, list[list[int]]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on an accelerator: what follows a token is looked for once, also where the grammar leaves nothing."""
+    """As on an accelerator, tokens after a token are searched once, also if the grammar leaves none."""
     monkeypatch.setattr(eagle3, "Eagle3Drafter", partial(eagle3.Eagle3Drafter, n_unroll=5))
     for way in ("chain", "sure ones", "auto"):
         with load_way(way) as llm:
             assert [drafter.n_unroll for drafter in llm.drafters] == [5]
             for name, options in SAMPLINGS.items():
                 assert [text.generated for text in run(llm, {"grammar": JSON} | options)] == plain[name]
-            for text in ("", "(1, 2", "import", "x = 'a"):  # of which the head knows few tokens
+            for text in ("", "(1, 2", "import", "x = 'a"):  # the head knows few of these tokens
                 run(llm, {"grammar": f'root ::= "{text}" [À-ɏ]+', "temperature": 0.0})
 
 
 def test_without_the_lookahead_much_is(reference: list[Reference], monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the test above can fail; and what is drafted instead is right more often."""
+    """Many tokens are forbidden then, so that the test above can fail; the look-ahead makes drafts better."""
     lengths = []
     with load_way("chain") as llm:
         for looks_ahead in (False, True):
@@ -230,7 +230,7 @@ LAZY: dict[str, Any] = {"grammar": 'root ::= "import" " zzz" [a-z]{4} "\\n"', "g
 
 @pytest.mark.parametrize("samplers", [None, SAMPLERS])
 def test_lazy_grammars_and_reasoning(samplers: Any) -> None:
-    """A grammar that waits forbids nothing, one that was triggered does, and what stands in the reasoning is free."""
+    """A grammar that waits forbids nothing, a triggered one does, and reasoning is free."""
     with load_way("chain") as llm, load(bundled_pair()[0]) as plain:
         prompt = llm.tokenize(b"import os\n")
 

@@ -30,7 +30,7 @@ from tiny import write_target
 N_CTX = 512
 PROMPT = [104, 105, 106, 104, 105, 106, 104, 105]
 LIMIT = 4.0
-"""Standard deviations; all seeds are fixed, so that what passes once passes always."""
+"""Standard deviations; all seeds are fixed, so that a test that passed passes always."""
 
 
 def process(tokens: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
@@ -65,9 +65,9 @@ def low(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowLevel]:
 
 
 def deviation(observed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
-    """How far counts lie from what is expected, in standard deviations: chi-squared by Wilson and Hilferty.
+    """Return counts' deviation from the expected ones, in standard deviations: chi-squared by Wilson and Hilferty.
 
-    What is expected less than five times shares one bin. What cannot be must not be observed.
+    Values expected less than five times share one bin. Impossible values must not be observed.
     """
     assert not observed[expected == 0].any()
     rare = expected < 5
@@ -88,7 +88,7 @@ def counts_of(draws: Sequence[int], n: int) -> npt.NDArray[Any]:
 
 
 def test_philox_has_the_vectors_of_its_authors() -> None:
-    """Of Random123's kat_vectors; ours and numpy's, which other tests take for the truth."""
+    """Ours and NumPy's generator match Random123's kat_vectors; other tests take NumPy's as the reference."""
     ones = 0xFFFFFFFF
     pi = [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]
     for counter, key, words in (
@@ -101,7 +101,7 @@ def test_philox_has_the_vectors_of_its_authors() -> None:
 
 
 def test_noise_is_numpys() -> None:
-    """Of tokens, of positions ahead, and of seeds."""
+    """The noise is NumPy's for tokens, for later positions, and for seeds."""
     rng = np.random.default_rng(0)
     for _ in range(2000):
         seed, position, token = (int(rng.integers(0, n)) for n in (1 << 32, 1 << 20, 300_000))
@@ -112,7 +112,7 @@ def test_noise_is_numpys() -> None:
 
 
 def test_noise_is_gumbel() -> None:
-    """By Kolmogorov and Smirnov, over tokens and over positions."""
+    """Kolmogorov and Smirnov's test passes over tokens and over positions."""
     found = [dice.noise(1, 0, np.arange(50_000)), dice.noise(2, np.arange(50_000), 7)]
     for values in found:
         u = np.sort(np.exp(-np.exp(-values)))
@@ -122,7 +122,7 @@ def test_noise_is_gumbel() -> None:
 
 
 Noise = Callable[[int, Any, Any], npt.NDArray[np.float64]]
-"""Of seed, positions, tokens."""
+"""Noise by seed, positions, tokens."""
 
 
 def philox(seed: int, position: Any, token: Any) -> npt.NDArray[np.float64]:
@@ -142,7 +142,7 @@ def token_plus_position(seed: int, position: Any, token: Any) -> npt.NDArray[np.
 
 
 def worst_pair(noise: Noise) -> float:
-    """Draws from six equally likely tokens by a flat row: how far pairs are from independent, at worst."""
+    """Draw from six equally likely tokens by a flat row; return the pairs' largest deviation from independence."""
     n, n_tokens = 4000, 6
 
     def draws(seed: int, first: int = 0) -> npt.NDArray[Any]:
@@ -164,7 +164,7 @@ def test_a_broken_generator_is_found(broken: Noise) -> None:
     assert worst_pair(broken) > 10 * LIMIT
 
 
-# the law
+# the distribution
 
 
 @cache
@@ -186,7 +186,7 @@ def draw(low: LowLevel, sampling: Sampling) -> tuple[int, list[tuple[int, float]
 
 
 def law_of(low: LowLevel, n_vocab: int, names: Sequence[str], **more: Any) -> npt.NDArray[Any]:
-    """What llama.cpp's own chain gives for the candidates that it leaves."""
+    """Return the probabilities that llama.cpp's own chain gives for the candidates that it leaves."""
     _, probs = draw(low, sampling_of(names, rng="llama", keeps_probs=True, seed=1, **more))
     p = np.zeros(n_vocab)
     for token, share in probs:
@@ -195,7 +195,7 @@ def law_of(low: LowLevel, n_vocab: int, names: Sequence[str], **more: Any) -> np
 
 
 def draws_of(low: LowLevel, names: Sequence[str], n: int) -> list[int]:
-    """Of a text, or each with a seed of its own where a draw changes the next one's law."""
+    """Return draws of a text, or each with a seed of its own where a draw changes the next one's distribution."""
     if {"penalties", "dry"} & set(names):
         return [draw(low, sampling_of(names, seed=seed))[0] for seed in range(n)]
     chain = SamplerChain(sampling_of(names, seed=3), vocab_of(low), N_CTX)
@@ -204,7 +204,7 @@ def draws_of(low: LowLevel, names: Sequence[str], n: int) -> list[int]:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_draws_have_the_law_of_llama_cpp(low: LowLevel, n: int) -> None:
-    """Every sampler alone, and a third of the pairs."""
+    """Every sampler alone has llama.cpp's distribution, and so has a third of the pairs."""
     n_vocab, n_draws = len(low.target.logits(11)), 800 if n == 1 else 200
     for names in list(itertools.combinations(LAW, n))[:: 2 * n - 1]:
         p = law_of(low, n_vocab, names)
@@ -213,7 +213,7 @@ def test_draws_have_the_law_of_llama_cpp(low: LowLevel, n: int) -> None:
 
 
 def test_xtc_has_its_law(low: LowLevel) -> None:
-    """It has a generator of its own, with the same seed: half the time all but the last of the likely ones go."""
+    """XTC has a generator of its own, with the same seed: half the time only the last of the likely tokens is left."""
     n_vocab, n_draws, threshold = len(low.target.logits(11)), 2000, 0.03
     p = law_of(low, n_vocab, ())
     likely = [int(t) for t in np.argsort(-p) if p[t] >= threshold]
@@ -231,7 +231,7 @@ def test_xtc_has_its_law(low: LowLevel) -> None:
 
 
 def test_one_text_has_the_softmax_of_its_row(low: LowLevel) -> None:
-    """Successive draws of one chain, against float64."""
+    """Successive draws of one chain have the softmax's distribution in float64."""
     logits = low.target.logits(11).astype(np.float64)
     n_draws = 15_000
     for temperature in (0.5, 1.0, 2.0):
@@ -244,7 +244,7 @@ def test_one_text_has_the_softmax_of_its_row(low: LowLevel) -> None:
 
 
 def test_a_grammar_that_refuses(low: LowLevel) -> None:
-    """A refused token is drawn again by other dice, as llama.cpp does: p(x) + p(refused) p'(x)."""
+    """A refused token is drawn again with other noise, as llama.cpp does: p(x) + p(refused) p'(x)."""
     n_vocab, n_draws = len(low.target.logits(11)), 4000
     likelier = dict.fromkeys(range(ord("a"), ord("q")), 3.0)
     options: dict[str, Any] = {"top_k": 20, "logit_bias": likelier}
@@ -254,7 +254,7 @@ def test_a_grammar_that_refuses(low: LowLevel) -> None:
     second = law_of(low, n_vocab, (), top_k=20, logit_bias=likelier | forbidden)
     assert 0.2 < first[allowed].sum() < 0.8
     p = np.where(allowed, first, 0.0) + first[~allowed].sum() * second
-    # no token of a text changes what the next one may be
+    # no token of a text changes the next one's probabilities
     sampling = sampling_of((), seed=3, grammar="root ::= [a-p]+", ignore_eos=True, **options)
     chain = SamplerChain(sampling, vocab_of(low), N_CTX)
     draws = [chain.draw(low.target, 11, PROMPT) for _ in range(n_draws)]
@@ -340,7 +340,7 @@ def tiny_pair(tiny_target: Any, tiny_head: Any) -> tuple[Any, Any]:
 
 
 def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
-    """The token with the greatest log q / T + noise, of the head's own logits in numpy."""
+    """A draft is the token with the greatest log q / T + noise, of the head's own logits in NumPy."""
     with closing(load(*tiny_pair)) as llm:
         drafter = llm.drafters[0]
         assert drafter is not None
@@ -369,7 +369,7 @@ def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
 
 
 def test_top_n_sigma_cuts_drafts(tiny_pair: Any) -> None:
-    """As if the target's logits deviated by 2.5: what lies further below the best one than n times that comes last."""
+    """With a deviation of 2.5, a token further than n times that below the best one comes last."""
     options = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_n_sigma": 0.3}
     n_cut = 0
     with closing(load(*tiny_pair)) as llm:
@@ -391,7 +391,7 @@ def test_top_n_sigma_cuts_drafts(tiny_pair: Any) -> None:
 
 
 def test_known_dice_are_worth_more() -> None:
-    """The bundled pair with llama.cpp's default samplers: fewer steps for the same text."""
+    """The bundled pair with llama.cpp's default samplers takes fewer steps for the same text."""
     target, head = bundled_pair()
     options = OPTIONS | {"n_ctx": 512, "draft_model_path": str(head), "draft": "chain", "draft_n_max": 4}
     steps: Counter[str] = Counter()

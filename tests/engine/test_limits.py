@@ -1,4 +1,4 @@
-"""Numbers that llama.cpp turns into memory cost no more than the context needs: in a process that may not have more."""
+"""Numbers that llama.cpp turns into memory cost no more than the context needs, in a process with limited memory."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ BASE: dict[str, Any] = {
     "xtc_threshold": 0.1,
     "top_n_sigma": 3.0,
 }
-"""Everything draws, so that each number has its effect."""
+"""Options with which every token is drawn, so that each number has an effect."""
 ENOUGH = {"top_k": 320, "min_keep": 320, "dry_allowed_length": N_CTX, "n_probs": 320} | dict.fromkeys(
     ("repeat_last_n", "dry_penalty_last_n"), N_CTX
 )
-"""Number -> the largest that makes a difference, with 320 tokens in the vocabulary."""
+"""Number -> the largest value with an effect, with 320 tokens in the vocabulary."""
 
 
 def bound_memory() -> None:
@@ -63,7 +63,7 @@ def python(model: str) -> None:
             for value in (INT_MAX, 2**31, 2**40):
                 for more in ({}, {"logit_bias": {5: 0.5, 6: -1.0}}, {"samplers": None}):
                     assert draw(**{name: value}, **more) == draw(**{name: ENOUGH[name]}, **more), (name, value, more)
-        # a top-k alone, of which the engine wants to know the best logits only
+        # a top-k alone, of which the engine wants the best logits only
         alone = {"samplers": ("top_k", "temperature"), "repeat_penalty": 1.0, "frequency_penalty": 0.0}
         alone["logit_bias"] = {5: -1.0}
         assert draw(top_k=INT_MAX, **alone) == draw(top_k=320, **alone)
@@ -110,7 +110,7 @@ def test_large_numbers(case: str, tiny_target: Any) -> None:
 
 
 def test_what_is_needed_stays() -> None:
-    """Numbers that the context needs are taken as they are, and negative ones as llama.cpp takes them."""
+    """Numbers within the context's needs are kept, and negative ones have llama.cpp's meaning."""
     few = Sampling(top_k=7, min_keep=3, repeat_last_n=9, dry_penalty_last_n=8, dry_allowed_length=-2)
     assert few.within(N_CTX, 320) == few
     none = Sampling(top_k=-1, min_keep=-1, repeat_last_n=-1, dry_penalty_last_n=-1).within(N_CTX, 320)

@@ -1,4 +1,4 @@
-"""How many rows of a prompt join a pass, on machines that are simulated."""
+"""The number of a prompt's rows that join a pass, on simulated machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MS = 1_000_000
 
 
 def by_four(n: int) -> float:
-    """Rows by four, each that is left over as long: milliseconds."""
+    """Return milliseconds of n rows: each group of four takes 20, and so does each row left over."""
     return 50.0 + 20.0 * (n // 4) + 20.0 * (n % 4)
 
 
@@ -28,7 +28,7 @@ def smooth(n: int) -> float:
 def test_a_pass_takes_twice_as_long(
     machine: Callable[[int], float], before: tuple[int, ...], beside: tuple[int, ...]
 ) -> None:
-    """Seven sequences generate, with drafts of any length; then a prompt comes, beside which others are drafted."""
+    """Seven sequences decode, with drafts of any length; then a prompt arrives, and drafts change their length."""
     rng = np.random.default_rng(0)
     budget = PrefillBudget()
 
@@ -49,11 +49,11 @@ def test_a_pass_takes_twice_as_long(
             (mixed if n_prompt else usual).append(took)
     assert 1.6 < np.mean(mixed) / np.mean([machine(7 * (1 + n)) for n in beside]) < 2.4
     assert len(usual) == 140 // 17
-    assert n_read > 200 * 8  # and not the least that is allowed
+    assert n_read > 200 * 8  # more than the allowed minimum
 
 
 def test_texts_that_grow() -> None:
-    """What the others take grows while a long prompt is read; that is not the prompt's time."""
+    """The other sequences' time grows while a long prompt is read; it does not count as the prompt's."""
     budget = PrefillBudget()
     for _ in range(20):
         budget.observe(35, 0, int(smooth(35) * MS))
@@ -80,7 +80,7 @@ def test_drafts_beside_a_prompt() -> None:
 def test_unknown_and_fixed() -> None:
     budget = PrefillBudget()
     assert budget.n_rows == 32
-    budget.observe(40, 33, 10 * MS)  # no pass without a prompt was seen: nothing to compare it with
+    budget.observe(40, 33, 10 * MS)  # without an earlier pass without a prompt there is no comparison
     budget.observe(7, 0, 100 * MS)
     assert budget.n_rows == 32
     budget.observe(512, 512, 5120 * MS)
@@ -89,10 +89,10 @@ def test_unknown_and_fixed() -> None:
     assert budget.n_rows == 10
     budget.observe(17, 10, 400 * MS)
     assert budget.n_rows == 5
-    budget.observe(12, 5, 10**6 * MS)  # something else ran: no less than half
+    budget.observe(12, 5, 10**6 * MS)  # something else ran: at least half remains
     budget.observe(11, 4, 10 * MS)
     assert budget.n_rows == 5
-    while budget.n_rows:  # until it is time for a pass without
+    while budget.n_rows:  # until a pass without a prompt is due
         budget.observe(7 + budget.n_rows, budget.n_rows, 10 * MS)
     budget.observe(7, 0, 100 * MS)
     assert budget.n_rows > 40

@@ -1,7 +1,7 @@
-"""The prefix cache with a folder, whatever happens in whatever order: never another text, never over a limit.
+"""The prefix cache with a folder, after any events in any order: never another text, never over a limit.
 
 Slots, tree, files and their format are the real ones; a target holds texts instead of numbers, threads run when the
-test says so, and disks fail, fill up and lose what they hold at every step of writing and reading.
+test says so, and disks fail, fill up and lose data at every step of writing and reading.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 
 
 done: Counter[str] = Counter()
-"""What has happened, so that a run that tries nothing is seen."""
+"""Counts of events, so that a run that tries nothing is noticed."""
 
 
 FAULTS = ("open", "full", "kill", "half", "torn")
@@ -44,7 +44,7 @@ class Killed(BaseException):
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests that begin as others do, restarts and faults."""
+    """Requests that begin like others, restarts and faults."""
 
     is_cut = True
 
@@ -61,7 +61,7 @@ class Machine(RuleBasedStateMachine):
         self._patch.setattr(PrefixFolder, "_drop_damaged", self._drop_damaged)
         self.rng = random.Random(0)
         self.texts: list[list[int]] = [[]]
-        self.n_grown = 0  # bytes that spoiled files have more than we wrote
+        self.n_grown = 0  # bytes by which spoiled files are longer than the written ones
 
     def teardown(self) -> None:
         self._patch.undo()
@@ -80,19 +80,19 @@ class Machine(RuleBasedStateMachine):
         return self._whole(path, **options)
 
     def _replace(self, part: Path, path: Path) -> None:
-        """Between the last write and the rename."""
+        """Fail between the last write and the rename."""
         fault, self.fault = self.fault, ""
         if fault == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if fault in ("kill", "half"):
             if fault == "half":
                 os.truncate(part, part.stat().st_size // 2)
-            kept = part.with_name(part.name + "x")  # `whole_file` would remove what a killed process leaves
+            kept = part.with_name(part.name + "x")  # `whole_file` would remove a killed process's file
             os.link(part, kept)
             self._killed = (kept, part)
             raise Killed
         real_replace(part, path)
-        if fault == "torn":  # renamed, and lost by the disk when the power went
+        if fault == "torn":  # the file was renamed, and the disk lost it when the power went
             os.truncate(path, path.stat().st_size // 2)
 
     # rules
@@ -120,7 +120,7 @@ class Machine(RuleBasedStateMachine):
         self._check()
 
     def _run(self, function: Any) -> None:
-        """Call something; if that kills the process, start again."""
+        """Call a function; if that kills the process, start again."""
         try:
             function()
         except Killed:
@@ -138,9 +138,9 @@ class Machine(RuleBasedStateMachine):
     def act(
         self, what: str, index: int, share: float, n_new: int, blocks: bool, stays: bool, n_idle: int, n: int
     ) -> None:
-        """One rule for all that happens: of several ones Hypothesis would leave some out."""
+        """Do one of all events in one rule: with several rules Hypothesis would leave some out."""
         if what in FAULTS:
-            self.fault = what  # the next file that is written meets it
+            self.fault = what  # it happens to the next file that is written
         elif what in SPOILS:
             self._spoil(index, what)
         elif what in ("hold", "go"):  # threads are slow, or quick again
@@ -163,7 +163,7 @@ class Machine(RuleBasedStateMachine):
                     self._run(self.slots.cache.keep)
 
     def _end(self) -> None:
-        """The process ends as it should, and another one begins."""
+        """End the process in order, and begin another one."""
         while self.running:
             self.slots.release(self.running.pop())
         self.slots.cache.close()
@@ -236,7 +236,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class RecurrentMachine(Machine):
-    """The same where a text can go back to saved states alone."""
+    """The machine with a target that can go back only to saved states."""
 
     is_cut = False
 
@@ -264,7 +264,7 @@ def open_slots(path: Path, *, n_host: int = 1 << 20, n_disk: int = 1 << 20, n_sl
 
 
 def ask(slots: Slots, prompt: list[int], seconds: float = 0.0) -> Sequence:
-    """A request that is over; seconds: that evaluating took."""
+    """Run a request to its end; seconds: the time of its evaluation."""
     sequence = Sequence(Request(prompt, Sampling()), max_tokens=10, draft=DraftSettings())
     slots.cache.sync()
     assert slots.cache.fetch(sequence, blocks=True)
@@ -279,12 +279,12 @@ def ask(slots: Slots, prompt: list[int], seconds: float = 0.0) -> Sequence:
 
 
 def test_what_is_not_worth_reading(tmp_path: Path) -> None:
-    """A short beginning of a long text is not read where evaluating it is as quick."""
+    """A short beginning of a long text is not read if evaluating it is as quick."""
     long, short = list(range(20_000)), [*range(40), 1, 2, 3]
     slots = open_slots(tmp_path)
     ask(slots, long)
     slots.cache.close()
-    for seconds, expected in ((10.0, 40), (1e-7, 0)):  # of each of forty texts of 1,000 tokens
+    for seconds, expected in ((10.0, 40), (1e-7, 0)):  # seconds of each of forty texts of 1,000 tokens
         slots = open_slots(tmp_path)
         for i in range(40):
             ask(slots, [-1 - i] * 1000, seconds)
@@ -294,7 +294,7 @@ def test_what_is_not_worth_reading(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_is_not_copied_again(tmp_path: Path) -> None:
-    """Neither host memory nor the folder has room for what both slots hold: that comes to an end."""
+    """If neither host memory nor the folder has room for both slots' texts, copying comes to an end."""
     slots = open_slots(tmp_path, n_host=5000, n_disk=2000, n_slots=2)
     for first in (1, 2):
         ask(slots, [first] * 1000)
@@ -306,7 +306,7 @@ def test_what_is_refused_is_not_copied_again(tmp_path: Path) -> None:
 
 
 def test_names_of_files_are_found(tmp_path: Path) -> None:
-    """Of those that are there, and of those that a killed process was writing."""
+    """Names are found of existing files, and of those that a killed process was writing."""
     folder = PrefixFolder(tmp_path, 1 << 20, Maker("t", {}, ""))
     name = folder._name_of([1, 2, 3], is_state=True)
     assert prefix_folder._NAME.fullmatch(name)

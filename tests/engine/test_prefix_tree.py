@@ -1,4 +1,4 @@
-"""The tree of prefixes against lists, whatever is put, moved, dropped and evicted in whatever order."""
+"""The tree of prefixes matches lists, after tokens are put, moved, dropped and evicted in any order."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_state_goes_with_the_last_prefix() -> None:
 
 
 def test_value() -> None:
-    """Prefixes that are long, often asked for and alone in holding their tokens stay; those that others hold too go."""
+    """Prefixes that are long, often used and alone with their tokens stay; those whose tokens others hold too go."""
     tree = PrefixTree(1000, 8)
     long, short, again = hosted(10), hosted(10), hosted(10)
     tree.insert(long, key_of(range(100)))
@@ -106,7 +106,7 @@ def test_value() -> None:
 
 
 def test_the_time_of_a_look_up() -> None:
-    """100,000 tokens among 1,000 entries that have 50,000 of them in common."""
+    """A text of 100,000 tokens is looked up among 1,000 entries that share 50,000 of them."""
     rng = random.Random(0)
     common = [rng.randrange(100_000) for _ in range(50_000)]
     tree = PrefixTree(1 << 40, 32)

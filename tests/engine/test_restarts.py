@@ -1,6 +1,6 @@
-"""Conversations that go on in another process: as bytes, by the same text and logits as a fresh evaluation.
+"""Conversations that continue in another process: they give the text and logits of a fresh evaluation.
 
-On CPUs that our kernels are for, rows are bit for bit what they are alone, so both must be equal bit for bit.
+On CPUs with kernels of ours, rows are bit for bit those of a pass alone, so both must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def some(n: int, seed: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """(target, head) of each architecture; weights in F16, which there is a kernel for."""
+    """Return (target, head) of each architecture; weights in F16, for which there is a kernel."""
     found = {}
     for arch in ("llama", "qwen35", "gemma3"):
         folder = tmp_path_factory.mktemp(arch)
@@ -77,7 +77,7 @@ def run(llm: Eagle3Llama, parts: list[list[int]], n: int = 12) -> Sequence:
 
 
 def check_fresh(llm: Eagle3Llama, sequence: Sequence) -> None:
-    """Text and log-probabilities are those of an evaluation from the beginning, bit for bit."""
+    """Check that text and log-probabilities are those of an evaluation from the beginning, bit for bit."""
     llm.reset()
     expected = run(llm, [sequence.tokens[: sequence.n_prompt], []], len(sequence.generated))
     assert expected.n_cached == 0
@@ -89,9 +89,9 @@ def check_fresh(llm: Eagle3Llama, sequence: Sequence) -> None:
 @pytest.mark.parametrize("has_head", [False, True], ids=["alone", "head"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kind: str, has_head: bool) -> None:
-    """A restart after each turn, of which the second answer has thoughts that the template drops.
+    """The process restarts after each turn, and the second answer has thoughts that the template drops.
 
-    A whole cache of windows can be cut anywhere in a slot, but what is saved of it serves at its end alone.
+    A whole cache of windows can be cut anywhere in a slot, but its saved part is usable at its end alone.
     """
     arch, options = KINDS[kind]
     path, head = files[arch]
@@ -110,7 +110,7 @@ def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kin
                     n_dropped = 20 + len(OPENING) if turn == 2 else 1
                     assert sequence.n_cached >= n_before - n_dropped - 20
                     assert stats.reused_tokens == {"slot": 0, "host": 0, "disk": sequence.n_cached}
-                # another one begins as this one did
+                # another conversation begins as this one did
                 other = run(llm, [history[0], some(60, 20 + turn), OPENING])
                 check_fresh(fresh, other)
                 assert other.n_cached >= 150 - 1 or (kind == "windows" and turn)
@@ -123,7 +123,7 @@ def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kin
 @needs_kernels
 @pytest.mark.parametrize("kind", ["plain", "hybrid", "windows-alone"])
 def test_a_saved_slot_goes_back(files: dict[str, tuple[Path, Path]], tmp_path: Path, kind: str) -> None:
-    """In another process as in this one: to where the messages before the last one ended."""
+    """In another process as in this one, a slot goes back to the end of the messages before the last one."""
     (path, _), options = files[KINDS[kind][0]], KINDS[kind][1]
     history = [some(150, 1), some(40, 2), OPENING]
     edits = [[*history[:2], [*OPENING, 50, 51]], [history[0], some(40, 3), OPENING]]
@@ -145,7 +145,7 @@ def test_a_saved_slot_goes_back(files: dict[str, tuple[Path, Path]], tmp_path: P
 
 
 def test_the_drafter_goes_on(tmp_path: Path) -> None:
-    """Its rows come from the file too: drafts are as right as they were. Those of another head are left out."""
+    """The drafter's rows come from the file too: drafts are as right as before. Another head's rows are left out."""
     target, head = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
     other = write_head(tmp_path / "other.gguf", target)
     cache = tmp_path / "cache"
@@ -179,7 +179,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @needs_kernels
 def test_other_settings_have_other_files(files: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
-    """What changes hidden states or their bytes; each finds its own again, and none another one's."""
+    """Settings that change hidden states or their bytes each find their own files again, and none another's."""
     (path, _), (other, _) = files["llama"], files["qwen35"]
     parts = [some(100, 1), OPENING]
     loads = [(path, {}), *((path, options) for options in SETTINGS.values()), (other, {})]
@@ -218,7 +218,7 @@ os.kill(os.getpid(), 9)
 @pytest.mark.parametrize("n_kill", [0, 1, 2], ids=["idle", "first", "second"])
 @pytest.mark.parametrize("arch", ["llama", "qwen35"])
 def test_killed(files: dict[str, tuple[Path, Path]], tmp_path: Path, arch: str, n_kill: int) -> None:
-    """While nothing happens, or between the writing of a file and its rename: what was whole before is found."""
+    """A process is killed while idle, or between the writing of a file and its rename: whole files are found."""
     path, _ = files[arch]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     child = subprocess.run(
@@ -229,13 +229,13 @@ def test_killed(files: dict[str, tuple[Path, Path]], tmp_path: Path, arch: str, 
     assert bool(list(tmp_path.glob(".*.part"))) == (n_kill > 0)
     with closing(load(path, prefix_cache_bytes=0)) as fresh, closing(load(path, prefix_cache_dir=tmp_path)) as llm:
         sequence = run(llm, [some(150, 1), some(40, 10), OPENING])
-        # the second file of the hybrid is a state, without which its prefix serves at its end alone
+        # the second file of the hybrid is a state, without which its prefix is usable at its end alone
         assert sequence.n_cached >= (0 if n_kill == 1 or (arch == "qwen35" and n_kill) else 190 - 1)
         check_fresh(fresh, sequence)
 
 
 def test_two_at_once(files: dict[str, tuple[Path, Path]], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each writes what it has; a third one has all of it. What one removes the other evaluates again."""
+    """Two processes write their files; a third one finds all. A file that one removes, the other evaluates again."""
     path, _ = files["llama"]
     talks = [[some(100, seed), OPENING] for seed in (1, 2)]
     with closing(load(path, prefix_cache_dir=tmp_path)) as a, closing(load(path, prefix_cache_dir=tmp_path)) as b:

@@ -1,4 +1,4 @@
-"""Sampled text for a seed is the same whatever is drafted, in any company: plain llama_cpp's with numpy's dice."""
+"""Sampled text for a seed is the same with any drafts, in any company: plain llama_cpp's with NumPy's noise."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("no_clock")
 
 N = 24
 N_CTX, N_KEEP, N_SHIFTED = 256, 4, 250
-"""Of texts whose context is shifted."""
+"""Sizes of texts whose context is shifted."""
 HOT: dict[str, Any] = {"temperature": 6.0, "top_p": 1.0, "min_p": 0.0}
-"""A head that knows the greatest logit of a perfect pair is right four times of five; top-p would leave no other."""
+"""Options: a head that knows a perfect pair's greatest logit is right 4 times of 5; top-p would leave no other."""
 PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.2}
 TREE = {"draft": "tree", "draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
 WAYS: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ NO_HEAD = ("none", "no head", "draft_model")
 
 @dataclass
 class Pair:
-    """A target, its head, and what comes of each prompt in each way to sample, its index being the seed."""
+    """A target, its head, and the texts of each prompt in each way to sample; the prompt's index is the seed."""
 
     target: Any
     head: Any
@@ -59,7 +59,7 @@ class Pair:
     texts: list[list[list[int]]]
 
     def load(self, way: str, **options: Any) -> Eagle3Llama:
-        """Ready to draft this way."""
+        """Load the pair so that it drafts in this way."""
         llm = load(self.target, None if way in NO_HEAD else self.head, **WAYS[way] | options)
         if WAYS[way].get("draft") == "auto":
             cheap_rows(llm)
@@ -100,7 +100,7 @@ def make_pair(target: Any, head: Any, options: list[dict[str, Any]]) -> Pair:
 
 
 def without(token: int) -> Callable[[Any, Any], Any]:
-    """A logits processor."""
+    """Return a logits processor that forbids a token."""
 
     def forbid(ids: Any, scores: Any) -> Any:
         scores[token] = -np.inf
@@ -142,7 +142,7 @@ def test_a_block_drafter(block_pair: Pair, way: str) -> None:
 
 @pytest.fixture(scope="module", params=["p_eagle", "kimi", "small", "mtp"])
 def other_pair(request: pytest.FixtureRequest, tiny_target: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """A head that drafts at once, one with latent attention, a small model, the target's own block."""
+    """Return a pair with a parallel head, latent attention, a small model, or the target's own block."""
     folder = tmp_path_factory.mktemp("other")
     target: Any
     drafter: Any
@@ -178,7 +178,7 @@ def test_in_a_batch(pair: Pair, way: str, n: int) -> None:
 
 @pytest.mark.parametrize("way", ["none", "chain of 6", "tree", "both"])
 def test_preempted(pair: Pair, way: str) -> None:
-    """All lose their slots every few steps, with more sequences than slots; what was held is evaluated again."""
+    """All lose their slots every few steps, with more sequences than slots; lost prefixes are evaluated again."""
     with closing(pair.load(way, n_parallel=3, kv_unified=True, n_ctx=384, prefix_cache_bytes=0)) as llm:
         engine = llm.engine
         for options, expected in zip(pair.options, pair.texts, strict=True):
@@ -196,7 +196,7 @@ def test_preempted(pair: Pair, way: str) -> None:
 
 
 def shifted(pair: Pair, way: str) -> Sequence:
-    """A text that is longer than the context."""
+    """Return a text that is longer than the context."""
     prompt = prompts(1, n_vocab=100, length=(150, 151))[0]
     with closing(pair.load(way, n_ctx=N_CTX)) as llm:
         engine = llm.engine
@@ -208,7 +208,7 @@ def shifted(pair: Pair, way: str) -> Sequence:
 
 @pytest.fixture(scope="module")
 def shifted_text(pair: Pair) -> list[int]:
-    """The text in a context that is shifted several times, piece by piece by plain llama_cpp."""
+    """Return the text in a context that is shifted several times, piece by piece by plain llama_cpp."""
     prompt = prompts(1, n_vocab=100, length=(150, 151))[0]
     left, text = list(prompt), list[int]()
     n_cuts = 0
@@ -235,7 +235,7 @@ def test_when_the_context_shifts(pair: Pair, shifted_text: list[int], way: str) 
 
 @pytest.mark.parametrize("way", ["chain of 6", "tree", "both"])
 def test_pairs_of_tokens_have_their_law(random_pair: Pair, way: str) -> None:
-    """Two tokens of many seeds, drafted or not, against the exact probabilities of plain llama_cpp's logits."""
+    """Two tokens of many seeds, drafted or not, have the exact probabilities of plain llama_cpp's logits."""
     n_texts, top_k, prompt = 800, 3, random_pair.prompts[0]
     temperature = 1.5
     with closing(load_plain(random_pair.target)) as llm:
@@ -260,7 +260,7 @@ def test_pairs_of_tokens_have_their_law(random_pair: Pair, way: str) -> None:
 
 
 def test_log_probabilities_are_those_without_drafts(pair: Pair) -> None:
-    """They are the same texts."""
+    """The texts and their log probabilities are the same with drafts."""
     found = {}
     for way in ("none", "chain of 6", "tree", "both"):
         with closing(pair.load(way, n_parallel=8, kv_unified=True, n_ctx=2048)) as llm:

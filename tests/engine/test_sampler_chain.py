@@ -1,4 +1,4 @@
-"""Options of `Sampling`, alone, in pairs and in triples, give what llama.cpp's own chain of samplers gives."""
+"""Options of `Sampling`, alone, in pairs and in triples, give the results of llama.cpp's own chain of samplers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tiny import write_target
 PROMPT = [104, 105, 106, 104, 105, 106, 104, 105]
 GRAMMAR = "root ::= [a-p]+"
 SEED = 5
-N_CTX = 512  # of the context; no option reaches as far back
+N_CTX = 512  # positions of the context; no option reaches as far back
 
 
 def process(tokens: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
-    """Turn the order of logits around, and look at the tokens."""
+    """Reverse the order of the logits, and read the tokens."""
     return -scores + np.single(0.01) * np.arange(len(scores), dtype=np.single) * (len(tokens) % 3)
 
 
@@ -59,7 +59,7 @@ COMBINATIONS = [c for n in (0, 1, 2, 3) for c in itertools.combinations(OPTIONS,
 
 
 class Reference:
-    """common_sampler of llama.cpp, with all of its links, whether they do anything or not."""
+    """llama.cpp's common_sampler, with all of its links, even those without effect."""
 
     def __init__(self, s: Sampling, vocab: Any, eog: frozenset[int]):
         n = lib.llama_vocab_n_tokens(vocab)
@@ -114,7 +114,7 @@ class Reference:
             lib.llama_sampler_accept(self.chain, token)
 
     def draw(self, logits: npt.NDArray[np.single], tokens: list[int]) -> tuple[int, dict[int, float]]:
-        """Draw a token as common_sampler_sample does, and what it was drawn from."""
+        """Draw a token as common_sampler_sample does; return it and its candidates."""
         for processor in self.processors:
             logits = processor(np.array(tokens, dtype=np.intc), logits)
         token, probs = self._apply(logits, [self.chain])
@@ -150,7 +150,7 @@ def low(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowLevel]:
 
 
 def options_of(names: tuple[str, ...], **more: Any) -> dict[str, Any]:
-    """A flat row and llama-server's order, with nothing else on."""
+    """Return the options of a flat row and llama-server's order, with nothing else on."""
     base: dict[str, Any] = {"samplers": SAMPLERS, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     for name in names:
         base |= OPTIONS[name]
@@ -185,7 +185,7 @@ def test_combinations(low: LowLevel, first: str, keeps_probs: bool) -> None:
 
 
 def test_every_option_is_seen(low: LowLevel) -> None:
-    """The comparison would be worth nothing if an option changed nothing."""
+    """Every option changes a result, else the comparison would be worthless."""
     vocab = Vocab(low.model)
 
     def distributions(names: tuple[str, ...]) -> list[list[tuple[int, float]]]:
@@ -197,7 +197,7 @@ def test_every_option_is_seen(low: LowLevel) -> None:
             found.append(chain.probs)
         return found
 
-    for name in OPTIONS.keys() - {"keep", "order"}:  # they say how others work
+    for name in OPTIONS.keys() - {"keep", "order"}:  # these options only say how others work
         assert distributions((name,)) != distributions(()), name
     assert distributions(("min_p", "keep")) != distributions(("min_p",))
     assert distributions(("order", "hot", "min_p")) != distributions(("hot", "min_p"))
@@ -221,7 +221,7 @@ def test_greedy_within_a_range_of_temperatures(low: LowLevel) -> None:
 
 @pytest.mark.parametrize("name", ["dynatemp", "sigma", "xtc", "dry", "keep"])
 def test_options_that_llama_cpp_lacks_need_no_samplers(low: LowLevel, name: str) -> None:
-    """They make the chain llama.cpp's own, and work."""
+    """Options that llama.cpp lacks make the chain llama.cpp's own, and work."""
     options = options_of((name,))
     del options["samplers"]
     sampling = Sampling(**options)
@@ -231,7 +231,7 @@ def test_options_that_llama_cpp_lacks_need_no_samplers(low: LowLevel, name: str)
 
 def test_options_without_their_sampler_are_told(low: LowLevel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    sampler_chain_module._warn_ignored.cache_clear()  # other tests of this process may have been warned
+    sampler_chain_module._warn_ignored.cache_clear()  # other tests of this process may have warned already
     options: dict[str, Any] = {"adaptive_target": 0.3, "xtc_probability": 0.5, "samplers": ("top_k",)}
     for _ in range(2):
         SamplerChain(Sampling(**options), Vocab(low.model), N_CTX)
@@ -258,7 +258,7 @@ def test_infinite_penalties(name: str) -> None:
 @pytest.mark.parametrize("samplers", [None, SAMPLERS])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_suppressed_tokens(tmp_path: Path, samplers: tuple[str, ...] | None, temperature: float) -> None:
-    """What the model's header suppresses is not drawn, whatever the request adds to it."""
+    """Tokens that the model's header suppresses are not drawn, whatever the request adds to them."""
     file = parse(Path(write_target(tmp_path / "t.gguf").path).read_bytes())
     allowed = (70, 80)
     never = [token for token in range(len(file.get("tokenizer.ggml.tokens"))) if token not in allowed]
@@ -279,7 +279,7 @@ def test_suppressed_tokens(tmp_path: Path, samplers: tuple[str, ...] | None, tem
 
 
 def test_a_spent_budget_takes_no_draw(low: LowLevel) -> None:
-    """llama.cpp applies a reasoning's budget before its chain: one draw for each token, the forced ones too."""
+    """llama.cpp applies a reasoning's budget before its chain: one draw for each token, forced ones included."""
     vocab, forced = Vocab(low.model), [65, 66, 67]
     reasoning = Reasoning(start=[40], ends=[[67]], forced=forced, budget=2)
     # a budget waits for whole characters

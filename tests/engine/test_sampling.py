@@ -1,4 +1,4 @@
-"""Sampling from the best logits alone gives what the whole chain over all of them gives."""
+"""Sampling from the best logits alone gives the result of the whole chain over all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiny import write_target
 
 @contextmanager
 def chain(top_k: int, seed: int, temp: float) -> Iterator[int]:
-    """Llama's default chain, without the penalties that do nothing; its address."""
+    """Yield the address of Llama's default chain, without the penalties that do nothing."""
     lib = llama_cpp
     res = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     for link in (

@@ -1,9 +1,10 @@
-"""The engine against plain decoding, whatever happens in whatever order.
+"""The engine against plain decoding, after any events in any order.
 
 Hypothesis adds and cancels sequences, lets calls fail or be interrupted, uses Llama's own context in between, and after
-each of that the engine's books must agree with what target and draft hold. Every text must be plain llama_cpp's.
+each of these the engine's records must agree with the states of target and drafter. Every text must be plain
+llama_cpp's.
 
-EAGLE3_STATEFUL_STEPS=20000 runs about so many steps per kind of target, other ones each time.
+EAGLE3_STATEFUL_STEPS=20000 runs about 20,000 steps per kind of target, different ones each time.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from stateful import (
 N_STEPS = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0"))
 SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 N_STEPS_EACH = 40
-"""Of a run."""
+"""Steps of a run."""
 counts: Counter[str] = Counter()
 
 
@@ -64,7 +65,7 @@ def kind(request: Any, tmp_path_factory: Any) -> Iterator[Kind]:
 
 
 class Machine(RuleBasedStateMachine):
-    """All that can happen to an engine."""
+    """All events that can happen to an engine."""
 
     kind: Kind
 
@@ -122,7 +123,7 @@ class Machine(RuleBasedStateMachine):
             self._plan()
         self.requests: list[Request] = []
         self.raised: list[BaseException] = []
-        self.own: list[int] = []  # what Llama's own context should hold
+        self.own: list[int] = []  # the expected content of Llama's own context
         self.own_is_foreign = False
         self.streams: list[Stream] = []
         self.states: list[tuple[list[int], Any]] = []
@@ -253,7 +254,7 @@ class Machine(RuleBasedStateMachine):
     def generate_batch(self, some: list[Any], draw: Draw) -> None:
         prompts, draw = [(self._tokens(text) or [1])[:240] for text in some], replace(draw, rng=self.rng)
         for r in self.requests:
-            r.is_watched = False  # what comes of the others in between is nobody's
+            r.is_watched = False  # outputs of the others in between are not collected
         options = draw.options()
         options["temperature"] = options.pop("temp")
         ok, results = self._attempt(
@@ -303,7 +304,7 @@ class Machine(RuleBasedStateMachine):
         self.streams.pop(i % len(self.streams)).stream.close()
 
     def _next_of(self, s: Stream, n: int, fault: Fault | None) -> bool:
-        """Draw n tokens; False if the stream has ended."""
+        """Draw n tokens; return False if the stream has ended."""
         for other in self.streams:
             other.is_disturbed |= other is not s
         known = [*self.own, -1], [*s.prompt, *s.tokens]
@@ -386,7 +387,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(token=st.integers(0, 127), tokens=st.lists(st.integers(0, 127), min_size=1, max_size=6))
     def own_foreign(self, token: int, tokens: list[int]) -> None:
-        """Code outside evaluates text, and then something after it, as the handlers of images do."""
+        """Evaluate text outside the engine, and then more after it, as the handlers of images do."""
         self._look_at_own()
         if len(self.own) + 1 + len(tokens) > self.engine.n_ctx:
             return
@@ -409,19 +410,19 @@ class Machine(RuleBasedStateMachine):
             self.own, self.own_is_foreign = [*self.own, *tokens], True
 
     def _look_at_own(self) -> None:
-        """Llama's context holds what it should, unless others took its slot."""
+        """Check that Llama's context holds its expected tokens, unless others took its slot."""
         n = self.llm.n_tokens
         if n != len(self.own):
             assert n == 0, f"{n} tokens are left of {len(self.own)}"
             self.own, self.own_is_foreign = [], False
         assert self.llm.input_ids[:n].tolist() == self.own
 
-    # what every call is checked for
+    # checks around every call
 
     def _attempt(
         self, fault: Fault | None, call: Callable[[], Any], own: tuple[list[int], ...] | None = None
     ) -> tuple[bool, Any]:
-        """Call: (whether it went well, its result). own: what Llama's context may hold some tokens of if it did not."""
+        """Call; return (whether it succeeded, its result). own: tokens that Llama's context may hold after an error."""
         if own is None:
             for s in self.streams:
                 s.is_disturbed = True
@@ -448,7 +449,7 @@ class Machine(RuleBasedStateMachine):
             is_expected |= isinstance(error, ContextFullError) and (others or n_most >= self.engine.n_ctx)
             is_expected |= self.own_is_foreign and "not in memory any more" in str(error)
         if not is_expected:
-            if isinstance(error, KeyboardInterrupt):  # Hypothesis would stop
+            if isinstance(error, KeyboardInterrupt):  # Hypothesis would stop at a KeyboardInterrupt
                 raise AssertionError("an interrupt came again") from error
             raise error
         if own is not None:
@@ -464,7 +465,7 @@ class Machine(RuleBasedStateMachine):
 
     def _check(self) -> None:
         check_engine(self.llm, self.head_may_be_behind)
-        waiting = {id(output.sequence) for output in self.engine.stepper.outputs}  # for a step that does not fail
+        waiting = {id(output.sequence) for output in self.engine.stepper.outputs}  # until a step succeeds
         for r in self.requests:
             if r.sequence.is_done and not r.is_checked and id(r.sequence) not in waiting:
                 self._check_done(r)
@@ -544,7 +545,7 @@ class Machine(RuleBasedStateMachine):
         counts["ties"] = self.kind.reference.n_ties
 
     def _fill(self) -> None:
-        """No cell was lost: texts as long as the context find room."""
+        """Check that no cell is lost: texts as long as the context find room."""
         n = 1 if self.is_pool else self.engine.target.n_seq
         for i in range(n):
             self._add(self.kind.texts[0][: 240 + i], GREEDY, DraftSettings(mode="off"), 1000)

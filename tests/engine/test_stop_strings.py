@@ -1,4 +1,4 @@
-"""The automaton of the stop strings against a search that looks for each of them everywhere, and what it costs."""
+"""The automaton of the stop strings matches a search for each of them everywhere, and its cost is bounded."""
 
 from __future__ import annotations
 
