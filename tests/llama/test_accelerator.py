@@ -1,4 +1,4 @@
-"""What people do with an accelerator: layers on it, servers beside it, clients, images, several drafters, states."""
+"""Usual work on an accelerator: layers on it, servers beside it, clients, images, several drafters, states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TREE: dict[str, Any] = {"draft": "tree", "draft_tree_depth": 3, "draft_tree_topk
 
 @pytest.fixture(scope="module")
 def pair(tiny_target: Any, tiny_head: Any) -> tuple[Any, Any]:
-    """Its text depends on all that was read, and the head is nearly always wrong."""
+    """Return a pair whose text depends on all tokens before, with a head that is nearly always wrong."""
     return tiny_target, tiny_head
 
 
@@ -39,7 +39,7 @@ def greedy(llm: Eagle3Llama) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(pair: tuple[Any, Any]) -> list[list[int]]:
-    """Of the CPU."""
+    """Return the texts on the CPU."""
     with load(pair[0], **ON_CPU) as llm:
         return greedy(llm)
 
@@ -49,7 +49,7 @@ def expected(pair: tuple[Any, Any]) -> list[list[int]]:
 def test_some_of_the_layers(
     pair: tuple[Any, Any], expected: list[list[int]], n_gpu_layers: int, draft: dict[str, Any]
 ) -> None:
-    """More than there are means all of them."""
+    """More layers than there are means all of them."""
     with load(*pair, n_gpu_layers=n_gpu_layers, **draft) as llm:
         assert greedy(llm) == expected
         assert llm.stats.drafted > 0
@@ -60,7 +60,7 @@ def test_some_of_the_layers(
 def test_an_rpc_server_beside_it(
     pair: tuple[Any, Any], expected: list[list[int]], rpc_server: RpcServer, draft_on_server: bool
 ) -> None:
-    """Each has some of the target's layers."""
+    """Each of the two devices has some of the target's layers."""
     (accelerator, *_) = _core.local_accelerators()
     device = rpc_server.endpoint if draft_on_server else accelerator.name
     options = {"rpc_servers": rpc_server.endpoint, "tensor_split": [1.0, 1.0], "draft_device": device}
@@ -71,7 +71,7 @@ def test_an_rpc_server_beside_it(
 
 
 def test_two_clients_of_a_server(pair: tuple[Any, Any]) -> None:
-    """Each has the text that it has alone and without drafts."""
+    """Each client has the text that it has alone and without drafts."""
     body = {"max_tokens": N_TOKENS, "temperature": 0.0, "cache_prompt": False}
     asked = [{**body, "prompt": prompt} for prompt in prompts(2, seed=3)]
     with Running(*pair, n_gpu_layers=-1, **CHAIN) as running:
@@ -84,7 +84,7 @@ def test_two_clients_of_a_server(pair: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["qwen25vl", "gemma3"])
 def test_images(tmp_path: Path, name: str) -> None:
-    """The encoder runs there too."""
+    """The encoder runs on the accelerator too."""
     vlm = load_vlm(name)
     head = write_head(tmp_path / "head.gguf", vlm.target)
     asked = [
@@ -103,7 +103,7 @@ def test_images(tmp_path: Path, name: str) -> None:
 
 
 def test_several_drafters(tmp_path: Path) -> None:
-    """A head, the block in the target's file, and n-grams; all are asked, whatever they cost."""
+    """A head, the block in the target's file, and n-grams draft together; all are asked, whatever their cost."""
     files = write_both(tmp_path, "glm4moe-mtp")
     with load(files[0], **ON_CPU) as llm:
         expected = greedy(llm)

@@ -1,4 +1,4 @@
-"""What holds for every drafter but heads: texts, sequences, prompts, n-grams beside it, the dice, states."""
+"""Every drafter except heads: texts, sequences, prompts, n-grams beside it, noise, states."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
 
 
 class Pair:
-    """The files of a kind."""
+    """The files of a kind of drafter."""
 
     def __init__(self, kind: Kind, folder: Path):
         self.kind = kind
         self.target, self.drafter = kind.write(folder)
 
     def load(self, **options: Any) -> Eagle3Llama:
-        """In a chain, if nothing else is said."""
+        """Load the pair, with chains by default."""
         return load(self.target, self.drafter, **{"draft": "chain", "draft_n_max": self.kind.n_max} | options)
 
     def check_share(self, llm: Eagle3Llama) -> None:
-        """Whether enough is accepted of what was drafted."""
+        """Check that enough of the drafted tokens are accepted."""
         found, is_chain = llm.stats.of(self.kind.source), llm.draft == "chain" or llm.target.n_leaves_max == 1
         assert found.accepted > (self.kind.share if is_chain else self.kind.tree_share) * found.drafted > 0
 
@@ -50,7 +50,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(pair: Pair, mode: str) -> None:
     with pair.load(**options) as llm:
         assert llm.draft_sources == (pair.kind.source, "ngram")
         if mode == "auto":
-            cheap_rows(llm)  # else what it does depends on the machine
+            cheap_rows(llm)  # else the drafts depend on the machine
         for prompt in prompts(3):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
         pair.check_share(llm)
@@ -59,7 +59,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(pair: Pair, mode: str) -> None:
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
 @pytest.mark.parametrize("mode", ["chain", "auto"])
 def test_sequences_of_a_batch(pair: Pair, mode: str, kv_unified: bool) -> None:
-    """Each is that of plain llama_cpp, and drafts are accepted as if it were alone."""
+    """Each text is plain llama_cpp's, and drafts are accepted as if it were alone."""
     plain = load_plain(pair.target)
     texts = prompts(6, seed=1)
     with pair.load(n_parallel=3, kv_unified=kv_unified, draft=mode) as llm:
@@ -80,7 +80,7 @@ def test_prompts_longer_than_a_batch(pair: Pair) -> None:
 
 
 def test_mixed_with_ngrams(pair: Pair, no_clock: None) -> None:
-    """Where a text repeats itself both draft, and the text stays."""
+    """In a text that repeats itself both draft, and the text stays."""
     plain = load_plain(pair.target)
     (start,) = prompts(1, length=(20, 21), seed=5)
     with pair.load(draft="auto") as llm:
@@ -92,7 +92,7 @@ def test_mixed_with_ngrams(pair: Pair, no_clock: None) -> None:
 
 
 def test_sampled_text_is_the_same_with_drafts(pair: Pair) -> None:
-    """For a seed; the drafter knows the dice."""
+    """The text for a seed is the same, as the drafter knows the noise."""
     plain = load_dice(pair.target)
     options = {"temp": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     with pair.load() as llm:
@@ -104,7 +104,7 @@ def test_sampled_text_is_the_same_with_drafts(pair: Pair) -> None:
 
 
 def test_states_and_going_back(pair: Pair) -> None:
-    """A saved context goes on with drafts, in another object and a pickled one; a prompt's known beginning is kept."""
+    """A saved context continues with drafts, in another object and a pickled one; a prompt's known beginning stays."""
     (prompt,) = prompts(1, seed=3)
     with pair.load() as llm, pair.load() as other:
         text = take(llm, prompt, N_TOKENS)

@@ -1,4 +1,4 @@
-"""docs/api.md names everything that is public, and says what signatures say."""
+"""docs/api.md names all public names, and agrees with signatures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llama_cpp_eagle3 import Eagle3Llama, Stats, errors
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
 NAMES = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", TEXT))))
-# what Llama keeps in its objects under these names
+# attributes that Llama keeps in its objects under these names
 OF_LLAMA = {"context_params", "input_ids", "model_params", "n_batch", "n_tokens", "scores", "verbose"}
 
 

@@ -1,4 +1,4 @@
-"""Type checkers know the constructors' arguments: Llama's own by its signature, ours by ours."""
+"""Type checkers know the constructors' arguments: Llama's from its signature, ours from our options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def plain(hint: Any) -> Any:
-    """A type without the ways to spell it: Optional, Union and | as sets."""
+    """Return a type in one spelling: Optional, Union and | as sets."""
     args = frozenset(map(plain, typing.get_args(hint)))
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
@@ -51,7 +51,7 @@ def test_llamas_arguments() -> None:
 
 
 def test_our_arguments() -> None:
-    """All have a type and a default, `help` shows them, and from_pretrained takes what the constructor does."""
+    """All have a type and a default, `help` shows them, and from_pretrained takes the constructor's arguments."""
     of_llama = LlamaOptions.__annotations__
     declared = {n: hint for n, hint in types_of(Eagle3LlamaOptions).items() if n not in of_llama}
     assert list(declared) == list(DEFAULTS)
@@ -66,7 +66,7 @@ def test_our_arguments() -> None:
 def test_all_arguments_are_documented() -> None:
     text = Eagle3LlamaOptions.__doc__ or ""
     assert set(re.findall(r"^        (\w+): \S", text, re.MULTILINE)) == set(DEFAULTS)
-    assert "](" not in text  # links are for the pages
+    assert "](" not in text  # links are only for the pages
     assert all(OPTIONS[name].doc for name in ("draft_model_path", *DEFAULTS))
 
 
@@ -75,7 +75,7 @@ def test_all_arguments_are_documented() -> None:
     [("n_ctxx", "n_ctx"), ("draft_repo", "draft_repo_id"), ("draft_pmin", "draft_p_min"), ("ofline", "offline")],
 )
 def test_unknown_arguments_of_from_pretrained(name: str, meant: str) -> None:
-    """They are found before anybody is asked for files."""
+    """Unknown arguments are found before files are requested."""
     with pytest.raises(TypeError, match=rf"from_pretrained\(\) got .* '{name}'. Did you mean '{meant}'\?"):
         Eagle3Llama.from_pretrained("nobody/nothing", offline=True, **{name: 1})
 
@@ -112,7 +112,7 @@ def test_a_type_checker(tmp_path: Path) -> None:
 
 
 def test_sources() -> None:
-    """Type checkers know the same names as the table of drafters, which has each once; llama.cpp's may be of two."""
+    """Type checkers know the names of the table of drafters, which has each once; llama.cpp's name may be of two."""
     sources = [kind.source for kind in KINDS]
     assert sorted(typing.get_args(DraftSource)) == sorted([*sources, NGRAM])
     assert len(set(sources)) == len(sources)

@@ -43,7 +43,7 @@ def test_what_drafts(pair: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize("more", [{"swa_full": False}, {"flash_attn": True}], ids=["window", "flash"])
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
 def test_windows_and_flash_attention(pair: tuple[Path, Path], kv_unified: bool, more: dict) -> None:
-    """Several sequences are each that of plain llama_cpp."""
+    """Several sequences have plain llama_cpp's texts."""
     target, assistant = pair
     plain = load_plain(target, **more)
     texts = prompts(6, seed=1)
@@ -66,7 +66,7 @@ def test_trees_of_a_batch(folder: Path) -> None:
 
 
 def test_costs_are_measured(folder: Path) -> None:
-    """It never has more than one row to evaluate, whatever was taken in."""
+    """An assistant never has more than one row to evaluate, however many were processed."""
     with load(*write_able(folder), draft="auto") as llm:
         measured = costs.measure(llm.engine, seconds=0.1)
         (draft,) = measured.drafts
@@ -75,14 +75,14 @@ def test_costs_are_measured(folder: Path) -> None:
 
 
 def test_an_adapter_of_the_target(folder: Path) -> None:
-    """The target's text is that with the adapter; the assistant reads its K/V."""
+    """The target's text is that with the adapter; the assistant reads the target's K/V."""
     pair = write_able(folder)
     lora = write_lora(folder / "lora.gguf", Shape(), 4.0, "gemma4")
     check_adapter(pair, lora, "assistant", N_TOKENS, **CHAIN)
 
 
 def test_a_shifted_context(folder: Path) -> None:
-    """Tokens are dropped from the middle, and drafting goes on."""
+    """Tokens are dropped from the middle, and drafting continues."""
     target, assistant = write_able(folder)
     with load(target, assistant, n_ctx=128, **CHAIN) as llm:
         s = llm.engine.add(
@@ -110,7 +110,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_assistant_of_another_target(folder: Path) -> None:
-    """Said by name before anything is loaded."""
+    """Such an assistant is refused by name before anything is loaded."""
     target, assistant = write_able(folder)
     with pytest.raises(IncompatibleDraftError, match="of the architecture gemma4, the target's is gemma3") as e:
         load(write_random_arch(folder, "gemma3"), assistant)

@@ -25,7 +25,7 @@ def pair(request: Any, tmp_path_factory: Any, tiny_target: Any, tiny_head: Any, 
         case "perfect":
             return tuple(perfect_pair)
         case "p_eagle" | "mla":
-            # the one is right about the first token alone, the other about all
+            # the one is right about the first token only, the other about all
             options = {"mask_token": 5} if request.param == "p_eagle" else MLA | {"v_head_dim": 16}
             folder = tmp_path_factory.mktemp(request.param)
             return write_perfect_pair(folder / "target.gguf", folder / "head.gguf", **options)
@@ -42,8 +42,8 @@ def test_lossless(pair: Any) -> None:
         found = [take(llm, text, 80) for text in texts]
         assert sum(is_tie(plain, *texts) for texts in zip(texts, expected, found, strict=True)) <= 1
         stats = llm.policy.stats()
-        assert stats["steps"] >= llm.stats.steps - len(texts)  # those that the consumer left are not counted
-        # and after each other, in other modes
+        assert stats["steps"] >= llm.stats.steps - len(texts)  # steps whose tokens the consumer left do not count
+        # and one after the other, in other modes
         for mode in ("chain", "auto", "tree", "auto"):
             llm.draft = mode
             assert not is_tie(plain, texts[0], expected[0], take(llm, texts[0], 80))
@@ -77,7 +77,7 @@ def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeyp
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
     assert cache_dir() == tmp_path
     with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
-        # nothing is measured after text that is there already: three tokens are drafted until then
+        # nothing is measured after text in the context: three tokens are drafted until then
         llm.eval([1, 2, 3])
         with closing(llm.generate([4], temp=0.0, reset=False)) as stream:
             next(stream)

@@ -1,5 +1,5 @@
-"""Whether rows depend on their pass is said where a model is loaded, with why and what changes that. Text that does not
-is the same with drafts, beside others, after a cached prefix, in other processes and by other threads.
+"""Loading a model reports whether rows depend on their pass, why, and what changes that. Text that does not depend on
+it is the same with drafts, beside others, after a cached prefix, in other processes and by other threads.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_doctor(target: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_adapter_and_a_device() -> None:
-    """What only others' machines and files have."""
+    """The messages about adapters and devices are right, without such files and machines."""
     sides = {("products", "", "q4_0"): 9, ("products", "adapter", "f16"): 2, ("attention", "device", "f16"): 4}
     found = losses(sides, KernelChoice("on"))
     assert [str(loss) for loss in found] == [
@@ -113,7 +113,7 @@ def test_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("setting", ["default", "-ctk q8_0 -ctv q8_0", "-fa off"])
 def test_text_by_every_way(target: str, setting: str) -> None:
-    """`tests/parity/drafted_texts.py` writes as many as are asked for."""
+    """`tests/parity/drafted_texts.py` writes as many texts as requested."""
     args = argparse.Namespace(target=target, head=str(bundled_pair()[1]), n=12, tokens=12, threads=1, kernels="auto")
     assert drafted_texts.compare(args, setting) == 0
 
@@ -141,10 +141,10 @@ with closing(Eagle3Llama(path, n_ctx=512, verbose=False, logits_all=True, **opti
 
 
 def test_text_does_not_depend_on_the_process(tmp_path: Path) -> None:
-    """Another one, threads, a busy start, and one that goes on with what another has left in a folder."""
-    path = tmp_path / "measured.gguf"  # of a size that both sides are timed with
+    """The text is the same in another process, with other threads, a busy start, and another process's files."""
+    path = tmp_path / "measured.gguf"  # of a size for which both sides are timed
     write_target(path, Shape(2, 256, 4096, 4, 2, 300, 256, 256), "Q4_0")
-    prompt = heldout_prompts()[0][:150]  # a token a byte: more rows than passes with drafts have
+    prompt = heldout_prompts()[0][:150]  # a token for each byte: more rows than passes with drafts have
 
     def run(cache: str, how: str = "quiet", **options: Any) -> Any:
         env = os.environ | {"LLAMA_CPP_EAGLE3_CACHE": str(tmp_path / cache)}
@@ -161,4 +161,4 @@ def test_text_does_not_depend_on_the_process(tmp_path: Path) -> None:
     again = run("first", n_threads=2, cpu_kernels="on", **folder)
     assert again[:2] == [bits, tokens]
     assert again[2] > 64
-    assert run("first", n_threads=1, cpu_kernels="off")[0] != bits  # what is compared can differ
+    assert run("first", n_threads=1, cpu_kernels="off")[0] != bits  # the compared texts can differ

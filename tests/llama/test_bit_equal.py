@@ -45,7 +45,7 @@ def test_flash_attention(targets: dict[str, Path], cache_type: int) -> None:
 
 @pytest.mark.parametrize("cache_type", [1, 8], ids=["F16", "Q8_0"])
 def test_long_prompts(targets: dict[str, Path], cache_type: int) -> None:
-    """With flash attention rows of any number are as those alone, however a prompt is cut into passes."""
+    """With flash attention rows of any number are those alone, however a prompt is divided into passes."""
     options: dict[str, Any] = {"n_threads": 2, "flash_attn": True, "cache_type": cache_type}
     with closing(bit_equal.Context(targets["Q4_0"], **options)) as context:
         tokens = np.random.default_rng(3).integers(300, 3000, 150).tolist()
@@ -66,7 +66,7 @@ def test_ggml_alone_differs(targets: dict[str, Path]) -> None:
 @pytest.mark.parametrize("flash_attn", [False, True])
 @pytest.mark.parametrize("row", ["qwen3moe", "deepseek2", "gpt-oss", "qwen35"])
 def test_architectures(tmp_path: Path, row: str, flash_attn: bool) -> None:
-    """Routers in F32, latent attention, sinks, sliding windows, recurrent states."""
+    """The architectures have routers in F32, latent attention, sinks, sliding windows, recurrent states."""
     path = tmp_path / "target.gguf"
     quantize_target(write_random_arch(tmp_path, row), path, "F16", 2)
     assert bit_equal.differing_passes(path, flash_attn=flash_attn) == []
@@ -75,7 +75,7 @@ def test_architectures(tmp_path: Path, row: str, flash_attn: bool) -> None:
 @pytest.mark.parametrize("flash_attn", [False, True])
 @pytest.mark.parametrize("kv_unified", [True, False])
 def test_sequences(targets: dict[str, Path], kv_unified: bool, flash_attn: bool) -> None:
-    """Other sequences in the same pass, and in the cells between."""
+    """Other sequences are in the same pass, and in the cells between."""
     options: dict[str, Any] = {"n_ctx": 512, "n_seq_max": 4, "kv_unified": kv_unified, "flash_attn": flash_attn}
     with closing(bit_equal.Context(targets["F16"], **options)) as context:
         texts = np.random.default_rng(1).integers(300, 3000, (4, 12)).tolist()
@@ -91,13 +91,13 @@ def test_sequences(targets: dict[str, Path], kv_unified: bool, flash_attn: bool)
 
 @pytest.mark.parametrize("flash_attn", [False, True])
 def test_cells_of_rejected_drafts(targets: dict[str, Path], flash_attn: bool) -> None:
-    """A path of a tree lies in cells with gaps, which later tokens fill: in another order than that of positions."""
+    """A path of a tree lies in cells with gaps, which later tokens fill: cells are not in the order of positions."""
     with closing(bit_equal.Context(targets["F16"], n_seq_max=2, flash_attn=flash_attn)) as context:
         tokens = np.random.default_rng(2).integers(300, 3000, 24).tolist()
         alone = [context.decode((t, i, [0]))[0] for i, t in enumerate(tokens)]
         context.clear()
         context.decode(*((t, i, [0, 1]) for i, t in enumerate(tokens[:4])))
-        # siblings that are forgotten lie before what stays
+        # removed siblings lie before the remaining tokens
         rows = [(t, 4 + i, [seq_id]) for i, t in enumerate(tokens[4:8]) for seq_id in (1, 0)]
         tree = context.decode(*((t if s == 0 else t + 1, pos, [s]) for t, pos, [s] in rows))
         assert all(same(tree[2 * i + 1], alone[4 + i]) for i in range(4))

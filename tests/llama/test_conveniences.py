@@ -1,4 +1,4 @@
-"""What makes it easier to begin: types by name, paths, positions of arguments, words about what runs where."""
+"""Conveniences: types by name, paths, positional arguments, messages about devices in use."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_runs_where(
 
 
 def test_verbose_shows_the_log(tiny_target: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where nobody has set up logging."""
+    """verbose shows the log if logging is not set up."""
     log = logging.getLogger("llama_cpp_eagle3")
     handlers, log.propagate = log.handlers.copy(), False
     try:

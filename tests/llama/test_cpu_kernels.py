@@ -65,7 +65,7 @@ def test_logits_of_experts_are_those_of_ggml(tmp_path: Path) -> None:
         closing(Eagle3Llama(path, cpu_kernels="on", **options)) as ours,
         closing(Eagle3Llama(path, cpu_kernels="off", **options)) as ggml,
     ):
-        # q, k, v, o and three of the experts in each of three layers, and what makes the logits
+        # q, k, v, o and three of the experts in each of three layers, and the output matrix
         n_matrices = 3 * (4 + 3)
         found = sum(int(part.split()[0]) for part in ours.loaded.where.split("; ") if "matrices by q4_0x8/" in part)
         assert found >= n_matrices
@@ -75,7 +75,7 @@ def test_logits_of_experts_are_those_of_ggml(tmp_path: Path) -> None:
 
 @needs_kernel
 def test_the_head_drafts_with_them(pair: tuple[str, str]) -> None:
-    """Its own matrices are computed by kernels; it drafts as well, and can be loaded in another type again."""
+    """Kernels compute the head's own matrices; it drafts as well, and can be loaded in another type again."""
     texts, lengths = [], []
     for cpu_kernels in ("on", "off"):
         with closing(load(pair, cpu_kernels, draft_n_max=4, draft_type="q4_0")) as llm:
@@ -91,7 +91,7 @@ def test_the_head_drafts_with_them(pair: tuple[str, str]) -> None:
 
 @needs_kernel
 def test_text_is_that_of_plain_llama(pair: tuple[str, str]) -> None:
-    """A target with kernels, drafts of several rows, and a plain Llama beside it that computes as before."""
+    """A target with kernels and drafts of several rows gives the text; a plain Llama beside it computes as before."""
     with closing(load(pair, "on", draft_n_max=4)) as ours:
         plain = llama_cpp.Llama(pair[0], n_ctx=256, n_threads=2, verbose=False)
         tokens = ours.tokenize(TEXT)
@@ -120,7 +120,7 @@ def test_text_is_that_of_plain_llama(pair: tuple[str, str]) -> None:
 def test_flash_attention_where_it_is_ours(
     pair: tuple[str, str], cpu_kernels: str, options: dict[str, Any], expected: str
 ) -> None:
-    """Unless the user says otherwise; and it is said."""
+    """Flash attention is on unless the user decides otherwise; the log reports it."""
     with closing(Eagle3Llama(pair[0], cpu_kernels=cpu_kernels, n_ctx=64, verbose=False, **options)) as llm:
         assert llm.loaded.attention == expected
         assert f"; {expected}; " in llm.loaded.where
@@ -145,7 +145,7 @@ def test_closed_models_leave_nothing(pair: tuple[str, str]) -> None:
 
 
 def test_nothing_to_compute_is_said(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a processor for which there is no kernel."""
+    """A processor without a kernel is reported."""
     monkeypatch.setattr("llama_cpp_eagle3.model.cpu_kernels.cpu_kernel_names", list)
     with closing(Eagle3Llama(tiny_target.path, cpu_kernels="on", n_ctx=64, verbose=False)) as llm:
         assert "ggml's own kernels alone: no weight" in llm.loaded.where

@@ -25,7 +25,7 @@ PLACES = {
     "two layers": {"n_gpu_layers": 2},
     "target": {"n_gpu_layers": -1, "draft_n_gpu_layers": 0},
 }
-"""What of a pair is on the accelerator -> options."""
+"""The parts of a pair that are on the accelerator -> options."""
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {"draft": "chain"},
     "tree": {"draft": "tree", "draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6},
@@ -45,18 +45,18 @@ def files(name: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any
 
 @pytest.fixture(scope="module")
 def on_cpu() -> dict[tuple[str, str, float], Accepted]:
-    """What was accepted on the CPU, by drafter, shape and temperature."""
+    """Return the accepted tokens on the CPU, by drafter, shape and temperature."""
     return {}
 
 
 def accepted(files: tuple[Any, Any], name: str, shape: str, temperature: float, place: dict[str, Any]) -> Accepted:
-    """Texts, how many tokens were drafted, and how many accepted at each position."""
+    """Return the texts, the number of drafted tokens, and of accepted ones at each position."""
     options = SHAPES[shape]
     if shape == "chain":
         options = options | {"draft_n_max": 7 if name == HEAD else KINDS[name].n_max}
     with load(*files, **options, **place) as llm:
         llm.set_seed(7)
-        n_prompts = 1 if name == HEAD else 3  # a model of some size, on a driver in software
+        n_prompts = 1 if name == HEAD else 3  # a model of some size, on a software driver
         texts = [take(llm, prompt, 40, temp=temperature) for prompt in prompts(n_prompts, seed=11)]
         return texts, llm.stats.drafted, llm.stats.accepted_per_position
 

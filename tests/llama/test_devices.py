@@ -1,4 +1,4 @@
-"""Devices of several kinds under one model, and devices that are not what they say."""
+"""Devices of several kinds under one model, and devices that report wrong numbers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LARGE = struct.pack("<2Q", 1 << 50, 1 << 50)
 
 @pytest.fixture(scope="module")
 def expected(tiny_target: Any) -> list[int]:
-    """What plain llama_cpp says on this machine."""
+    """Return plain llama_cpp's tokens on this machine."""
     with closing(load_plain(tiny_target)) as llm:
         return take(llm, PROMPT, 40)
 
 
 @pytest.fixture
 def counter(rpc_server: RpcServer) -> RpcCounter:
-    """A device whose answers can be other ones."""
+    """Return a device whose answers can be changed."""
     return RpcCounter(rpc_server.endpoint)
 
 
@@ -50,7 +50,7 @@ def n_passes(counter: RpcCounter) -> int:
 def test_a_target_on_two_devices_and_a_drafter_on_a_third(
     tiny_target: Any, tiny_head: Any, expected: list[int], draft: str, n_gpu_layers: int
 ) -> None:
-    """One of the two has another alignment, and small buffers."""
+    """One of the two devices has another alignment, and small buffers."""
     with RpcServer() as first, RpcServer() as second, RpcServer() as third:
         devices = [RpcCounter(server.endpoint) for server in (first, second, third)]
         devices[0].says[rpc_counter.ALIGNMENT] = struct.pack("<Q", 64)
@@ -75,7 +75,7 @@ def test_a_target_on_two_devices_and_a_drafter_on_a_third(
 def test_a_device_that_reports_more_memory_than_it_has(
     tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, counter: RpcCounter, expected: list[int]
 ) -> None:
-    """llama.cpp shares layers out by what is reported: nearly all go to that device."""
+    """llama.cpp divides layers by the reported memory: nearly all go to that device."""
     counter.says[rpc_counter.MEMORY] = LARGE
     counter.n_buffers_max = 0
     with RpcServer() as other:
@@ -101,7 +101,7 @@ def test_a_device_that_does_not_know_its_memory(
 def test_devices_without_free_memory(
     tiny_target: Any, tiny_head: Any, counter: RpcCounter, expected: list[int]
 ) -> None:
-    """llama.cpp would share layers out by shares that are no numbers; with shares that are given it does not ask."""
+    """llama.cpp would divide layers by shares that are no numbers; with given shares it does not ask for the memory."""
     counter.says[rpc_counter.MEMORY] = struct.pack("<2Q", 0, 3 << 29)
     options: dict[str, Any] = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
     with pytest.raises(Eagle3Error, match=r"found none on RPC\d+ \(of 1\.5 GiB\)"):
@@ -132,7 +132,7 @@ def test_a_device_whose_limits_cannot_be(
     values: tuple[int, ...],
     message: str,
 ) -> None:
-    """ggml rounds up to an alignment, and asserts that memory has what was asked for."""
+    """ggml rounds up to an alignment, and asserts that memory has the requested size."""
     counter = RpcCounter(rpc_server.endpoint)
     counter.says[command] = struct.pack(f"<{len(values)}Q", *values)
     options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}
@@ -150,7 +150,7 @@ def test_a_device_whose_limits_cannot_be(
 def test_a_server_that_is_lost_at_its_first_question(
     tiny_target: Any, tiny_head: Any, counter: RpcCounter, expected: list[int], command: int, n_answered: int
 ) -> None:
-    """ggml keeps the limits of a device as long as the process lives: they must be what the server said."""
+    """ggml keeps the limits of a device as long as the process lives: they must be those that the server sent."""
     counter.says[rpc_counter.ALIGNMENT] = struct.pack("<Q", 64)
     counter.says[rpc_counter.MAX_SIZE] = struct.pack("<Q", 1 << 20)
     counter.n_max[command] = n_answered
@@ -167,7 +167,7 @@ def test_a_server_that_is_lost_at_its_first_question(
 
 
 def limits_of(device: int) -> tuple[int, int]:
-    """What ggml keeps of a device: its alignment, and the largest size of a buffer."""
+    """Return the limits of a device that ggml keeps: its alignment, and the largest size of a buffer."""
     folder = Path(llama_cpp.__file__).parent / "lib"
     ggml = ctypes.CDLL(str(folder / ("libggml-base.dylib" if sys.platform == "darwin" else "libggml-base.so")))
     buffer_type = ggml.ggml_backend_dev_buffer_type

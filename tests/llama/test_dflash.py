@@ -22,7 +22,7 @@ N_TOKENS = 40
 CHAIN = {"draft": "chain", "draft_n_max": 6}
 TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
 ROWS = ("llama", "gemma3", "qwen35")
-"""Of which one has windows, and one a recurrent state and M-RoPE."""
+"""Targets, of which one has windows, and one a recurrent state and M-RoPE."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_what_drafts(pair: Able) -> None:
 
 
 def test_what_was_cancelled_goes_on(pair: Able) -> None:
-    """A generation that was closed in its middle, and a prompt that begins as another one did."""
+    """A generation that was closed in the middle continues, and so does a prompt that begins as another one did."""
     plain = load_plain(pair.target)
     first, other = prompts(2, length=(30, 31), seed=4)
     with load(pair.target, pair.drafter, **CHAIN) as llm:
@@ -56,7 +56,7 @@ def test_what_was_cancelled_goes_on(pair: Able) -> None:
 @pytest.mark.parametrize("options", [CHAIN, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize("name", ["dspark", "dspark-bonus", "dflash2"])
 def test_texts_with_drafters_of_other_kinds(folder: Path, tiny_target: Target, name: str, options: dict) -> None:
-    """Random ones: whatever they draft, alone and together, greedy or not, the text is what it is without them."""
+    """With random drafters, alone and together, greedy or sampled, the text is that without them."""
     path = write_dflash(folder / f"{name}.gguf", SHAPES[name])
     texts = prompts(4, seed=8)
     sampling = [{"temperature": 0.0}, {"temperature": 0.8, "seed": 1}, {"temperature": 0.0}, {"seed": 2}]
@@ -79,7 +79,7 @@ def test_what_is_not_wanted_does_not_draft(folder: Path) -> None:
 
 
 def test_options(folder: Path) -> None:
-    """Options of heads are refused; threads, devices and types of the cache are taken."""
+    """Options of heads are refused; threads, devices and types of the cache are accepted."""
     pair = write_able(folder)
     (prompt,) = prompts(1)
     with load(pair.target, pair.drafter, **CHAIN) as llm:
@@ -95,7 +95,7 @@ def test_options(folder: Path) -> None:
 
 
 def test_cpu_kernels(folder: Path, tiny_target: Target) -> None:
-    """Ours multiply the drafter's own weights, and it drafts what it drafts with ggml's."""
+    """Our kernels multiply the drafter's own weights, and its drafts are those with ggml's."""
     path = write_dflash(folder / "q8_0.gguf", SHAPES["own-tables"], matrices=gguf.GGMLQuantizationType.Q8_0)
     (text,) = prompts(1, length=(30, 31))
     drafts = []
@@ -129,7 +129,7 @@ def test_a_draft_longer_than_a_block(folder: Path, tiny_target: Target, options:
 
 
 def test_drafters_of_other_targets(folder: Path, tiny_target: Target) -> None:
-    """Each is refused by name before anything is evaluated."""
+    """Another target's drafter is refused by name before anything is evaluated."""
     wide = write_target(folder / "wide.gguf", n_embd=96)
     small = write_target(folder / "small.gguf", n_vocab=312)
     path = write_dflash(folder / "plain.gguf", SHAPES["plain"])
@@ -209,7 +209,7 @@ def test_inspect_says_what_a_file_is(folder: Path, tiny_target: Target) -> None:
 
 
 def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """-md with --spec-type draft-dflash, which is the default with such a file; doctor tells of it."""
+    """-md with --spec-type draft-dflash, which is the default with such a file, drafts; doctor names it."""
     pair = write_able(folder)
     model = ["-m", str(pair.target), "-md", str(pair.drafter)]
     common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-"]
@@ -227,7 +227,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plain_loading(folder: Path) -> None:
-    """All defaults, as a user has them."""
+    """Loading with all defaults works."""
     pair = write_able(folder)
     with Eagle3Llama(str(pair.target), str(pair.drafter), verbose=False, n_ctx=256, n_threads=1) as llm:
         assert llm.draft == "auto"

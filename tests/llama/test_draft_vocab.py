@@ -1,4 +1,4 @@
-"""Drafters of large vocabularies, of which they draft a part: texts, and which tokens that part has."""
+"""Drafters of large vocabularies, of which they draft a part: texts, and the tokens of that part."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not KERNELS, reason="no kernel for this processo
 
 N_TOKENS = 40
 N_TOGETHER = 16
-"""As in csrc/kernels/limited_product.h."""
+"""The constant of csrc/kernels/limited_product.h."""
 OURS = {"cpu_kernels": "on"}
 CHAIN = {"draft": "chain", "draft_n_max": 4}
 TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=SOURCES)
 def pair(request: pytest.FixtureRequest, folder: Path) -> list[Any]:
-    """A target, and its drafter."""
+    """Return a target and its drafter."""
     if request.param == "simple":
         return list(write_small_pair(folder))
     if request.param == "assistant":
@@ -61,7 +61,7 @@ def blocks_of(tokens: Any) -> set[int]:
 
 
 def drafted_blocks(drafter: _core.SimpleDrafter, id_last: int = 0, seq_id: int = 0) -> set[int]:
-    """Those of which logits are computed."""
+    """Return the blocks whose logits are computed."""
     draft_chain(drafter, id_last, 1, seq_id=seq_id)
     logits = drafter.draft_logits
     assert not np.isnan(logits).any()
@@ -89,7 +89,7 @@ def test_texts_are_the_targets(pair: list[Any], options: dict, n_parallel: int, 
                 is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
             assert llm.stats.accepted > 0
             drafted.append(llm.stats.accepted / llm.stats.drafted)
-    # random texts have tokens of all blocks: all are drafted soon
+    # random texts have tokens of all blocks, so all are drafted soon
     assert drafted[1] > 0.5 * drafted[0]
 
 
@@ -119,7 +119,7 @@ def test_computed_logits_are_those_of_the_whole_vocabulary(folder: Path, drafter
     assert 0 < is_computed.sum() < len(whole)
     np.testing.assert_array_equal(limited[is_computed], whole[is_computed])
     assert np.isneginf(limited[~is_computed]).all()
-    # probabilities are those among what is drafted
+    # probabilities are those among the drafted part
     drafter.begin([0], [text[-1]], 2)
     (first, _) = drafter.nodes
     p = np.exp(limited - limited.max())
@@ -133,7 +133,7 @@ def test_computed_logits_are_those_of_the_whole_vocabulary(folder: Path, drafter
 
 
 def test_which_tokens_are_drafted(drafter: _core.SimpleDrafter) -> None:
-    """The first ones, single characters, what ends a text; what was read, of any sequence; nothing that was drafted."""
+    """The part has the first tokens, single characters, end tokens and those read in any sequence, no drafted ones."""
     assert drafter.limit_vocab(16)
     assert drafter.draft_vocab == 16
     base = drafted_blocks(drafter)
@@ -160,7 +160,7 @@ def test_what_was_read_long_ago_is_not_drafted(drafter: _core.SimpleDrafter) -> 
 
 
 def test_a_text_of_other_tokens_has_all(folder: Path) -> None:
-    """As long as a token in ten is one that could not have been drafted."""
+    """All tokens are drafted, as long as one in ten of the text was outside the part."""
     n_vocab = 1024
     tensors = random_tensors(write_random_arch(folder, "llama"))
     for name in ("token_embd.weight", "output.weight"):
@@ -177,7 +177,7 @@ def test_a_text_of_other_tokens_has_all(folder: Path) -> None:
     assert len(drafted_blocks(drafter)) == n_blocks
     assert len(drafted_blocks(drafter, seq_id=1)) < n_blocks
     drafter.begin([0, 1], [1, 1], 2)
-    assert np.isfinite(drafter.draft_logits).all()  # of a pass for both
+    assert np.isfinite(drafter.draft_logits).all()  # logits of a pass for both sequences
     drafter.process(None, [1] * 20, 28)
     assert len(drafted_blocks(drafter)) < n_blocks
     drafter.restart(0)

@@ -1,4 +1,4 @@
-"""Every mistake raises an exception that says what is wrong, changes nothing, and leaves the object usable."""
+"""Every mistake raises an exception that names the error, changes nothing, and leaves the object usable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPECTED: dict[str, list[int]] = {}
 
 
 def check_good_call(target: Any, head: Any) -> None:
-    """A good pair loads and generates what it should."""
+    """Check that a good pair loads and generates the right text."""
     if path_of(target) not in EXPECTED:
         with closing(load_plain(target)) as plain:
             EXPECTED[path_of(target)] = take(plain, [1, 2, 3], 12)
@@ -34,7 +34,7 @@ def check_good_call(target: Any, head: Any) -> None:
         assert take(llm, [1, 2, 3], 12) == EXPECTED[path_of(target)]
 
 
-# what is no head is a model, which may draft by itself: see test_simple.py
+# a file without a head is a model, which may draft by itself: see test_simple.py
 @pytest.mark.parametrize("name", [c.name for c in CORRUPTIONS if c.name != "wrong_arch"])
 def test_bad_head(name: str, tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.gguf"
@@ -83,7 +83,7 @@ def test_other_tokenizer_of_the_same_size(tiny_target: Any, tmp_path: Path) -> N
     path = tmp_path / "head.gguf"
     write_head(path, tiny_target)
     data = path.read_bytes()
-    for i in range(10):  # ten of 320 tokens are called differently
+    for i in range(10):  # ten of 320 tokens have other texts
         data = data.replace(b"<|unused_%d|>" % i, b"<|number_%d|>" % i)
     path.write_bytes(data)
     with pytest.raises(IncompatibleDraftError, match=r"10 of 320 tokens differ, the first one: token .*number_0"):
@@ -132,7 +132,7 @@ def test_bad_arguments(options: Any, error: type[Exception], message: str, tiny_
 
 
 def test_prompts_that_have_no_room(tiny_target: Any, tiny_head: Any) -> None:
-    """One kind of error, which is also the ValueError that Llama raises."""
+    """There is one kind of error, which is also the ValueError that Llama raises."""
     assert issubclass(errors.ContextFullError, ValueError)
     with closing(load(tiny_target, tiny_head, n_ctx=256, chat_format="chatml")) as llm:
         text = "a b " * 200
@@ -147,12 +147,12 @@ def test_prompts_that_have_no_room(tiny_target: Any, tiny_head: Any) -> None:
             with pytest.raises(errors.ContextFullError, match=r"Use a larger n_ctx"):
                 call()
         with pytest.raises(ValueError, match="logprobs is not supported"):
-            llm("a", logprobs=1)  # other errors stay what they are
+            llm("a", logprobs=1)  # other errors stay the same
         assert llm("a", max_tokens=2)["choices"][0]["finish_reason"] == "length"
 
 
 def test_texts_that_cannot_fit_are_not_tokenized(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound holds: no text becomes fewer tokens than it says, and what is longer is refused before."""
+    """The bound holds: no text has fewer tokens than that, and a longer one is refused before tokenizing."""
     with closing(load(tiny_target, n_ctx=256, chat_format="auto")) as llm:
         vocab, n_ctx = llm.engine.vocab, llm.engine.n_ctx
         pieces = [vocab.piece(t, special=True).decode("latin-1") for t in range(vocab.n_tokens)]
@@ -160,7 +160,7 @@ def test_texts_that_cannot_fit_are_not_tokenized(tiny_target: Any, monkeypatch: 
         for text in (longest * 50, "return self" * 50, "\u00e9\u4e2d" * 50, " " * 50):
             least = vocab.n_tokens_least(text)
             assert 0 < least <= len(llm.tokenize(text.encode(), add_bos=False, special=True))
-        assert llm.generate_batch([longest * (n_ctx - 4)], max_tokens=1)[0].prompt_tokens  # fits, though long
+        assert llm.generate_batch([longest * (n_ctx - 4)], max_tokens=1)[0].prompt_tokens  # it fits, though it is long
 
         calls: list[bytes] = []
         monkeypatch.setattr(llm._model, "tokenize", lambda text, *_: calls.append(text) or [1] * len(text))
@@ -177,7 +177,7 @@ def test_texts_that_cannot_fit_are_not_tokenized(tiny_target: Any, monkeypatch: 
 
 
 def _strips(file: RawFile) -> None:
-    """Special tokens swallow the whitespace after them."""
+    """Let special tokens swallow the whitespace after them."""
     file.set("general.name", STR, b"phi-3")
     tokens, types = file.get("tokenizer.ggml.tokens"), file.get("tokenizer.ggml.token_type")
     for i, name in enumerate((b"</s>", b"<unk>", b"<s>")):
@@ -186,7 +186,7 @@ def _strips(file: RawFile) -> None:
 
 
 def _drops(file: RawFile) -> None:
-    """Bytes without a token are left out."""
+    """Drop bytes that have no token."""
     tokens = file.get("tokenizer.ggml.tokens")
     for byte in (b"z", b"Q", "\u00c3".encode()):
         tokens[tokens.index(byte)] = b"<|none|>" + byte
@@ -237,7 +237,7 @@ def test_one_text_is_no_list_of_prompts(stream: bool, tiny_target: Any) -> None:
 
 
 def test_nothing_stays_behind(tiny_target: Any, tmp_path: Path) -> None:
-    """Everything that a failed constructor had loaded is freed, while the exception is still at hand."""
+    """Everything that a failed constructor had loaded is freed, while the exception is still held."""
     freed = []
     closed = llama_cpp._internals.LlamaModel.close
 
@@ -247,17 +247,17 @@ def test_nothing_stays_behind(tiny_target: Any, tmp_path: Path) -> None:
 
     path = tmp_path / "nan.gguf"
     corrupt("nan_matrix", path, tiny_target)
-    gc.collect()  # so that no model of an earlier test goes meanwhile
+    gc.collect()  # so that no model of an earlier test is freed meanwhile
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama_cpp._internals.LlamaModel, "close", close)
-        with pytest.raises(ModelFileError) as info:  # unchecked, or it is found before the target is loaded
+        with pytest.raises(ModelFileError) as info:  # unchecked, else the error is found before the target is loaded
             load(tiny_target, path, checked=False)
         assert freed == [tiny_target.path]
     assert info.value is not None
 
 
 def test_a_processor_that_raises(tiny_target: Any, tiny_head: Any) -> None:
-    """ctypes would print it and go on."""
+    """ctypes would print the error and continue."""
 
     class Stop(Exception):
         pass
@@ -323,7 +323,7 @@ def test_closed(tiny_target: Any, tiny_head: Any) -> None:
     kept = np.array(rows)
     llm.close()
     llm.close()
-    np.testing.assert_array_equal(rows, kept)  # they outlive the model
+    np.testing.assert_array_equal(rows, kept)  # the rows outlive the model
     for use in (lambda: next(stream), lambda: llm.eval([1]), llm.save_state, llm.reset, lambda: llm.features):
         with pytest.raises(Eagle3Error, match="closed"):
             use()
@@ -365,7 +365,7 @@ def test_positional_arguments_and_paths(tiny_target: Any, tiny_head: Any) -> Non
     ],
 )
 def test_files_of_other_kinds(arch: str, keys: dict[str, Any], words: str, tiny_target: Any, tmp_path: Path) -> None:
-    """The error says what the file is and what takes it, wherever it is given."""
+    """The error names the kind of file and its use, in every place where such a file is given."""
     path = tmp_path / "other.gguf"
     writer = gguf.GGUFWriter(path, arch)
     add_keys(writer, keys)

@@ -1,4 +1,4 @@
-"""Each example runs, as the user runs it."""
+"""Each example runs as a user runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(name: str, *args: Any, stdin: str = "") -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def perfect(tiny_dir: Path) -> Any:
-    """A pair that accepts everything."""
+    """Return a pair whose drafts are all accepted."""
     from tiny import write_perfect_pair
 
     return write_perfect_pair(tiny_dir / "example.gguf", tiny_dir / "example-head.gguf")

@@ -1,4 +1,4 @@
-"""`create_completion(suffix=)`: the prompt that asks for the text between two others."""
+"""`create_completion(suffix=)` makes the prompt for the text between two others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def llm(request: pytest.FixtureRequest, tiny_target: Any) -> Iterator[Eagle3Llam
 
 
 def expected_prompt(llm: Eagle3Llama) -> list[int]:
-    """The prompt by the names of its tokens."""
+    """Return the prompt by the names of its tokens."""
     parts = [f"{PRE}the ", f"{SUF} end"]
     text = BOS + "".join(reversed(parts) if llm.spm_infill else parts) + MID
     return llm.tokenize(text.encode(), add_bos=False, special=True)

@@ -1,4 +1,4 @@
-"""Which kernels are used with cpu_kernels="auto": decided by times, measured once, kept, and said."""
+"""The choice of kernels with cpu_kernels="auto": decided by times, measured once, stored, and logged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = (1, 2, 4, 8, 16, 128, 512)
         # slower at one row, far faster at all others, and the other way round
         ({n: (1.1, 1.0) if n == 1 else (1.0, 3.0) for n in SIZES}, 1 << 30),
         ({n: (3.0, 1.0) if n == 1 else (0.9, 1.0) for n in SIZES}, 0),
-        # prompts are ggml's from where it is faster
+        # prompts are ggml's from the size at which it is faster
         ({n: (1.0, 2.0) if n <= 16 else (2.0, 1.0) for n in SIZES}, 64),
         ({n: (1.0, 2.0) if n <= 128 else (2.0, 1.0) for n in SIZES}, 64),
         (dict.fromkeys(SIZES[:-1], (1.0, 2.0)), 1 << 30),
@@ -42,7 +42,7 @@ def test_one_side_for_all_passes_of_up_to_64_rows(times: dict[int, tuple[float, 
 
 
 def test_only_the_first_kernel_of_a_format_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is slower than ggml's, the next one must not be used without having been measured."""
+    """If the first kernel is slower than ggml's, the next one must not be used without a measurement."""
     names = ["q4_0x8/avx_vnni", "q4_0x8/avx2", "q4_0/avx_vnni", "q4_0/avx2", "f16/avx2"]
     monkeypatch.setattr(cpu_kernels, "cpu_kernel_names", lambda: names)
     assert KernelChoice("on").limits([], 1, print) == dict.fromkeys(
@@ -133,7 +133,7 @@ def test_what_is_faster_is_used_kept_and_said(
 def test_a_busy_machine_does_not_decide(
     target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, times: dict[int, tuple[float, float]]
 ) -> None:
-    """Ours are used until a later start measures in quiet; then it is decided for good."""
+    """Ours are used until a later start measures without load; then the choice is final."""
     found = iter([times, times, dict.fromkeys(SIZES, (4.0, 2.0))])
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: next(found)})
     said = f"matrices by {KERNEL} (not measured: the machine was busy: the next start measures it again)"
@@ -152,7 +152,7 @@ def test_a_busy_machine_does_not_decide(
 def test_prompts_of_what_a_busy_machine_did_not_measure(
     target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, slower: tuple[str, ...], n_rows_max: int
 ) -> None:
-    """They are ggml's where it was faster elsewhere."""
+    """Prompts are ggml's if it was faster at other sizes."""
     monkeypatch.setattr(cpu_kernels, "_PROMPTS_OF_GGML", slower)
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: dict.fromkeys(SIZES[:4], (1.0, 0.5))})
     with closing(load(target, cpu_kernels="off")) as llm:
@@ -163,14 +163,14 @@ def test_prompts_of_what_a_busy_machine_did_not_measure(
 
 @needs_kernel
 def test_a_busy_process_leaves_what_another_decided(folder: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    """Two that measure again at once: what was measured in quiet stays."""
+    """If two processes measure at once, the values without load stay."""
     doubtful, quiet = dict.fromkeys(SIZES[:4], (1.0, 0.5)), dict.fromkeys(SIZES, (4.0, 2.0))
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: doubtful})
     load(target).close()
 
     def time(matrices: list[int], *_: Any) -> dict[str, dict[int, tuple[float, float]]]:
         monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: quiet})
-        KernelChoice("auto").limits(matrices, 2, lambda text: None)  # the other one, meanwhile
+        KernelChoice("auto").limits(matrices, 2, lambda text: None)  # the other process, meanwhile
         return {KERNEL: doubtful}
 
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", time)
@@ -200,7 +200,7 @@ def test_the_first_of_two_processes_decides(target: str, folder: Path, monkeypat
         n_running += 1
         if n_running == 2:
             return {KERNEL: dict.fromkeys(SIZES, (4.0, 2.0))}
-        KernelChoice("auto").limits(matrices, 2, lambda text: None)  # the other one, meanwhile
+        KernelChoice("auto").limits(matrices, 2, lambda text: None)  # the other process, meanwhile
         return {KERNEL: dict.fromkeys(SIZES, (1.0, 2.0))}
 
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", time)

@@ -1,4 +1,4 @@
-"""What Llama offers, with a head: the same answers as plain llama_cpp."""
+"""Llama's interface, with a head: the same answers as plain llama_cpp."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROMPT = "the return of the self"
 
 @pytest.fixture
 def both(perfect_pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
-    """Plain llama_cpp and ours on a pair where every draft is accepted: all stops fall inside accepted runs."""
+    """Return plain llama_cpp and ours on a pair where every draft is accepted: all stops fall inside accepted runs."""
     target, head = perfect_pair
     plain, llm = load_plain(target, logits_all=True), load(target, head, logits_all=True, rng="llama")
     yield plain, llm
@@ -37,12 +37,12 @@ def both(perfect_pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
 
 
 def answer(response: Any) -> Any:
-    """A response without what differs by nature."""
+    """Return a response without the fields that differ by nature."""
     return {k: v for k, v in response.items() if k not in ("id", "created", "model")}
 
 
 def same(a: Any, b: Any) -> None:
-    """Compare responses; numbers may differ by rounding."""
+    """Check that responses are the same; numbers may differ by rounding."""
     if isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:
@@ -65,7 +65,7 @@ def test_completion(both: Any, max_tokens: int | None) -> None:
     assert plain.n_tokens == llm.n_tokens
     if max_tokens is None:
         return  # the context is full
-    # and on from there: the budget fell inside an accepted run
+    # and continue from there: the budget fell inside an accepted run
     text = PROMPT + llm(PROMPT, **options)["choices"][0]["text"]
     same(answer(plain(text, max_tokens=5, temperature=0.0)), answer(llm(text, max_tokens=5, temperature=0.0)))
 
@@ -158,7 +158,7 @@ def test_grammar_that_cannot_be_parsed(both: Any) -> None:
 
 
 def test_processors_and_criteria_see_what_llama_shows_them(both: Any) -> None:
-    """The evaluated tokens, one more with each call, and the logits of the row that is drawn from."""
+    """Processors and criteria get the evaluated tokens, one more with each call, and the logits of the drawn row."""
     seen: list[list[tuple[list[int], np.ndarray]]] = []
     for model in both:
         calls: list[tuple[list[int], np.ndarray]] = []
@@ -190,7 +190,7 @@ def test_processors_and_criteria_see_what_llama_shows_them(both: Any) -> None:
 
 
 def test_criteria_get_the_logits_of_the_row(tiny_target: Any, tiny_head: Any) -> None:
-    """Llama hands out the first row there, or garbage without logits_all; ours is the row that was drawn from."""
+    """Llama passes the first row, or garbage without logits_all; ours is the row that was drawn from."""
     llm = load(tiny_target, tiny_head)
     best: list[int] = []
 
@@ -215,7 +215,7 @@ def test_scores_are_llama_s(both: Any) -> None:
 
 @pytest.mark.parametrize("eos_scale", [1.5, 2.5])
 def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: float) -> None:
-    """The drafter here knows the answer, the end of the text included, and goes on drafting after it."""
+    """The drafter knows the answer, the end of the text included, and continues to draft after it."""
     target = write_target(tmp_path / "eos.gguf", eos_scale=eos_scale)
     plain, llm = load_plain(target), load(target, tiny_head, draft_n_max=6)
     n_stopped = 0
@@ -254,12 +254,12 @@ def test_sample_at_a_position(both: Any) -> None:
     assert llm.sample(temp=0.0, idx=2) == int(llm.scores[2].argmax())
     with pytest.raises(
         ValueError, match="expected a position that was decoded last, found 6"
-    ):  # llama_cpp aborts the process here
+    ):  # llama_cpp would abort the process here
         llm.sample(temp=0.0, idx=6)
 
 
 def test_sample_after_an_abandoned_step(tiny_target: Any, tiny_head: Any) -> None:
-    """Not the last row of the batch, which a rejected token left, but the one of the last accepted token."""
+    """`sample` reads the row of the last accepted token, not the last row of the batch, which a rejected one left."""
     llm = load(tiny_target, tiny_head)
     for n in range(1, 6):
         tokens = take(llm, [3, 2, 1], n)
@@ -311,7 +311,7 @@ def test_pickle(tiny_target: Any, tiny_head: Any) -> None:
 
 @pytest.mark.parametrize(("cpu_kernels", "atol"), [("off", 1e-6), ("on", 1e-5)], ids=["ggml", "ours"])
 def test_embedding_without_a_head(cpu_kernels: str, atol: float, tiny_target: Any) -> None:
-    """Our kernels take sums of F32 in another order than ggml's."""
+    """Our kernels add F32 numbers in another order than ggml's."""
     plain, llm = load_plain(tiny_target, embedding=True), load(tiny_target, embedding=True, cpu_kernels=cpu_kernels)
     np.testing.assert_allclose(plain.embed(PROMPT), llm.embed(PROMPT), atol=atol)
     plain.close()
@@ -333,10 +333,10 @@ def test_detokenize(both: Any, tmp_path: Any) -> None:
 
 
 def test_long_pieces_are_not_lost(tiny_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama_cpp gives up at 32 bytes."""
+    """llama_cpp stops at 32 bytes."""
     tokens = vocab.vocab_tokens(320)
     last_merge = vocab.N_VOCAB_MIN - 3
-    tokens[last_merge] = "\u010a" + 44 * "\u0120"  # how GPT-2 writes a newline and spaces
+    tokens[last_merge] = "\u010a" + 44 * "\u0120"  # GPT-2's spelling of a newline and spaces
     monkeypatch.setattr(vocab, "vocab_tokens", lambda n_vocab: tokens)
     target = write_target(tiny_dir / "long.gguf")
     with closing(load(target, vocab_only=True)) as llm:
@@ -345,7 +345,7 @@ def test_long_pieces_are_not_lost(tiny_dir: Any, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("logits_all", [False, True])
 def test_prefix_from_host_memory(perfect_pair: Any, logits_all: bool) -> None:
-    """A prompt that begins with what another text left in host memory, while the arrays still hold a third one."""
+    """A prompt begins with another text's prefix in host memory, while the arrays still hold a third text."""
     target, head = perfect_pair
     first, other = list(range(40, 80)), [7, 7]
     with (

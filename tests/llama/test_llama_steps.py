@@ -23,7 +23,7 @@ pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
 @pytest.fixture(params=["random", "row"])
 def pair(request: pytest.FixtureRequest, tiny_target: Any, tiny_head: Any, tiny_dir: Any) -> Any:
-    """A head that is nearly always wrong, and one that is always right."""
+    """Return a head that is nearly always wrong, and one that is always right."""
     if request.param == "random":
         return tiny_target, tiny_head
     from tiny import write_perfect_pair
@@ -44,7 +44,7 @@ def plain(pair: Any) -> Iterator[llama_cpp.Llama]:
 
 
 def check(llm: Eagle3Llama) -> None:
-    """Target memory, draft and token list describe the same prefix, and the draft is what a fresh one would be."""
+    """Check that target, drafter and token list hold the same prefix, and that the draft is a new drafter's."""
     assert llm.engine.stepper.opened is None
     memory = llama_cpp.llama_get_memory(llm.ctx)
     assert llama_cpp.llama_memory_seq_pos_max(memory, 0) == llm.n_tokens - 1
@@ -71,7 +71,7 @@ def test_closed_after_any_token(llm: Eagle3Llama, plain: llama_cpp.Llama, n: int
     # exactly the evaluated tokens again: their logits are still there
     context = [*prompt, *expected[: n - 1]]
     assert take(llm, context, 5) == expected[n - 1 :][:5]
-    # and with the last one
+    # and with the last token
     assert take(llm, [*prompt, *expected[:n]], 5) == expected[n:][:5]
 
 
@@ -88,7 +88,7 @@ def test_left_without_closing(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
 
 
 def test_two_streams_in_turn(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
-    """The second continues the first one's text, so both stand on the same prefix."""
+    """The second stream continues the first one's text, so both have the same prefix."""
     expected = take(plain, [8, 9], 40)
     one = llm.generate([8, 9], temp=0.0)
     assert list(islice(one, 7)) == expected[:7]
@@ -116,7 +116,7 @@ def test_state_saved_between_two_tokens(llm: Eagle3Llama, plain: llama_cpp.Llama
 
 
 def test_state_restored_between_two_tokens(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
-    """Something else in between, then back: the generator goes on as if nothing had been."""
+    """After other work and the restored state, the generator continues as before."""
     expected = take(plain, [2, 7, 1], 40)
     stream = llm.generate([2, 7, 1], temp=0.0)
     assert list(islice(stream, 6)) == expected[:6]
@@ -129,14 +129,14 @@ def test_state_restored_between_two_tokens(llm: Eagle3Llama, plain: llama_cpp.Ll
 
 
 def test_eval_between_two_tokens(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
-    """What a consumer evaluates itself is taken back when the generator goes on."""
+    """Text that a consumer evaluates itself is taken back when the generator continues."""
     expected = take(plain, [2, 7, 1], 40)
     stream = llm.generate([2, 7, 1], temp=0.0)
     assert list(islice(stream, 6)) == expected[:6]
     llm.eval([1, 2, 3])
     assert list(islice(stream, 20)) == expected[6:26]
     llm.eval([1, 2, 3])
-    llm.draft_n_max = 0  # no draft that would have to be in step
+    llm.draft_n_max = 0  # no draft that would have to match
     assert list(islice(stream, 2)) == expected[26:28]
     llm.draft_n_max = 4
     assert list(islice(stream, 8)) == expected[28:36]
@@ -168,7 +168,7 @@ def test_sent_tokens_stand_behind_the_last_one(llm: Eagle3Llama, plain: llama_cp
 
 
 def test_n_tokens_set_back(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
-    """Users of Llama rewind like this."""
+    """Users of Llama rewind in this way."""
     for model in (plain, llm):
         model.reset()
         model.eval([5, 4, 3, 2, 1])
@@ -181,7 +181,7 @@ def test_n_tokens_set_back(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
 
 @pytest.mark.parametrize("n_batch", [8, 32, 64])
 def test_long_prompts(pair: Any, n_batch: int) -> None:
-    """Longer than n_batch and n_ubatch, at and around the borders."""
+    """Prompts are longer than n_batch and n_ubatch, at and around the borders."""
     options = {"n_batch": n_batch, "n_ubatch": n_batch // 4}
     with closing(load(*pair, **options)) as llm, closing(load_plain(pair[0], **options)) as plain:
         for n in (n_batch - 1, n_batch, n_batch + 1, 3 * n_batch, 300):
@@ -193,7 +193,7 @@ def test_long_prompts(pair: Any, n_batch: int) -> None:
 
 
 def collect(model: llama_cpp.Llama, prompt: list[int], error: type[Exception]) -> list[int]:
-    """All tokens until the error comes."""
+    """Return all tokens until the error comes."""
     tokens = []
     stream = model.generate(prompt, temp=0.0)
     while len(tokens) < 1000:
@@ -225,11 +225,11 @@ def test_context_too_small(llm: Eagle3Llama) -> None:
     with pytest.raises(ContextFullError, match="510 tokens do not fit after"):
         llm.eval([1] * 510)
     check(llm)
-    assert issubclass(ContextFullError, RuntimeError)  # what llama_cpp raises
+    assert issubclass(ContextFullError, RuntimeError)  # llama_cpp's error
 
 
 def test_n_ctx_is_rounded_up(tiny_target: Any, tiny_head: Any) -> None:
-    """llama.cpp pads the context to 256; Llama's token list does not, and fails after n_ctx."""
+    """llama.cpp pads the context to 256; Llama's token list is not padded, and fails after n_ctx."""
     with closing(load(tiny_target, tiny_head, n_ctx=100, logits_all=True)) as llm:
         assert llm.n_ctx() == 256
         assert len(take(llm, [1, 2, 3], 200)) == 200
@@ -237,7 +237,7 @@ def test_n_ctx_is_rounded_up(tiny_target: Any, tiny_head: Any) -> None:
 
 
 def test_prefix_reuse(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
-    """A talk that grows, goes back and parts: the same text, and a draft that is always in step."""
+    """A conversation that grows, goes back and parts has the same text, and a draft that always matches."""
     rng = np.random.default_rng(1)
     context = prompts(1, seed=1)[0]
     for _ in range(12):
@@ -258,7 +258,7 @@ def test_the_same_prompt_again_evaluates_next_to_nothing(llm: Eagle3Llama) -> No
 
 
 class Interrupting:
-    """Stands for a compiled object; the n-th call of a method is interrupted, before it or right after it."""
+    """Wraps a compiled object; the n-th call of a method is interrupted, before it or right after it."""
 
     def __init__(self, inner: Any, method: str, n: int, after: bool):
         self._inner, self._method, self._left, self._after = inner, method, n, after
@@ -272,7 +272,7 @@ class Interrupting:
             self._left -= 1
             if self._left == 0 and not self._after:
                 raise KeyboardInterrupt
-            # the drafter wants the compiled tap
+            # the drafter needs the compiled tap
             result = found(*args, **options)
             if self._left == 0:
                 raise KeyboardInterrupt
@@ -295,7 +295,7 @@ class Interrupting:
     ],
 )
 def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n: int, after: bool) -> None:
-    """Ctrl-C at the worst moment: the prefix stays whole, and the next generation is right."""
+    """Ctrl-C at the worst moment leaves the prefix whole, and the next generation is right."""
     owner, name = method.split(".")
     prompt = prompts(1, length=(40, 41), seed=9)[0]
     expected = take(plain, prompt, 30)
@@ -317,17 +317,17 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
         except KeyboardInterrupt:
             interrupted = True
         engine.memory.target, engine.memory.drafters, engine.drafting.policy = target, drafters, policy
-        assert interrupted or name == "truncate"  # only used to go back, or to start over
+        assert interrupted or name == "truncate"  # truncate is only called to go back, or to start over
         assert tokens == expected[: len(tokens)]
         context = llm._input_ids.tolist()
         assert context == [*prompt, *expected][: len(context)]
-        # mended with the next evaluation
+        # repaired with the next evaluation
         assert take(llm, prompt, 30) == expected
         check(llm)
 
 
 def test_decoded_behind_our_back(pair: Any) -> None:
-    """What the multimodal chat handlers do: embeddings between two pieces of text, decoded by other hands."""
+    """As the multimodal chat handlers do, other code decodes embeddings between two pieces of text."""
 
     def feed(model: llama_cpp.Llama) -> list[int]:
         model.reset()
@@ -357,14 +357,14 @@ def test_decoded_behind_our_back(pair: Any) -> None:
                     prompt += behind
                 texts.append(take(model, prompt, 20))
             assert texts[0] == texts[1]
-            assert llm.last_stats.drafted > 0  # the draft has not seen the embeddings: it goes on after them
+            assert llm.last_stats.drafted > 0  # the drafter has not read the embeddings: it continues after them
         assert take(llm, [7, 8, 9], 20) == take(plain, [7, 8, 9], 20)
         assert llm.last_stats.drafted > 0
         check(llm)
 
 
 def test_random_walk(pair: Any, plain: llama_cpp.Llama) -> None:
-    """Anything in any order."""
+    """Calls in any order leave an accepted prefix."""
     rng = np.random.default_rng(17)
     with closing(load(*pair, n_batch=32, n_ubatch=16)) as llm:
         state, context = None, prompts(1, seed=3)[0]
@@ -405,7 +405,7 @@ def test_features(tiny_target: Any, tiny_head: Any) -> None:
         assert llm.features.positions.tolist() == [5]
         np.testing.assert_array_equal(kept, rows)
 
-        # the same rows from a tap without a head, and boundaries of one's own
+        # the same rows from a tap without a head, and other boundaries
         with closing(load(tiny_target, draft_target_layers=[3, 1])) as other:
             other.eval([1, 2, 3, 4, 5])
             assert other.features.boundaries == (3, 1)
@@ -426,7 +426,7 @@ def test_draft_target_layers_override_the_head_s(tiny_target: Any, tiny_head: An
 
 
 def test_without_reset(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
-    """`reset=False` puts the tokens after what is there; with none, it goes on from there."""
+    """`reset=False` puts the tokens after the context's; without tokens, it continues there."""
     for model in (plain, llm):
         model.eval([1, 2, 3])
     assert take(llm, [4, 5], 10, reset=False) == take(plain, [4, 5], 10, reset=False)
@@ -438,7 +438,7 @@ def test_without_reset(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
 
 
 def test_freed_at_once(tiny_target: Any, tiny_head: Any) -> None:
-    """No reference cycle keeps the models until the garbage collector comes."""
+    """No reference cycle keeps the models until the garbage collector runs."""
     llm = load(tiny_target, tiny_head)
     take(llm, [1, 2, 3], 10)
     llm("the self", max_tokens=3)

@@ -1,4 +1,4 @@
-"""Whatever the draft proposes, the output is the target's own."""
+"""With any drafts the output is the target's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ N_PROMPTS, N_TOKENS = 100, 128
 
 
 class Reference:
-    """A target, and what plain llama_cpp says after 100 prompts."""
+    """A target, and plain llama_cpp's texts after 100 prompts."""
 
     def __init__(self, target: Any, head: Any, texts: list[list[int]], n_ctx: int = 512):
         self.target, self.head, self.prompts, self.n_ctx = target, head, texts, n_ctx
@@ -33,7 +33,7 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def random_reference(tiny_target: Any, tiny_head: Any) -> Iterator[Reference]:
-    """A head that is nearly always wrong."""
+    """Return the reference of a head that is nearly always wrong."""
     reference = Reference(tiny_target, tiny_head, prompts(N_PROMPTS))
     yield reference
     reference.llm.close()
@@ -41,7 +41,7 @@ def random_reference(tiny_target: Any, tiny_head: Any) -> Iterator[Reference]:
 
 @pytest.fixture(scope="module")
 def perfect_reference(perfect_pair: Any) -> Iterator[Reference]:
-    """A head that is always right."""
+    """Return the reference of a head that is always right."""
     reference = Reference(*perfect_pair, prompts(N_PROMPTS))
     yield reference
     reference.llm.close()
@@ -49,13 +49,13 @@ def perfect_reference(perfect_pair: Any) -> Iterator[Reference]:
 
 @pytest.fixture(scope="module")
 def trained_reference() -> Iterator[Reference]:
-    """The bundled pair, on code that it was not trained on."""
+    """Return the reference of the bundled pair, on code that it was not trained on."""
     from llama_cpp_eagle3.models import heldout_prompts
 
     target, head = bundled_pair()
     with closing(load_plain(target, vocab_only=True)) as llm:
         texts = [llm.tokenize(text.encode()) for text in heldout_prompts()]
-    # what comes after 24, 48, ... tokens of each
+    # the texts after 24, 48, ... tokens of each
     texts = [text[:n] for n in (24, 48, 72, 96) for text in texts if len(text) >= n]
     assert len(texts) >= N_PROMPTS
     reference = Reference(target, head, texts[:N_PROMPTS])
@@ -64,7 +64,7 @@ def trained_reference() -> Iterator[Reference]:
 
 
 def compare(reference: Reference, n_max: int, n_prompts: int = N_PROMPTS) -> Eagle3Llama:
-    """Generate after the prompts and compare; returns the model for its figures, closed."""
+    """Generate after the prompts and compare; return the model for its figures, closed."""
     llm = load(reference.target, reference.head, draft_n_max=n_max, n_ctx=reference.n_ctx)
     try:
         found = [take(llm, p, N_TOKENS) for p in reference.prompts[:n_prompts]]
@@ -72,7 +72,7 @@ def compare(reference: Reference, n_max: int, n_prompts: int = N_PROMPTS) -> Eag
         llm.close()
     triples = zip(reference.prompts, reference.expected, found, strict=False)
     n_ties = sum(is_tie(reference.llm, p, e, f) for p, e, f in triples)
-    assert n_ties <= 5  # each is checked; kernels of other instruction sets have others
+    assert n_ties <= 5  # each tie is checked; kernels of other instruction sets have others
     return llm
 
 
@@ -100,7 +100,7 @@ TREES = [(1, 4, 4), (3, 2, 6), (4, 3, 12), (6, 8, 24)]
 
 
 def compare_trees(reference: Reference, shape: tuple[int, int, int], n_prompts: int = 30) -> Eagle3Llama:
-    """As `compare`, with trees of (depth, top_k, tokens)."""
+    """Compare as `compare` does, with trees of (depth, top_k, tokens)."""
     depth, topk, n_tokens = shape
     options = {"draft_tree_depth": depth, "draft_tree_topk": topk, "draft_tree_tokens": n_tokens}
     llm = load(reference.target, reference.head, n_ctx=reference.n_ctx, **options)
@@ -129,7 +129,7 @@ def test_trees_of_a_perfect_head(perfect_reference: Reference, shape: tuple[int,
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", TREES, ids=str)
 def test_trees_of_a_trained_head(trained_reference: Reference, shape: tuple[int, int, int]) -> None:
-    """Real trees: other branches than the first are accepted too."""
+    """In real trees other branches than the first are accepted too."""
     llm = compare_trees(trained_reference, shape, 12)
     chain = compare(trained_reference, shape[0], 12)
     assert llm.stats.mean_acceptance_length > chain.stats.mean_acceptance_length
@@ -137,7 +137,7 @@ def test_trees_of_a_trained_head(trained_reference: Reference, shape: tuple[int,
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
 def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, rate: float) -> None:
-    """Every pattern of acceptance, by a drafter that knows the answer and errs at random."""
+    """Every pattern of acceptance occurs, by a drafter that knows the answer and errs at random."""
     plain, rng = load_plain(tiny_target), np.random.default_rng(5)
     llm = load(tiny_target, tiny_head, draft_n_max=5)
     for prompt in prompts(20, seed=5):
@@ -146,7 +146,7 @@ def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, ra
 
         def draft(id_last: int, n_room: int, context: list[int] = context) -> Draft:
             n_max = min(llm.draft_n_max, n_room)
-            draft_chain(llm.drafters[0], id_last, n_max)  # its state must survive any outcome
+            draft_chain(llm.drafters[0], id_last, n_max)  # the drafter's state must survive any outcome
             right = context[llm.n_tokens + 1 :][:n_max]
             return Draft.chain([t if rng.random() < rate else (t + 1) % 320 for t in right])
 
@@ -180,7 +180,7 @@ def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, ra
 def test_same_seed_same_text(
     tiny_target: Any, tiny_head: Any, perfect_pair: Any, options: dict[str, Any], draft: str
 ) -> None:
-    """One draw per token and the same logits: the very same tokens as plain llama_cpp, for all samplers."""
+    """With one draw per token and the same logits, all samplers give exactly plain llama_cpp's tokens."""
     for target, head in ((tiny_target, tiny_head), perfect_pair):
         plain, llm = load_plain(target), load(target, head, draft=draft, rng="llama")
         for seed, prompt in enumerate(prompts(10, seed=7)):
@@ -192,16 +192,16 @@ def test_same_seed_same_text(
 
 
 def test_counts_match_the_softmax(tiny_target: Any, tiny_head: Any) -> None:
-    """20,000 single draws from the row after an accepted draft token, against the target's own softmax.
+    """Draw 20,000 times from the row after an accepted draft token, and compare with the target's own softmax.
 
-    By llama.cpp's generator: drafts that know the dice are another one for each seed.
+    The generator is llama.cpp's, since drafts that know the noise differ for each seed.
     """
     temp, n_draws = 0.8, 20_000
     prompt, first = prompts(1, seed=11)[0], 65
     plain, llm = load_plain(tiny_target), load(tiny_target, tiny_head, rng="llama")
     llm.eval([*prompt])
     drafted = draft_chain(llm.drafters[0], first, 1)
-    forced = [first, *drafted]  # what is drafted comes out, so that the third token is drawn from a drafted row
+    forced = [first, *drafted]  # drafted tokens are forced, so that the third token is drawn from a drafted row
     plain.eval([*prompt, *forced])
     logits = llama_cpp.llama_get_logits_ith(plain.ctx, -1)
     expected = np.exp(np.ctypeslib.as_array(logits, shape=(plain.n_vocab(),)).astype(np.float64) / temp)
@@ -243,7 +243,7 @@ def test_counts_match_the_softmax(tiny_target: Any, tiny_head: Any) -> None:
 
 
 def test_without_a_head(tiny_target: Any) -> None:
-    """The baseline: the same engine with nothing to propose."""
+    """The baseline is the same engine without drafts."""
     plain, llm = load_plain(tiny_target), load(tiny_target)
     for prompt in prompts(20, seed=3):
         assert take(llm, prompt, 64) == take(plain, prompt, 64)
@@ -254,7 +254,7 @@ def test_without_a_head(tiny_target: Any) -> None:
 
 
 def test_llama_s_own_kind_of_draft(tiny_target: Any) -> None:
-    """A `draft_model` of llama_cpp proposes just as well, and without asking for all logits."""
+    """A `draft_model` of llama_cpp drafts as well, and without requesting all logits."""
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
     plain = load_plain(tiny_target)
@@ -283,7 +283,7 @@ def test_nothing_drafted_at_n_max_0(tiny_target: Any, tiny_head: Any) -> None:
     llm = load(tiny_target, tiny_head, draft_n_max=0)
     take(llm, [1, 2, 3], 16)
     assert llm.stats.drafts == 0
-    llm.draft_n_max = 2  # can be changed at any time
+    llm.draft_n_max = 2  # it can be changed at any time
     take(llm, [1, 2, 3], 16)
     assert llm.last_stats.drafts > 0
     llm.close()
@@ -305,7 +305,7 @@ def test_islice_leaves_no_step_open(tiny_target: Any, tiny_head: Any) -> None:
     ids=["plain", "boundaries", "no_fc", "p_eagle", "mla"],
 )
 def test_other_targets_and_heads(tmp_path: Any, arch: str, variant: dict[str, Any]) -> None:
-    """Native and callback taps, the last boundaries too; talks that grow, so that prompts are reused."""
+    """Native and callback taps and the last boundaries work; conversations grow, so that prompts are reused."""
     target = write_target(tmp_path / "t.gguf", arch)
     head = write_head(tmp_path / "h.gguf", target, **variant)
     plain, llm = load_plain(target, n_batch=32, n_ubatch=16), load(target, head, n_batch=32, n_ubatch=16)

@@ -58,7 +58,7 @@ def test_what_drafts(path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["mimo2-mtp", "mimo2-mtp3"])
 def test_an_adapter_of_the_target(folder: Path, row: str) -> None:
-    """The target's text is that with the adapter, of which the block knows nothing."""
+    """The target's text is that with the adapter, which the block does not have."""
     path = write_able(folder, row)
     lora = write_lora(folder / f"{row}-lora.gguf", Shape(), 4.0, arch_of(row))
     check_adapter([path], lora, "mtp", N_TOKENS, **CHAIN)
@@ -82,7 +82,7 @@ def test_a_file_without_a_block(folder: Path) -> None:
 
 
 def test_a_block_that_llama_cpp_cannot_run(folder: Path) -> None:
-    """It is an error if it was asked for, else the target runs without it."""
+    """Such a block is an error if it was requested, else the target runs without it."""
     tensors = random_tensors(write_random_arch(folder, "glm4moe-mtp"))
     keys = keys_of("glm4moe-mtp") | {"rope.dimension_sections": [4, 4, 4, 4]}
     path = write_arch(folder / "sections.gguf", "glm4moe", keys, tensors)
@@ -97,7 +97,7 @@ def test_a_block_that_llama_cpp_cannot_run(folder: Path) -> None:
 
 @pytest.mark.parametrize("row", ["exaone-moe", "glm4", "nemotron_h", "deepseek4-mtp"])
 def test_a_block_that_llama_cpp_has_no_graph_for(folder: Path, row: str) -> None:
-    """Its loader keeps it; asked for, it is an error by name. Of deepseek4 llama.cpp would divide by zero."""
+    """llama.cpp's loader keeps the block; requested, it is an error by name. For deepseek4 it would divide by zero."""
     keys = keys_of(row) | {"nextn_predict_layers": 1, "attention.indexer.key_length": 128}
     tensors = random_tensors(write_random_arch(folder, row))
     n_layer = keys["block_count"] - 1
@@ -117,7 +117,7 @@ def test_options_of_heads(folder: Path) -> None:
 @pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
 @pytest.mark.parametrize("row", [*ROWS, "step35-mtp3"])
 def test_a_block_in_a_file_of_its_own(folder: Path, row: str, options: dict) -> None:
-    """It drafts what it drafts in the target's file, token for token; states of both are those of one block."""
+    """The block's drafts are those of the block in the target's file, token for token; states of both fit both."""
     whole = write_able(folder, row)
     target, block = split_block(folder, whole, row)
     options = options | {"draft_type_k": 0, "draft_type_v": 0}
@@ -128,7 +128,7 @@ def test_a_block_in_a_file_of_its_own(folder: Path, row: str, options: dict) -> 
             text = take(own, prompt, N_TOKENS)
             assert take(apart, prompt, N_TOKENS) == text
             assert text == take(load_plain(target), prompt, N_TOKENS)
-        if own.draft == "auto":  # what it does depends on the machine
+        if own.draft == "auto":  # its drafts depend on the machine
             return
         assert apart.stats.by_source == own.stats.by_source
         assert apart.stats.of("mtp").accepted > 0
@@ -156,7 +156,7 @@ def test_a_block_of_another_target(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--spec-type draft-mtp, which is the default with a block; doctor tells of it, and a baseline drafts nothing."""
+    """--spec-type draft-mtp, the default with a block, drafts; doctor names it, and a baseline drafts nothing."""
     path, without = write_able(folder, "mimo2-mtp"), write_random_arch(folder, "mimo2")
     common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-"]
     for more in ([], ["--spec-type", "draft-mtp"]):
@@ -175,7 +175,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def without_block(path: Path, out: Path, *, mend: bool = False) -> Path:
-    """A file that announces its block and has no tensor of it. mend: it does not announce it either."""
+    """Write a file that announces its block and has no tensor of it. mend: it does not announce it either."""
     raw = parse(path.read_bytes())
     arch = raw.arch
     n, n_block = raw.get(f"{arch}.block_count"), raw.get(f"{arch}.nextn_predict_layers")
@@ -192,14 +192,14 @@ def without_block(path: Path, out: Path, *, mend: bool = False) -> Path:
 def test_a_block_that_is_announced_and_not_there(
     row: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file loads, says so once, and gives the text of one that announces nothing."""
+    """The file loads, warns once, and gives the text of one that announces nothing."""
     path = write_random_arch(folder, row)
     gone = without_block(path, tmp_path / "gone.gguf")
     with load(gone) as llm:
         assert "mtp" not in llm.draft_sources
         text = take(llm, [1, 2, 3], 12)
     assert caplog.text.count("announces layers for multi-token prediction") == 1
-    if row != "bailingmoe3-mtp":  # whose arrays have a number for the block
+    if row != "bailingmoe3-mtp":  # its arrays have a number for the block
         plain = load_plain(without_block(path, tmp_path / "mended.gguf", mend=True))
         assert text == take(plain, [1, 2, 3], 12)
         plain.close()

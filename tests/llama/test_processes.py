@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 @pytest.fixture(scope="module")
 def ends(tiny_target: Any, tiny_head: Any) -> dict[str, Any]:
-    """How each case ended."""
+    """Return how each case ended."""
     command = [sys.executable, str(Path(process_cases.__file__)), tiny_target.path, tiny_head.path]
     environment = os.environ | {"GGML_NO_BACKTRACE": "1"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -28,7 +28,7 @@ def ends(tiny_target: Any, tiny_head: Any) -> dict[str, Any]:
 
 
 def said(end: dict[str, Any]) -> Any:
-    """What a case found out, once its process has ended as it should."""
+    """Return a case's result, once its process has ended in order."""
     assert end["status"] == 0, end["errors"]
     return json.loads(end["out"].splitlines()[0])
 
@@ -43,7 +43,7 @@ def test_every_call_on_a_closed_model(ends: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", ["parts_closed", "parts_deleted"])
 def test_parts_of_a_model_that_is_gone(ends: dict[str, Any], case: str) -> None:
-    """They raise, or keep it alive."""
+    """The parts raise, or keep the model alive."""
     outcomes = said(ends[case])
     assert set(outcomes) == set(process_cases.PARTS)
     for name, outcome in outcomes.items():
@@ -57,7 +57,7 @@ def test_rows_outlive_the_model(ends: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", process_cases.BAD_OPTIONS)
 def test_options_that_cannot_work(ends: dict[str, Any], name: str) -> None:
-    """Refused by name."""
+    """Options that cannot work are refused by name."""
     outcome = said(ends[f"options {name}"])
     assert outcome.startswith(("ValueError: ", "Eagle3Error: ")), outcome
     assert name.split("=")[0].split()[0] in outcome

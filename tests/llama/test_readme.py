@@ -11,7 +11,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def test_readme_snippets(tmp_path, capsys, monkeypatch):
-    """A tiny pair stands in for the one that pip fetches."""
+    """The snippets run with a tiny pair in place of the one that pip fetches."""
     pair = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
     monkeypatch.setattr(models, "smollm2", lambda say: tuple(model.path for model in pair))
     snippets = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S)

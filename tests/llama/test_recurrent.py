@@ -36,7 +36,7 @@ def models(pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
 
 
 def some_right(llm: Eagle3Llama, context: list[int], rng: np.random.Generator) -> Any:
-    """A drafter that knows the answer and errs now and then."""
+    """Return a drafter that knows the answer and errs now and then."""
 
     def draft(id_last: int, n_room: int) -> Draft:
         n_max = min(llm.draft_n_max, n_room)
@@ -62,7 +62,7 @@ def test_told_at_load(pair: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize(("draft", "n_parallel", "n_kept"), [("auto", 4, 1), ("auto", 5, 0), ("chain", 5, 1)])
 def test_snapshots_of_several_sequences(request: Any, pair: Any, draft: str, n_parallel: int, n_kept: int) -> None:
-    """On a CPU `auto` keeps none of many sequences: it rarely drafts for them."""
+    """On a CPU `auto` keeps no snapshots of many sequences, since it rarely drafts for them."""
     arch, target, head = pair
     with closing(load(target, head, draft=draft, n_parallel=n_parallel, **OPTIONS)) as llm:
         n_kept = max(n_kept, "both-on-rpc" in request.node.name)  # a device
@@ -93,7 +93,7 @@ def test_trees_become_chains(pair: Any) -> None:
             with closing(load(target, head, **OPTIONS | options)) as llm:
                 assert not is_tie(plain, prompt, expected, take(llm, prompt, 30))
                 assert len(llm.last_stats.accepted_per_position) == llm.draft_tree_depth
-        # auto before anything was measured
+        # auto before any measurement
         with closing(load(target, head, draft="auto", draft_n_max=1, **OPTIONS)) as llm:
             llm.eval(prompt[:-1])
             with closing(llm.generate(prompt[-1:], temp=0.0, reset=False)) as stream:
@@ -101,7 +101,7 @@ def test_trees_become_chains(pair: Any) -> None:
 
 
 def test_longer_than_at_load(models: Any) -> None:
-    """The length is not bound to what was loaded."""
+    """The length of a draft is not limited by the one at load."""
     plain, llm = models
     expected = take(plain, [1, 2, 3], 40)
     llm.engine.drafting.override = Drafts(some_right(llm, [1, 2, 3, *expected], np.random.default_rng(2)))
@@ -124,7 +124,7 @@ def test_same_and_longer_prompts_are_reused(models: Any) -> None:
 
 @pytest.mark.parametrize("n_open", [1, 2, 3, 5])
 def test_states(models: Any, n_open: int) -> None:
-    """Saved in the middle of a step, replay included."""
+    """A state is saved in the middle of a step, replay included."""
     plain, llm = models
     prompt = prompts(1, N_VOCAB, seed=4)[0]
     expected = take(plain, prompt, 40)
@@ -139,14 +139,14 @@ def test_states(models: Any, n_open: int) -> None:
     take(llm, [3, 2, 1], 10)
     llm.load_state(state)
     assert llm.drafters[0].n_past() == llm.n_tokens == state.n_tokens
-    # the last token was sampled but not evaluated: the prompt goes on where the state ends
+    # the last token was sampled but not evaluated: the prompt continues where the state ends
     assert take(llm, [*prompt, *tokens], 10) == expected[n_open + 10 : n_open + 20]
     assert llm.last_stats.prompt_tokens <= 2
     assert llm.last_stats.drafted > 0
 
 
 def test_interrupted_decode_is_mended(models: Any) -> None:
-    """A batch in the memory that no step knows of: what cannot be taken back is evaluated again."""
+    """A batch that no step knows of is in memory: tokens that cannot be taken back are evaluated again."""
     plain, llm = models
     prompt = prompts(1, N_VOCAB, seed=5)[0]
     expected = take(plain, prompt, 30)
@@ -159,7 +159,7 @@ def test_interrupted_decode_is_mended(models: Any) -> None:
 
 
 def test_plain(pair: Any) -> None:
-    """Without a head, on the same engine."""
+    """The same engine runs without a head."""
     _, target, _ = pair
     with closing(load_plain(target, **OPTIONS)) as plain, closing(load(target, **OPTIONS)) as llm:
         assert take(llm, [1, 5, 9, 13], 40) == take(plain, [1, 5, 9, 13], 40)

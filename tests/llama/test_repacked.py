@@ -1,4 +1,4 @@
-"""Drafters in Q4_0, which ggml keeps in a layout of its own on many CPUs: nothing reads it back."""
+"""Drafters in Q4_0, for which ggml has a layout of its own on many CPUs: no code reads that back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quantized(path: Path | str) -> str:
 
 @pytest.mark.parametrize("kind", ["simple", "mtp", "mtp-apart", "dflash"])
 def test_text_and_states(kind: str, tiny_target: Target, tmp_path: Path) -> None:
-    """The text is plain llama.cpp's, and a state goes on in another object."""
+    """The text is plain llama.cpp's, and a state continues in another object."""
     if kind == "simple":
         target, small = write_small_pair(tmp_path)
         files = [quantized(target), quantized(small)]
@@ -53,7 +53,7 @@ def test_text_and_states(kind: str, tiny_target: Target, tmp_path: Path) -> None
 
 
 def test_a_state_of_another_model(tmp_path: Path) -> None:
-    """It is refused, although most weights cannot be compared."""
+    """Another model's state is refused, although most weights cannot be compared."""
     target, small = (quantized(path) for path in write_small_pair(tmp_path))
     other = quantized(write_small_pair(tmp_path, row_small="qwen3")[1])
     with load(target, small, draft="chain") as llm, load(target, other, draft="chain") as second:

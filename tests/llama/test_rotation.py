@@ -1,4 +1,4 @@
-"""Arguments for RoPE: they hold for the target and for what rotates as it does, and the log says so once."""
+"""Arguments for RoPE hold for the target and for drafters with its rotation, and the log reports it once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_head_keeps_its_own(kind: str, tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_a_small_model_takes_the_targets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As in llama.cpp: the same file on both sides drafts what the target says."""
+    """As in llama.cpp, the same file as target and drafter drafts the target's tokens."""
     target = write_target(tmp_path / "target.gguf")
     with load(target.path, target.path, **CHAIN, **OTHER) as llm:
         take(llm, [1, 2, 3], 24)

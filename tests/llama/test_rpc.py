@@ -1,4 +1,4 @@
-"""Targets and drafts on ggml-rpc servers: where things run, and servers that are not there, not right, or gone."""
+"""Targets and drafters on ggml-rpc servers: devices in use, and servers that are missing, wrong, or gone."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ PROMPT = [1, 2, 3]
 
 @pytest.fixture(scope="module")
 def expected(tiny_target: Any) -> list[int]:
-    """What plain llama_cpp says on this machine."""
+    """Return plain llama_cpp's tokens on this machine."""
     with closing(load_plain(tiny_target)) as llm:
         return take(llm, PROMPT, 40)
 
 
 def run_child(code: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run code with the tests' modules in a process of its own, which may be ended by an abort."""
+    """Run code with the tests' modules in a child process, which an abort may end."""
     folder = Path(__file__).parents[1] / "support"
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
@@ -55,7 +55,7 @@ def run_child(code: str, *args: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-# where things run
+# devices in use
 
 
 @pytest.mark.parametrize("as_one", [False, True], ids=["list", "string"])
@@ -92,7 +92,7 @@ def test_draft_on_a_server(
 
 
 def test_tables_are_shared_where_both_can_read_them(tmp_path: Any, rpc_server: RpcServer) -> None:
-    """A head without lm_head takes the target's; the table of embeddings stays on the host."""
+    """A head without lm_head uses the target's; the embedding table stays on the host."""
     target = write_target(tmp_path / "t.gguf")
     head = write_head(tmp_path / "h.gguf", target, own_output=False, n_vocab_dft=0)
     n_table = target.n_vocab * target.n_embd * 4
@@ -105,7 +105,7 @@ def test_tables_are_shared_where_both_can_read_them(tmp_path: Any, rpc_server: R
 
 @pytest.mark.parametrize("n_gpu_layers", [0, 2, -1])
 def test_several_devices(tiny_target: Any, tiny_head: Any, expected: list[int], n_gpu_layers: int) -> None:
-    """Two servers, one of them with two devices; some layers, all of them, or none."""
+    """There are two servers, one of them with two devices; some layers are on them, all, or none."""
     with RpcServer(2) as one, RpcServer() as other:
         servers = [one.endpoint, other.endpoint]
         for device in (None, other.endpoint):
@@ -116,7 +116,7 @@ def test_several_devices(tiny_target: Any, tiny_head: Any, expected: list[int], 
 
 @pytest.mark.parametrize("n_devices", [1, 2])
 def test_devices_that_act_as_one(tmp_path: Path, n_devices: int) -> None:
-    """split_mode tensor; the head shares the target's lm_head, which is then on no single device."""
+    """With split_mode tensor the head shares the target's lm_head, which is then on no single device."""
     target = write_target(tmp_path / "t.gguf")
     head = write_head(tmp_path / "h.gguf", target, own_output=False, n_vocab_dft=0)
     code = """
@@ -215,12 +215,12 @@ def check_lossless(
     return llm.stats
 
 
-# what a step sends to a server
+# the commands of a step to a server
 
 
 @pytest.mark.parametrize(("arch", "kind"), [("llama", "native"), ("gemma3", "callback")])
 def test_features_are_fetched_boundary_by_boundary(tmp_path: Path, rpc_server: RpcServer, arch: str, kind: str) -> None:
-    """Not row by row: each question waits for its answer."""
+    """Features are not fetched row by row, since each request waits for its answer."""
     target = write_target(tmp_path / "t.gguf", arch)
     counter = RpcCounter(rpc_server.endpoint)
     with closing(load(target, write_head(tmp_path / "h.gguf", target), rpc_servers=counter.endpoint)) as llm:
@@ -240,14 +240,14 @@ def test_a_chain_is_one_graph(tiny_target: Any, tiny_head: Any, rpc_server: RpcS
         counter.n.clear()
         assert len(draft_chain(llm.drafters[0], 5, 4)) == 4
         assert counter.n["compute"] + counter.n["recompute"] == 1
-        assert counter.n["get"] <= 8  # of each step the token and its probability
+        assert counter.n["get"] <= 8  # the token and its probability for each step
 
 
 # one process, several models
 
 
 def test_closing_one_model_leaves_the_other_alone(tiny_target: Any, tiny_head: Any) -> None:
-    """A server drops its last graph when something is freed, llama.cpp would ask for it again and abort."""
+    """A server drops its last graph when something is freed; llama.cpp would request it again and abort."""
     code = """
         import sys
         from itertools import islice
@@ -272,7 +272,7 @@ def test_closing_one_model_leaves_the_other_alone(tiny_target: Any, tiny_head: A
 
 
 def test_graphs_of_a_draft_come_and_go(tiny_target: Any, tiny_head: Any) -> None:
-    """The same with the draft's graphs, of which only some are kept, and a target on the server's other device too."""
+    """Only some of the drafter's graphs are kept, and a target is on the server's other device too."""
     code = """
         import sys
         from drafting import draft_chain
@@ -301,7 +301,7 @@ def test_graphs_of_a_draft_come_and_go(tiny_target: Any, tiny_head: Any) -> None
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
 
 
-# servers that are not there, or not right
+# servers that are missing, or wrong
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_nobody_listens(tiny_target: Any, rpc_server: RpcServer) -> None:
 
 @contextmanager
 def fake_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Something that listens, but is no server that we could use."""
+    """Listen on a port, with answers that no usable server gives."""
     with socket.create_server((HOST, 0)) as listener:
 
         def serve() -> None:
@@ -385,17 +385,17 @@ def test_without_ggml_rpc(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_unknown_draft_device(tiny_target: Any, tiny_head: Any, rpc_server: RpcServer) -> None:
     with pytest.raises(ValueError, match=r"draft_device: there is no device 'RPC99', there are CPU, .*RPC"):
         load(tiny_target, tiny_head, rpc_servers=rpc_server.endpoint, draft_device="RPC99")
-    assert rpc.ask(rpc_server.endpoint) > 0  # it has no client any more
+    assert rpc.ask(rpc_server.endpoint) > 0  # the server has no client any more
     with pytest.raises(ValueError, match=r"there is no device 'CUDA99', there are CPU$"):
         load(tiny_target, tiny_head, draft_device="CUDA99")
 
 
-# servers that go
+# servers that go away
 
 
 @pytest.mark.parametrize("draft", [False, True], ids=["target-on-rpc", "both-on-rpc"])
 def test_server_dies_between_passes(tiny_target: Any, tiny_head: Any, expected: list[int], draft: bool) -> None:
-    """An exception; what was there can be freed, and the server used again when it is back."""
+    """A lost server raises an exception; loaded models can be freed, and the server used again when it is back."""
     code = """
         import gc, sys
         from itertools import islice
@@ -452,7 +452,7 @@ def test_server_dies_between_passes(tiny_target: Any, tiny_head: Any, expected: 
 
 
 def test_process_ends_quietly_without_its_server(tiny_target: Any, tiny_head: Any) -> None:
-    """Models that nobody closed are freed at the end of the process."""
+    """Models that were not closed are freed at the end of the process."""
     code = """
         import sys
         from loading import load
@@ -473,7 +473,7 @@ def test_process_ends_quietly_without_its_server(tiny_target: Any, tiny_head: An
 def test_server_dies_in_the_middle(
     tiny_target: Any, tiny_head: Any, expected: list[int], what: str, draft: bool
 ) -> None:
-    """ggml-rpc would end the process, from a thread of its own. What had been computed before is right."""
+    """ggml-rpc would end the process, from a thread of its own. The tokens before are right."""
     code = """
         import sys, threading
         from loading import load, take
@@ -527,7 +527,7 @@ def test_server_dies_in_the_middle(
 
 @pytest.mark.parametrize("how", ["short", "long", "closed"])
 def test_server_that_does_not_answer_what_was_asked(tiny_target: Any, expected: list[int], how: str) -> None:
-    """In the middle of a text; the model can be closed, and the process goes on."""
+    """The wrong answer comes in the middle of a text; the model can be closed, and the process continues."""
     code = """
         import sys
         from loading import load, take
@@ -576,7 +576,7 @@ def test_server_dies_while_a_model_is_loaded(
 def test_server_without_memory(
     tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expected: list[int], n_refused_after: int
 ) -> None:
-    """Weights, cells or buffers of graphs do not fit: an error of loading, or of the pass; others can be loaded."""
+    """If weights, cells or graphs do not fit, loading or the pass raises an error; other models can be loaded."""
     counter = RpcCounter(rpc_server.endpoint)
     counter.n_buffers_max = n_refused_after
     options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint}

@@ -36,7 +36,7 @@ def files(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
 
 
 def asked(llm: Eagle3Llama) -> list[int]:
-    """How often each drafter was asked."""
+    """Return how often each drafter was asked."""
     assert llm.policy.is_measured
     found: list[int] = llm.policy.stats()["asked"]
     return found
@@ -52,7 +52,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(files: tuple[str, str], sources:
         assert "head '" in llm.loaded.description
         assert "the target's own block for multi-token prediction" in llm.loaded.description
         if llm.draft == "auto":
-            cheap_rows(llm)  # both are asked, whatever they cost
+            cheap_rows(llm)  # both are asked, whatever their cost
         for prompt in prompts(3):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
         figures = llm.stats.by_source
@@ -60,14 +60,14 @@ def test_greedy_text_is_that_of_plain_llama_cpp(files: tuple[str, str], sources:
             assert min(asked(llm)) > 0
             assert {"eagle3", "mtp"} <= figures.keys()
             assert sum(x.accepted for x in figures.values()) >= llm.stats.accepted > 0
-        else:  # fixed settings are the first one's
+        else:  # fixed settings are for the first drafter
             assert list(figures) == [sources[0]]
         assert "of mtp" in repr(llm.stats) or llm.draft != "auto"
 
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
 def test_sequences_of_a_batch(files: tuple[str, str], kv_unified: bool) -> None:
-    """Some are preempted where all share the cells."""
+    """Some sequences are preempted if all share the cells."""
     plain = load_plain(files[0])
     texts = prompts(6, seed=1)
     n_ctx = 128 if kv_unified else 512
@@ -93,7 +93,7 @@ def test_sampled_text_is_that_of_the_seed(files: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("options", [{"grammar": "root ::= [a-f]+"}, {}], ids=["grammar", "text"])
 def test_going_back_copies_and_cancelled_texts(files: tuple[str, str], options: dict[str, str]) -> None:
-    """A prefix cache, a shorter prompt, a prompt that changes, an abandoned generator: the text stays plain's."""
+    """With a prefix cache, shorter and changing prompts and an abandoned generator, the text stays plain's."""
     plain = load_plain(files[0])
     base = prompts(1, length=(60, 61), seed=6)[0]
     with load(*files, n_parallel=2, kv_unified=True, draft="auto", draft_sources=BOTH) as llm:
@@ -110,7 +110,7 @@ def test_going_back_copies_and_cancelled_texts(files: tuple[str, str], options: 
 
 
 def test_each_drafts_as_if_it_were_alone(files: tuple[str, str]) -> None:
-    """Bit by bit, after rows that the tap gave for both, taken back, copied, saved and loaded."""
+    """Drafts are bit for bit the same after rows that the tap gave for both, taken back, copied, saved and loaded."""
     options = {"draft_type_k": 0, "draft_type_v": 0, "n_parallel": 2, "kv_unified": True}
     text = prompts(1, length=(40, 41), seed=2)[0]
     with (
@@ -157,7 +157,7 @@ def test_each_drafts_as_if_it_were_alone(files: tuple[str, str]) -> None:
             with pytest.raises(ValueError, match="saved state of the draft is damaged"):
                 both.state_set(bad, 0)
         broken = bytearray(state)
-        broken[8:16] = bytes(8)  # the first one's own
+        broken[8:16] = bytes(8)  # the first drafter's own state
         with pytest.raises((ValueError, IncompatibleDraftError)):
             both.state_set(bytes(broken), 0)
         assert both.n_past(0) == both[0].n_past(0) == both[1].n_past(0) == 0
@@ -175,7 +175,7 @@ def test_rows_of_one_may_wait(files: tuple[str, str]) -> None:
 
 
 def test_states(files: tuple[str, str]) -> None:
-    """A saved context goes on with drafts of both, in another object too; one of other drafters is refused."""
+    """A saved context continues with drafts of both, in another object too; other drafters' states are refused."""
     (prompt,) = prompts(1, seed=3)
     options: dict[str, Any] = {"draft": "auto", "draft_sources": BOTH}
     with load(*files, **options) as llm, load(*files, **options) as other, load(files[0]) as block:
@@ -196,7 +196,7 @@ def test_states(files: tuple[str, str]) -> None:
 
 
 def test_one_of_them_alone(files: tuple[str, str]) -> None:
-    """What may draft can be changed, for a request too: the other one is not asked then, and can be again."""
+    """The set of drafters can be changed, for a request too: the other one is not asked then, and can be again."""
     (prompt,) = prompts(1, seed=4)
     with load(*files, draft="auto", draft_sources=BOTH) as llm:
         cheap_rows(llm)
@@ -214,7 +214,7 @@ def test_costs_of_both_are_measured_and_kept(folder: Path, monkeypatch: pytest.M
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
     files = write_both(folder, "mimo2-mtp")
     with load(*files, draft="auto", draft_sources=BOTH) as llm:
-        for _ in range(3):  # doubtful values of a busy machine are not kept
+        for _ in range(3):  # doubtful values of a busy machine are not stored
             llm.calibrate(0.3)
             costs = load_costs(llm.loaded.costs_key())
             if costs is not None:
@@ -225,13 +225,13 @@ def test_costs_of_both_are_measured_and_kept(folder: Path, monkeypatch: pytest.M
         assert all(1 in draft.begin and 1 in draft.step for draft in costs.drafts)
         assert len(llm.policy.costs) == 5
     with load(*files, draft="auto", draft_sources=("mtp", "eagle3")) as llm:
-        assert load_costs(llm.loaded.costs_key()) is None  # their order counts
+        assert load_costs(llm.loaded.costs_key()) is None  # the order of the drafters counts
     with load(*files, draft="auto") as llm:
         assert load_costs(llm.loaded.costs_key()) is None
 
 
 def test_a_head_in_another_type(folder: Path) -> None:
-    """The block stays as it is loaded."""
+    """The block keeps its type."""
     files = write_both(folder, "mimo2-mtp")
     with load(*files, draft_sources=("mtp", "eagle3"), **CHAIN) as llm:
         (prompt,) = prompts(1)
@@ -271,7 +271,7 @@ def test_what_does_not_draft_together(folder: Path) -> None:
 
 
 def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """llama.cpp's list of names, in its order; doctor names both."""
+    """The flag takes llama.cpp's list of names, in its order; doctor names both."""
     target, head = write_both(folder, "mimo2-mtp")
     files = ["-m", target, "-md", head, "--spec-type", "draft-mtp,draft-eagle3"]
     common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-", "--spec-draft-n-max", "3"]

@@ -25,7 +25,7 @@ from tiny import write_head, write_target
 N_TOKENS = 40
 CHAIN = {"draft": "chain", "draft_n_max": 4}
 PAIRS = (("llama", "llama"), ("llama", "qwen3next"), ("qwen35", "gemma3"))
-"""Attention for attention, a state that drafts, and a state that is drafted for."""
+"""Targets and small models: both with attention, a small model with a state, and a target with a state."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_costs_are_measured(folder: Path) -> None:
 
 
 def test_a_quantized_cache(pair: list[str]) -> None:
-    """The small model's own K and V in Q8_0: with flash attention, which alone reads such a V."""
+    """The small model's own K and V are in Q8_0, with flash attention, which alone reads such a V."""
     target, small = pair
     prompt = prompts(1)[0]
     with closing(load_plain(target)) as llm:
@@ -68,7 +68,7 @@ def test_a_quantized_cache(pair: list[str]) -> None:
 
 
 def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
-    """Before anything is loaded, with the first difference and both files."""
+    """Other vocabularies are refused before anything is loaded, with the first difference and both files."""
     target = str(write_target(tmp_path / "target.gguf").path)
     other = write_target(tmp_path / "other.gguf").path
     data = Path(other).read_bytes()
@@ -99,7 +99,7 @@ def test_other_sizes_and_kinds_are_refused(folder: Path) -> None:
 
 
 def test_a_small_model_whose_probabilities_are_no_numbers(folder: Path) -> None:
-    """Nothing is drafted, and measuring costs raises an error that says why it cannot be done."""
+    """Nothing is drafted, and measuring costs raises an error with the reason."""
     target, _ = write_small_pair(folder)
     tensors = random_tensors(write_random_arch(folder, "llama"))
     tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)
@@ -133,7 +133,7 @@ def test_arguments_that_contradict_each_other(folder: Path, tiny_target) -> None
 
 
 def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """-md takes a small model; --spec-type draft-simple says so; doctor and inspect tell of it."""
+    """-md takes a small model; --spec-type draft-simple works; doctor and inspect name it."""
     target, small = write_small_pair(folder)
     common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-"]
     for more in ([], ["--spec-type", "draft-simple"]):
@@ -155,7 +155,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
-    """By measured costs: a small model that takes as long as the target drafts nothing, a cheap one does."""
+    """By measured costs, a small model as slow as the target drafts nothing, and a cheap one does."""
     target, small = write_small_pair(folder)
     (prompt,) = prompts(1, seed=8)
     flat = dict.fromkeys((1, 8, 32), 1000.0)
@@ -170,7 +170,7 @@ def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
 @pytest.mark.parametrize("n_parallel", [1, 2])
 @pytest.mark.parametrize("options", [CHAIN, {"draft": "tree"}], ids=["chain", "tree"])
 def test_a_shorter_context(pair: list[str], options: dict[str, object], n_parallel: int) -> None:
-    """A small model drafts as far as its own context goes, which is what it has memory for; the text goes on."""
+    """A small model drafts as far as its own context reaches, which its memory limits; the text continues."""
     target, small = pair
     texts = prompts(n_parallel, seed=9)
     plain = load_plain(target)
@@ -181,7 +181,7 @@ def test_a_shorter_context(pair: list[str], options: dict[str, object], n_parall
             assert [take(llm, prompt, 150) for prompt in texts] == expected
             drafted.append(llm.last_stats.of("simple").drafted)
             longest = max(texts, key=len) * 10
-            assert take(llm, longest, 5)  # a prompt that is longer than all that it reads
+            assert take(llm, longest, 5)  # the prompt is longer than the part that the small model reads
             if n_ctx is not None:
                 assert llm.last_stats.of("simple").drafted == 0
     assert 0 < drafted[1] < drafted[0]

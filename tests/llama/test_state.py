@@ -1,4 +1,4 @@
-"""Saved states carry the draft's side too."""
+"""Saved states include the drafter's."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_states_that_do_not_fit_are_refused(tiny_target: Any, tiny_head: Any) ->
 
 
 def test_damaged_states(tiny_target: Any, tiny_head: Any) -> None:
-    """A size that cannot be is seen before anything changes; what is seen later leaves an empty context."""
+    """An impossible size is noticed before anything changes; later errors leave an empty context."""
     with closing(load(tiny_target, tiny_head)) as llm:
         expected = take(llm, PROMPT, 10)
         n_tokens = llm.n_tokens
@@ -88,14 +88,14 @@ def test_damaged_states(tiny_target: Any, tiny_head: Any) -> None:
 
 
 def test_a_plain_state_works(tiny_target: Any, tiny_head: Any) -> None:
-    """llama_cpp's own state knows nothing of the draft: it goes on without one until the next prompt."""
+    """llama_cpp's own state has nothing of the drafter: it continues without drafts until the next prompt."""
     with closing(load_plain(tiny_target)) as plain, closing(load(tiny_target, tiny_head)) as llm:
         tokens = take(plain, PROMPT, 10)
         state = plain.save_state()
         expected = take(plain, [*PROMPT, *tokens], 20)
         llm.load_state(state)
         assert take(llm, [*PROMPT, *tokens], 20) == expected
-        assert llm.last_stats.drafted > 0  # from here on: the draft has not seen what lies before
+        assert llm.last_stats.drafted > 0  # from here on: the drafter has not read the tokens before
         take(llm, [1, 2, 3], 10)
         assert llm.last_stats.drafted > 0
 

@@ -1,4 +1,4 @@
-"""The figures, counted again from the tokens."""
+"""The figures agree with counts from the tokens."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_since_creation_and_last(tiny_target: Any, tiny_head: Any) -> None:
         assert (first.tokens, second.tokens) == (10, 20)
         assert llm.stats == first + second
         assert len(llm.stats.accepted_per_position) == 5
-        llm.eval([7])  # belongs to the generation that comes
+        llm.eval([7])  # this evaluation belongs to the next generation
         take(llm, [4, 5, 6], 5)
         assert llm.last_stats.tokens == 5
         assert llm.stats.tokens == 35
@@ -81,7 +81,7 @@ def test_since_creation_and_last(tiny_target: Any, tiny_head: Any) -> None:
 def test_times(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head)) as llm:
         for _ in llm.generate([1, 2, 3], temp=0.5):
-            sleep(0.002)  # the consumer's time is its own
+            sleep(0.002)  # the consumer's time does not count
             if llm.last_stats.tokens == 30:
                 break
         stats = llm.last_stats

@@ -30,7 +30,7 @@ def path(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 @pytest.mark.parametrize("options", [CHAIN, TREE], ids=["chain", "tree"])
 def test_a_small_model_drafts(folder: Path, path: Path, options: dict) -> None:
-    """One that is always right, the target itself, and one that is hardly ever: the text is that of plain llama.cpp."""
+    """With small models that are always right or hardly ever, the text is plain llama.cpp's."""
     plain = load_plain(path)
     for small, is_right in ((path, True), (write_random_arch(folder, "llama"), False)):
         with load(path, small, **options) as llm:
@@ -45,7 +45,7 @@ def test_a_small_model_drafts(folder: Path, path: Path, options: dict) -> None:
 
 
 def test_sequences_and_ngrams(path: Path) -> None:
-    """Several at once; texts that repeat themselves."""
+    """Several sequences run at once, with texts that repeat themselves."""
     plain = load_plain(path)
     texts = [prompt * 3 for prompt in prompts(3, length=(8, 12), seed=1)]
     with load(path, path, n_parallel=3, **CHAIN) as llm, load(path, draft="auto") as text_only:

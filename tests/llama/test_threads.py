@@ -68,7 +68,7 @@ def test_the_second_thread_gets_an_error(tiny_target: Any, tiny_head: Any, call:
 
 
 def test_taking_turns_is_fine(tiny_target: Any, tiny_head: Any) -> None:
-    """The lock is held during a step only: a generator may wander from thread to thread."""
+    """The lock is held only during a step: a generator may move from thread to thread."""
     with closing(load(tiny_target, tiny_head)) as llm:
         expected = take(llm, [1, 2, 3], 20)
         stream, tokens = llm.generate([1, 2, 3], temp=0.0), []
@@ -111,7 +111,7 @@ def test_each_thread_its_own(tiny_target: Any, tiny_head: Any) -> None:
 
 
 def test_hammered(tiny_target: Any, tiny_head: Any) -> None:
-    """Four threads at one object: every call is right or refused."""
+    """Four threads call one object: every call is right or refused."""
     with closing(load(tiny_target, tiny_head)) as llm:
         expected = take(llm, [1, 2, 3], 30)
         outcomes: list[str] = []
@@ -122,7 +122,7 @@ def test_hammered(tiny_target: Any, tiny_head: Any) -> None:
                     outcomes.append("right" if take(llm, [1, 2, 3], 30) == expected else "wrong")
                 except BusyError:
                     outcomes.append("busy")
-                except RuntimeError as e:  # its text was taken over by another thread between two tokens
+                except RuntimeError as e:  # another thread took over its text between two tokens
                     outcomes.append("lost" if "used for something else" in str(e) else repr(e))
 
         threads = [threading.Thread(target=run) for _ in range(4)]

@@ -19,7 +19,7 @@ OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": True}
 
 
 def printed(llm: Any, capfd: pytest.CaptureFixture[str]) -> list[str]:
-    """All lines from before loading until after closing."""
+    """Return all lines from before loading until after closing."""
     with closing(llm):
         llm.create_completion("the", max_tokens=8, temperature=0)
     del llm
@@ -45,7 +45,7 @@ def test_lines(
     head = path_of(tiny_head) if has_head else None
     caplog.clear()
     ours = printed(Eagle3Llama(path_of(tiny_target), head, **OPTIONS), capfd)
-    told = [record for record in caplog.records if record.name == "llama_cpp_eagle3"]  # which pytest handles itself
+    told = [record for record in caplog.records if record.name == "llama_cpp_eagle3"]  # pytest handles these itself
     assert 0 < len(told) <= (5 if has_head else 2), told
     assert len(ours) <= len(theirs) + (5 if has_head else 0)  # a line for each layer that is read
     quiet = printed(Eagle3Llama(path_of(tiny_target), head, **OPTIONS | {"verbose": False}), capfd)
@@ -53,7 +53,7 @@ def test_lines(
 
 
 def test_quiet_before_devices_are_asked_for(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers of GPUs print lines when they are first asked; llama_cpp shows them until it is told not to."""
+    """GPU drivers print lines when they are first called; llama_cpp shows them until its log is switched off."""
     theirs = logging.getLogger("llama-cpp-python")
     monkeypatch.setattr(theirs, "level", logging.NOTSET)
     levels = []

@@ -1,4 +1,4 @@
-"""Drafts whose vocabulary is nearly the target's: they draft, a warning says what differs, and only common tokens."""
+"""Drafters whose vocabulary is nearly the target's draft common tokens only, and a warning names the difference."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_trifles_of_a_small_model(
 def test_a_target_with_other_tokens_at_the_end(
     n_tgt: int, variant: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a fine-tune: what the head does not have it neither reads nor drafts."""
+    """A fine-tune's further tokens, which the head lacks, are neither read nor drafted by it."""
     head = write_head(tmp_path / "head.gguf", write_target(tmp_path / "old.gguf"), boundaries=(1, 2, 3), **variant)
     target = write_target(tmp_path / "new.gguf", n_vocab=n_tgt)
     plain = load_plain(target.path)
@@ -110,7 +110,7 @@ def test_a_small_model_with_fewer_tokens(tmp_path: Path) -> None:
 
 
 def test_other_tokenizers_stay_an_error(tmp_path: Path) -> None:
-    """Too many tokens of other texts, another kind, another size."""
+    """Too many tokens have other texts, or the kind or the size differs."""
     target, small = write_small_pair(tmp_path)
     many = changed(small, tmp_path / "many.gguf", rename(*range(100, 104)))
     with pytest.raises(IncompatibleDraftError, match=r"another tokenizer .* 4 of \d+ tokens differ"):
@@ -124,7 +124,7 @@ def test_other_tokenizers_stay_an_error(tmp_path: Path) -> None:
 
 
 def test_left_out_tokens_are_not_drafted(tmp_path: Path) -> None:
-    """Neither by chains nor by trees, of a small model and of a head."""
+    """Neither chains nor trees draft them, with a small model and with a head."""
     drafter = make_simple(write_small_pair(tmp_path)[1])
     drafter.process(None, [1, 2, 3], 0)
     first = draft_chain(drafter, 4, 1)[0]
