@@ -1,4 +1,4 @@
-"""The bundled target, whose tokens the goldens were made with."""
+"""The bundled target, whose tokens the goldens have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llama_cpp_eagle3.models import bundled_pair
 
 @pytest.fixture(scope="package")
 def llm() -> Iterator[Eagle3Llama]:
-    """The bundled pair, which chats by llama.cpp's code."""
+    """Load the bundled pair, which chats by llama.cpp's code."""
     target, head = bundled_pair()
     with pytest.MonkeyPatch.context():
         llm = Eagle3Llama(
@@ -28,7 +28,7 @@ def llm() -> Iterator[Eagle3Llama]:
 
 @pytest.fixture(scope="package")
 def load() -> Load:
-    """One of llama.cpp's templates by its name, without a model."""
+    """Return the loader of llama.cpp's templates by their names, without a model."""
     paths: dict[str, Path] = {path.name: path for path in templates()}
 
     def load(name: str) -> ChatTemplates:

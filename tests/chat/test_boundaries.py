@@ -1,4 +1,4 @@
-"""Where messages begin in a prompt: with each template, where the prompts of conversations part."""
+"""Boundaries of messages in prompts: with each template, they are where the prompts of conversations part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TALK = [
     *({"role": "user" if i % 2 == 0 else "assistant", "content": f"m{i} is here"} for i in range(5)),
 ]
 N_WRAPPER = 105
-"""Bytes that templates put between a message's beginning and its text."""
+"""Bytes that templates put at most between a message's beginning and its text."""
 
 
 def tokenize(text: str) -> list[int]:
@@ -49,7 +49,7 @@ def test_conversations_part_after_a_boundary(path: Path) -> None:
 
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
 def test_the_next_turn_begins_with_all_before_the_answer(path: Path) -> None:
-    """Up to the last boundary, whatever the template does with thoughts."""
+    """The next turn begins with the same tokens up to the last boundary, with every template's handling of thoughts."""
     loaded = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
     try:
         params = loaded.apply(TALK[:4])
@@ -78,7 +78,7 @@ def test_a_thought_does_not_belong_to_the_beginning_of_the_answer() -> None:
 
 
 def test_the_end_of_a_thought() -> None:
-    """As tokens, each once; none without thoughts."""
+    """The end of a thought is found as tokens, each once; without thoughts there is none."""
     paths = {path.name: path for path in templates()}
     if not paths:
         pytest.skip("llama.cpp's templates are not there: they are unpacked when the package is built")

@@ -32,7 +32,7 @@ def call(arguments: str) -> dict[str, Any]:
 
 
 def in_a_small_thread(work: Callable[[], Any]) -> Any:
-    """Where the stack is as small as it is on some systems."""
+    """Run work in a thread with a stack as small as on some systems."""
     results = []
     size = threading.stack_size(512 * 1024)
     try:
@@ -68,9 +68,9 @@ def test_requests_at_the_limits(load: Load) -> None:
     variables = {"x": nested(json_limits.MAX_NESTING - 10)}
     prompt = in_a_small_thread(lambda: chat.apply(messages, chat_template_kwargs=variables).prompt)
     assert deep in prompt.replace(" ", "")
-    brackets = "(" * 20_000  # of a text that is no JSON
+    brackets = "(" * 20_000  # a text that is no JSON
     assert brackets in chat.apply([{"role": "user", "content": brackets}]).prompt
-    colours = "\x1b[1m\x1b[31merror\x1b[0m " * 2000  # of a tool's log, which no parser reads
+    colours = "\x1b[1m\x1b[31merror\x1b[0m " * 2000  # a tool's log, which no parser reads
     assert colours in chat.apply([USER, call("{}"), {"role": "tool", "content": colours}]).prompt
 
 

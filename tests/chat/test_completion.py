@@ -23,7 +23,7 @@ SCHEMA = {
 
 
 def both(llm: Eagle3Llama, **options: Any) -> dict[str, Any]:
-    """A completion, which is the same as a stream."""
+    """Return a completion, and check that a stream gives the same."""
     whole: dict[str, Any] = llm.create_chat_completion(MESSAGES, **options)
     chunks = list(llm.create_chat_completion(MESSAGES, stream=True, **options))
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -69,7 +69,7 @@ def test_json_schema(llm: Eagle3Llama) -> None:
 
 
 def test_tools(llm: Eagle3Llama, templates: Any) -> None:
-    templates(GEMMA4)  # whose grammar has nothing but a call
+    templates(GEMMA4)  # its grammar allows only a call
     options: dict[str, Any] = {"tools": [WEATHER, CLOCK], "max_tokens": 80, "temperature": 0.0}
     choice = both(llm, tool_choice="required", **options)["choices"][0]
     (call,) = choice["message"]["tool_calls"]

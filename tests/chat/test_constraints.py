@@ -57,7 +57,7 @@ ASKED: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"response_format": {"type": "grammar", "grammar": GBNF}}, IS_CHOICE),
     ({"json_schema": SCHEMA, "guided_json": SCHEMA}, IS_SCHEMA),
 ]
-"""(request, (a text that it allows, one that it does not))."""
+"""(request, (a text that it allows, a text that it forbids))."""
 NOTHING: list[dict[str, Any]] = [
     {},
     {"grammar": ""},
@@ -161,7 +161,7 @@ def test_grammars_beside_tools() -> None:
 
 
 def test_python(llm: Eagle3Llama) -> None:
-    """`create_completion`, `create_chat_completion` and `generate_batch` have one converter."""
+    """`create_completion`, `create_chat_completion` and `generate_batch` use one converter."""
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\d{2}$"}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"schema": schema}}
     options: Any = {"max_tokens": 40, "temperature": 1.0, "seed": 3}
@@ -223,7 +223,7 @@ def test_forced_tools_with_llama_cpps_own_formats(
     chat_format: str,
     given: dict[str, Any],
 ) -> None:
-    """Their own converter makes any text of the pattern, and any object of the reference."""
+    """llama_cpp's own converter would allow any text for the pattern, and any object for the reference."""
     monkeypatch.setattr(llm, "chat_format", chat_format)
     options: dict[str, Any] = {**given, "max_tokens": 60, "temperature": 1.0, "seed": 5}
     answer: Any = llm.create_chat_completion([USER], **options)
@@ -256,7 +256,7 @@ def test_forced_tools_that_are_refused(llm: Eagle3Llama, monkeypatch: pytest.Mon
 
 
 def test_reasoning_comes_first(load: Load, llm: Eagle3Llama) -> None:
-    """A prompt that ends with <think>: the constraint is the content's, llama-server's `grammar` the whole text's."""
+    """After a prompt that ends with <think>, a constraint holds for the content, llama-server's `grammar` for all."""
     chat = load("Qwen3.5-4B.jinja")
     params = apply_request(chat, {"messages": [USER], "guided_choice": ["yes", "no"]})
     assert params.begins_in_reasoning
@@ -273,7 +273,7 @@ def test_reasoning_comes_first(load: Load, llm: Eagle3Llama) -> None:
     assert parser.message["content"] == "yes"
     lines = apply_request(load("Qwen-QwQ-32B.jinja"), {"messages": [USER], "guided_choice": ["yes", "no"]})
     assert accepts(llm, lines.grammar, "so</think>yes", lines.grammar_root)
-    # its parser leaves the lines in the content
+    # the parser leaves the lines in the content
     assert not accepts(llm, lines.grammar, "so</think>\n\nyes", lines.grammar_root)
     whole = apply_request(chat, {"messages": [USER], "grammar": GBNF})
     assert (whole.grammar, whole.grammar_root) == (GBNF, "root")

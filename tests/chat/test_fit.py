@@ -1,4 +1,4 @@
-"""What a template refuses comes in a form that it takes, and what it takes stays as it is."""
+"""A message that a template refuses gets a form that it accepts, and accepted messages stay as they are."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def templates_of(name: str) -> ChatTemplates:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_conversation_is_refused(name: str) -> None:
-    """By any template of llama.cpp's; and instructions stand in the prompt, even where it leaves out later ones."""
+    """No template of llama.cpp refuses a conversation; instructions are in the prompt, even if it drops later ones."""
     chat = templates_of(name)
     for what, (conversation, words) in CONVERSATIONS.items():
         tools = [WEATHER] if any("tool_calls" in message for message in conversation) else []
@@ -74,7 +74,7 @@ def test_no_conversation_is_refused(name: str) -> None:
             plain = chat.apply(messages, tools=tools, chat_template_kwargs={"preserve_reasoning": True}).prompt
         except ValueError:
             continue
-        # what the template takes stays as it is, unless it leaves something out
+        # accepted messages stay as they are, unless the template drops some
         assert plain == prompt or not all(word in plain for word in words), what
 
 
@@ -99,7 +99,7 @@ def test_where_instructions_go() -> None:
 
 
 def test_prompts_grow_at_their_end() -> None:
-    """What was rendered stays the beginning, or no prefix could be reused."""
+    """A rendered prompt stays the beginning of the next one, or no prefix could be reused."""
     said: list[dict[str, Any]] = [SYSTEM, USER, GOOD, RESULT, LATER, ANSWER, USER, call('{"ci'), RESULT, LATER]
     for name in (QWEN, "mistralai-Ministral-3-14B-Reasoning-2512.jinja"):
         chat = templates_of(name)
@@ -119,7 +119,7 @@ def test_arguments() -> None:
         assert prompt_of(name, [USER, call("  "), RESULT]) == prompt_of(name, [USER, call("{}"), RESULT])
     array = call(json.dumps({"arguments": '["x"]'}))
     assert prompt_of(QWEN, [USER, call('["x"]'), RESULT]) == prompt_of(QWEN, [USER, array, RESULT])
-    # a template that takes them has them as they are
+    # a template that accepts them gets them unchanged
     assert '"arguments": ["x"]' in prompt_of("Qwen-Qwen2.5-7B-Instruct.jinja", [USER, call('["x"]'), RESULT])
     assert cut in prompt_of("google-gemma-2-2b-it.jinja", [USER, call(cut), RESULT])
 

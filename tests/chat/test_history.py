@@ -1,4 +1,4 @@
-"""Blocks of clients' messages: what has text becomes text, what has none is left out and told once."""
+"""Blocks of clients' messages: a block with text becomes text, others are left out and reported once."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_nothing_is_left() -> None:
 
 
 def test_tools_of_a_server() -> None:
-    """A call and what came of it are messages as those of other tools, and the answer goes on after them."""
+    """A server's tool call and its result become messages like other tools', and the answer continues after them."""
     use = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}}
     found = {"type": "web_search_result", "url": URL, "title": "T", "encrypted_content": "x"}
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [found, found]}
@@ -181,7 +181,7 @@ def test_calls_of_all_dialects() -> None:
 
 
 def test_null_and_empty_contents() -> None:
-    """As a client's own objects have them, with all their fields."""
+    """Contents are null or empty, as in a client's own objects with all their fields."""
     dumped = {"role": "assistant", "content": None, "refusal": None, "audio": None, "function_call": None}
     for message in (
         {**dumped, "tool_calls": None, "annotations": None, "name": None, "reasoning_content": None},
@@ -244,7 +244,7 @@ def test_the_billing_line() -> None:
 
 
 def test_random_blocks() -> None:
-    """Whatever is in them: messages, or an error that is told; and reading messages again changes nothing."""
+    """Random blocks become messages, or an error with a message; reading the messages again changes nothing."""
     n_read = 0
     for case in range(3000):
         fuzzer = Fuzzer(1, case)

@@ -1,4 +1,4 @@
-"""Answers as messages: what has no format is text, and one choice is the same whole and in chunks."""
+"""Answers become messages: an answer without a format is text, and a choice is the same whole and in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers become messages, as a whole and however they are cut into pieces."""
+"""Answers become messages, whole or cut into any pieces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEMO = "mistralai-Mistral-Nemo-Instruct-2407.jinja"
 DEEPSEEK = "deepseek-ai-DeepSeek-V3.1.jinja"
 GLM = "GLM-4.6.jinja"
 
-# name of the template, what the model writes, content, reasoning, calls
+# name of the template, the model's text, content, reasoning, calls
 ANSWERS: list[tuple[str, str, str, str, list[tuple[str, dict[str, Any]]]]] = [
     (HERMES, "Sunny \u00e4 \U0001f600 <b>", "Sunny \u00e4 \U0001f600 <b>", "", []),
     (
@@ -90,7 +90,7 @@ def test_answers(
     assert message["content"] == content
     assert message.get("reasoning_content", "").strip() == reasoning.strip()
 
-    # the same, letter by letter
+    # the same answer, letter by letter
     parser = params.new_parser()
     deltas = [delta for letter in text for delta in parser.update(letter)]
     n_before = len(deltas)
@@ -102,7 +102,7 @@ def test_answers(
     assert [(c["name"], json.loads(c["arguments"])) for c in got_calls] == calls
     assert [c["id"] for c in got_calls] == [c["id"] for c in final.get("tool_calls", ())]
     assert len({c["id"] for c in got_calls}) == len(calls)
-    # it comes as it is written, and not at the end
+    # content arrives as it is written, not at the end
     assert n_before > len(content) / 3
     if calls and name in (HERMES, QWEN3):
         assert sum("arguments" in c.get("function", {}) for d in deltas for c in d.get("tool_calls", ())) > 5
@@ -117,7 +117,7 @@ def test_pieces_make_no_difference(data: st.DataObject, load: Load) -> None:
     deltas = []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         deltas += parser.update(text[start:end])
-        json.dumps(parser.message)  # is always a message
+        json.dumps(parser.message)  # it is always a message
     deltas += parser.update("", is_partial=False)
     got_content, _, got_calls = joined(deltas)
     assert got_content == content

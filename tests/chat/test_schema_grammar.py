@@ -1,4 +1,4 @@
-"""What a grammar of a JSON schema lets through is JSON and matches the schema; what it does not keep is said."""
+"""A schema's grammar allows only JSON that matches the schema, and keywords that it cannot keep are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ N_TEXTS = 4
 
 @pytest.fixture(scope="module")
 def chance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Eagle3Llama]:
-    """A model of random weights: it writes all that a grammar lets through."""
+    """Load a model of random weights: it may write any text that a grammar allows."""
     path: Path = tmp_path_factory.mktemp("chance") / "target.gguf"
     llm = Eagle3Llama(str(write_target(path, n_layer=2).path), verbose=False, n_ctx=2048, n_parallel=4, n_threads=1)
     yield llm
@@ -37,7 +37,7 @@ def chance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Eagle3Llama]:
 
 
 def written(llm: Eagle3Llama, schema: Any, n: int = N_TEXTS, max_tokens: int = 250) -> list[str]:
-    """Whole answers."""
+    """Return whole answers."""
     results = llm.generate_batch(
         [[1, 2, 3]] * n,
         [{"seed": seed} for seed in range(n)],
@@ -74,7 +74,7 @@ def test_random_schemas(chance: Eagle3Llama, start: int) -> None:
 
 @pytest.mark.parametrize("start", range(1000, 1120, 40))
 def test_random_nonsense(chance: Eagle3Llama, start: int) -> None:
-    """Answers are JSON whatever the schema is, and every schema is kept as far as it is one."""
+    """Answers are JSON for every schema, and every schema is kept as far as it is valid."""
     n_whole = n_loosened = 0
     for seed in range(start, start + 40):
         schema = {"type": "object", "properties": {"x": document(random.Random(seed), odd=0.2)}}
@@ -102,7 +102,7 @@ def test_patterns(chance: Eagle3Llama, pattern: str) -> None:
     assert len(texts) > 4
     for text in texts:
         value = json.loads(text)["p"]
-        if r"\p" not in pattern:  # which Python does not know
+        if r"\p" not in pattern:  # Python does not know \p
             assert re.search(pattern, value), value
         else:
             assert value.isalpha()
@@ -110,7 +110,7 @@ def test_patterns(chance: Eagle3Llama, pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", [r"[^x]{2,5}", r"\w+@\w+", r"a|b c", r"(?:yes|no)\n", r"\"[^\"]*\""])
 def test_patterns_of_whole_texts(chance: Eagle3Llama, pattern: str) -> None:
-    """Not within JSON: nothing is escaped, and all of the text has to match."""
+    """A pattern of a whole text is not within JSON: nothing is escaped, and all of the text has to match."""
     for seed in range(8):
         answer: Any = chance.create_completion(
             [1, 2, 3],
@@ -236,7 +236,7 @@ def test_what_schemas_allow(llm: Eagle3Llama, schema: Any, good: list[str], bad:
 
 
 def test_bounds_of_integers(llm: Eagle3Llama) -> None:
-    """Each grammar against all numbers in reach."""
+    """Each grammar accepts exactly the numbers within its bounds, at random and at the edges."""
     dice = random.Random(1)
     for _ in range(12):
         low = dice.choice([None, dice.randrange(-250, 250)])
@@ -362,7 +362,7 @@ ODD_PARAMETERS = (
 
 
 def test_no_tool_fails_the_others() -> None:
-    """Whatever the template is: most write tools as JSON, others look into their schemas."""
+    """No tool makes the others fail, with every template: most write tools as JSON, others read their schemas."""
     odd = [tool(f"odd{i}", parameters) for i, parameters in enumerate(ODD_PARAMETERS)]
     n = 0
     for path in templates():
@@ -409,7 +409,7 @@ def test_one_bad_pattern_of_forty_tools(load: Load, llm: Eagle3Llama) -> None:
 
 
 def test_formats_of_tool_calls_that_hold_texts_to_nothing(load: Load) -> None:
-    """Qwen3-Coder writes strings without quotes: any text."""
+    """Qwen3-Coder writes strings without quotes, so any text is allowed."""
     properties = {
         "free": {"type": "string"},
         "unit": {"type": "string", "enum": ["c", "f"]},

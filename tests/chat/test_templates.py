@@ -16,14 +16,14 @@ USER = {"role": "user", "content": "Hello"}
 
 
 def rendered(chat: ChatTemplates, body: dict[str, Any]) -> str:
-    """What stands for the prompt, or that there is none."""
+    """Return the prompt's hash, or "error"."""
     try:
         return digest(apply_request(chat, body).prompt)
     except ValueError:
         return "error"
 
 
-# with a call and its result, which these templates refuse: the conversation is fitted to the template
+# with a call and its result, which these templates refuse, the conversation is fitted to the template
 TAKEN_HERE = [
     ("google-gemma-2-2b-it.jinja", "result"),
     ("mistralai-Ministral-3-14B-Reasoning-2512.jinja", "result"),

@@ -27,7 +27,7 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[ass
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A pair whose drafts are all accepted."""
+    """Return a pair whose drafts are all accepted."""
     from tiny import write_perfect_pair
 
     folder = tmp_path_factory.mktemp("chat")
@@ -53,11 +53,11 @@ class Terminal:
         self.output = ""
 
     def send(self, text: str) -> None:
-        """Type."""
+        """Type a text."""
         os.write(self._ours, text.encode())
 
     def wait_for(self, pattern: str, seconds: float = 60.0) -> str:
-        """Read until something is written; returns all since the last call."""
+        """Read until a pattern is written; return all text since the last call."""
         end, new = time.monotonic() + seconds, ""
         while not re.search(pattern, new):
             ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
@@ -72,11 +72,11 @@ class Terminal:
         return new
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Press Ctrl-C."""
         os.kill(self.process.pid, signal.SIGINT)
 
     def interrupt_until(self, pattern: str) -> str:
-        """Ctrl-C, once more each second until something is written: a user does not know how far the program is."""
+        """Press Ctrl-C, once more each second until a pattern is written: users do not know how far the program is."""
         for _ in range(30):
             self.interrupt()
             try:
@@ -86,7 +86,7 @@ class Terminal:
         raise AssertionError(f"no {pattern!r} after Ctrl-C")
 
     def stop(self, text: str) -> None:
-        """Say something, and stop the answer. On a busy machine it may have ended before: then once more."""
+        """Send a text, and stop the answer; on a busy machine the answer may have ended before: then once more."""
         for _ in range(10):
             self.send("/clear\n" + text)
             self.wait_for("\x1b\\[36m[^\x1b]+\x1b\\[0m")  # accepted drafted tokens are coloured
@@ -96,7 +96,7 @@ class Terminal:
         raise AssertionError("no answer was stopped")
 
     def close(self, again: Callable[[], None] = lambda: None) -> int:
-        """Wait for the end, reading on; returns the exit code. again: what to do each second in which nothing comes.
+        """Wait for the end, and read; return the exit code. again: called each second in which nothing is written.
 
         A Ctrl-C between a prompt and the reading of its answer is noticed with the next one: readline waits for keys.
         """
@@ -127,7 +127,7 @@ def terminal(pair: Any) -> Iterator[Terminal]:
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_on_a_terminal(terminal: Terminal) -> None:
-    """Ctrl-C stops the answer alone; its text is in the history; commands work; Ctrl-D ends."""
+    """Ctrl-C stops only the answer; its text is in the history; commands work; Ctrl-D ends the program."""
     terminal.wait_for("> $")
     terminal.stop("the self\n")
     terminal.send("/stats\n")
@@ -135,7 +135,7 @@ def test_on_a_terminal(terminal: Terminal) -> None:
     assert "(interrupted)" in stats
     n_first = int(re.search(r"prompt: (\d+) tokens", stats)[1])  # type: ignore[index]
     assert float(re.search(r"length ([0-9.]+)", stats)[1]) > 1.5  # type: ignore[index]
-    # the answer that was stopped is part of the next prompt
+    # the stopped answer is part of the next prompt
     terminal.send("one\\\n")
     terminal.wait_for("\\.\\.\\. $")
     terminal.send("two\n")
@@ -146,12 +146,12 @@ def test_on_a_terminal(terminal: Terminal) -> None:
     stats = terminal.wait_for("mean acceptance length [^\n]+\n(.|\n)*> $")
     n_second, n_new = map(int, re.search(r"prompt: (\d+) tokens, (\d+) of them", stats).groups())  # type: ignore[union-attr]
     assert n_second > n_first + 4
-    assert n_new < n_second  # the beginning was there
+    assert n_new < n_second  # the beginning was cached
     terminal.send("/clear\n/nope\n/help\n")
     assert "there is no command /nope" in terminal.wait_for("another answer(.|\n)*> $")
     terminal.interrupt_until("Ctrl-C once more")
     terminal.send("\x04")
-    # before readline has the terminal, a Ctrl-D is lost
+    # a Ctrl-D before readline has the terminal is lost
     assert terminal.close(again=lambda: terminal.send("\x04")) == 0, terminal.output[-2000:]
 
 
@@ -164,7 +164,7 @@ def test_two_interrupts_end(terminal: Terminal) -> None:
 
 
 def run(pair: Any, *flags: str, stdin: str = "") -> tuple[int, str, str]:
-    """The command without a terminal."""
+    """Run the command without a terminal."""
     import contextlib
     import io
 
@@ -187,12 +187,12 @@ def test_without_a_terminal(pair: Any) -> None:
     assert "\x1b" not in out
     assert "ChatML" not in err
     assert run(pair, *flags, "-p", "the self", "-st")[1].strip() == f"> the self\n{first}"
-    # -mli: a line goes on unless it ends with a backslash
+    # -mli: a line is a message unless it ends with a backslash
     code, other, _ = run(pair, *flags, "-mli", "-sys", "be", stdin="the\nself\\\n/stats\n")
     assert code == 0
     lengths = [int(re.search(r"prompt: (\d+) tokens", text)[1]) for text in (out, other)]  # type: ignore[index]
     assert lengths[1] > lengths[0] + 2
-    # sampled answers differ, with a seed too
+    # sampled answers differ, also with a seed
     sampled = (
         run(pair, *flags, "--temp", "99", "--min-p", "0", "--top-p", "1", "-s", "5", stdin="the self\n/regen\n")[1]
         .strip()
@@ -202,7 +202,7 @@ def test_without_a_terminal(pair: Any) -> None:
 
 
 def test_a_base_model_goes_on_with_a_text(pair: Any, tmp_path: Path) -> None:
-    """Without a chat template the lines and what the model added are one text; an empty line goes on with it."""
+    """Without a chat template the lines and the model's text are one text; an empty line continues it."""
     from tiny import without_template
 
     base = without_template(pair[0], tmp_path / "base.gguf")
@@ -240,7 +240,7 @@ def test_errors(flags: list[str], message: str, pair: Any) -> None:
     code, _, err = run(pair, *flags, stdin="hello\n")
     assert message in err
     assert "Traceback" not in err
-    assert code == (0 if "--grammar" in flags else 2)  # a turn that fails does not end the conversation
+    assert code == (0 if "--grammar" in flags else 2)  # a failed turn does not end the conversation
 
 
 def sampling(*flags: str) -> Any:
@@ -252,7 +252,7 @@ def sampling(*flags: str) -> Any:
 
 
 def test_conversation(pair: Any) -> None:
-    """Turns, what fails, a stop string, a schema."""
+    """A conversation has turns, errors, a stop string and a schema."""
     from llama_cpp_eagle3.chat import ChatTemplates
 
     with closing(load(pair[0], pair[1], n_ctx=128)) as llm:

@@ -1,4 +1,4 @@
-"""`llama-cpp-eagle3 doctor`: each finding, from what causes it."""
+"""`llama-cpp-eagle3 doctor`: each finding appears with its cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def levels(findings: list[Finding]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def fine_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever runs the tests: its own findings are none of theirs."""
+    """Hide the findings of the machine that runs the tests."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(installation, "judge_build", lambda *_: [])
     monkeypatch.setattr(installation, "cpu_quota", lambda: None)
@@ -65,7 +65,7 @@ def test_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
         (ALL, set(), set(), set(), ["ok"]),
         ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, {"AMX", "CPU_REPACK"}, ["ok", "warning"]),
         (ALL, set(), {"GCC 12.2.0"}, {"AMX", "CPU_REPACK"}, ["ok", "warning"]),
-        # compiled without AMX, except the C file that tells the features
+        # compiled without AMX, except the C file that reports the features
         ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, {"CPU_REPACK"}, ["ok"]),
         ({*ALL, "AMX_INT8"}, set(), {"GCC 12.4.0"}, {"AMX"}, ["ok"]),
         ({"SSE3"}, {"avx", "avx2"}, set(), set(), ["ok", "warning"]),
@@ -159,7 +159,7 @@ def test_pair(files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch:
     status, out = run(capsys, "-m", files[0], "-md", files[1])
     assert status == 0
     assert "was not measured yet" in out
-    # costs that are kept are judged
+    # saved costs are judged
     save_costs(keys[0], CHEAP)
     status, out = run(capsys, "-m", files[0], "-md", files[1])
     assert status == 0
@@ -217,7 +217,7 @@ def test_what_cannot_be_loaded(files: list[str], capsys: pytest.CaptureFixture[s
 
 
 def test_what_a_conversation_costs(tmp_path: Path) -> None:
-    """Bytes of a token are those of K and V of all layers, in F16; a hybrid has states too."""
+    """A token has the bytes of K and V of all layers, in F16; a hybrid has states too."""
     with load(write_random_arch(tmp_path, "llama"), n_ctx=256, type_k=1, type_v=1) as llm:
         kept, took = check_conversation(llm.engine, measure=True)
         keys = keys_of("llama")
@@ -227,7 +227,7 @@ def test_what_a_conversation_costs(tmp_path: Path) -> None:
             r"a conversation takes (\d+) bytes a token; ([\d.]+) GiB of host memory hold ([\d,]+)", kept.text
         )
         assert found is not None
-        assert expected <= int(found[1]) <= expected + 16  # of a cell
+        assert expected <= int(found[1]) <= expected + 16  # at most 16 bytes more, of a cell
         n_bytes = llm.prefix_stats.n_bytes_max
         assert float(found[2]) == pytest.approx(n_bytes / 2**30, abs=0.05)
         assert int(found[3].replace(",", "")) == pytest.approx(n_bytes / int(found[1]), rel=0.02)

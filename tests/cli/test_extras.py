@@ -1,4 +1,4 @@
-"""Commands whose extra is not installed say so."""
+"""Commands whose extra is not installed name it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = ("starlette", "uvicorn", "pydantic", "httptools")
     ("command", "missing"),
     [
         *(("serve", names) for names in (MODULES, *((name,) for name in MODULES[:3]))),
-        *(("batch", names) for names in (MODULES, ("pydantic",))),  # it needs no HTTP server
+        *(("batch", names) for names in (MODULES, ("pydantic",))),  # batch needs no HTTP server
     ],
 )
 def test_serve(command: str, missing: tuple[str, ...], tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_command_installs_from_where_it_was_installed(
 
 @pytest.mark.parametrize("command", ["convert", "inspect", "quantize", "train"])
 def test_commands_that_make_heads(command: str) -> None:
-    """Without the package that they are in, `--help` has them too."""
+    """Without the package that has these commands, their `--help` works too."""
     code = (
         "import sys\nsys.modules['llama_cpp_eagle3_heads'] = None\n"
         f"from llama_cpp_eagle3.cli import main\nsys.exit(main([{command!r}]))"
@@ -105,7 +105,7 @@ def test_both_packages_have_one_version() -> None:
 
 
 def test_the_command_of_a_folder_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a clone without an installed copy is."""
+    """In a clone without an installed copy, the command to install an extra names the folder."""
 
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)

@@ -1,4 +1,4 @@
-"""The commands' flags: llama.cpp's, whole, or refused by name."""
+"""The commands take llama.cpp's flags, or refuse them by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse(*args: Any, server: bool = False) -> Any:
 
 
 def fails(capsys: Any, *args: Any, server: bool = False) -> str:
-    """Errors about arguments that cannot be parsed."""
+    """Return the error about arguments that cannot be parsed."""
     with pytest.raises(SystemExit) as info:
         parse(*args, server=server)
     assert info.value.code == 2
@@ -69,7 +69,7 @@ def test_help_is_understood() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_of_llama_cpp_is_known(command: str) -> None:
-    """By all its names, with its variable, and with a value where llama.cpp's has one."""
+    """Every flag is known by all its names, with its variable, and with a value where llama.cpp's has one."""
     ours: dict[str, Flag] = {}
     for flags in COMMANDS[command].values():
         for flag in flags:
@@ -192,7 +192,7 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.delenv("LLAMA_ARG_PERF")
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "many")
     assert "LLAMA_ARG_CTX_SIZE: invalid literal" in fails(capsys)
-    parse("-c", 5)  # not looked at
+    parse("-c", 5)  # the value is not read
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "7")
     monkeypatch.setenv("LLAMA_ARG_CONT_BATCHING", "0")
     assert "--no-cont-batching is not possible here" in fails(capsys, server=True)
@@ -220,7 +220,7 @@ def test_sampling() -> None:
 
 
 def test_help_tells_the_defaults() -> None:
-    """Numbers in the help are those that hold without the flag."""
+    """Numbers in the help are the defaults without the flag."""
     defaults = {name: default for name, (_, default) in types_and_defaults().items()}
     flags = [(option.flag, defaults[name]) for name, option in SAMPLING_OPTIONS.items()]
     flags += [(option.flag, option.default) for option in OPTIONS.values()]
@@ -235,7 +235,7 @@ def test_help_tells_the_defaults() -> None:
 
 
 def text_of(*args: Any) -> tuple[str, Any]:
-    """The text that flags give, and the model's parameters."""
+    """Return the text that flags give, and the model's parameters."""
     parsed = parse("-t", 1, "-c", 64, *args)
     with closing(load_model(parsed, parsed.draft_model_path)) as llm:
         stream = llm.generate([1, 2, 3], sampling=sampling_of(parsed))
@@ -290,7 +290,7 @@ def test_model_options_refused(options: dict[str, Any], message: str, tiny_targe
 
 
 def test_several_adapters(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
-    """Two at half their scale each are one; a text is another with them, with and without a head."""
+    """Two adapters at half their scale are one; the text changes with them, with and without a head."""
 
     lora = write_lora(tmp_path / "lora.gguf", tiny_target)
     texts = []

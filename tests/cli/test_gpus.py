@@ -1,4 +1,4 @@
-"""GPUs that the system shows, and what `doctor` says of builds with and without their backends."""
+"""GPUs that the system shows are found, and `doctor` judges builds with and without their backends."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NOTHING: dict[str, str] = {}
 
 @pytest.fixture(autouse=True)
 def linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this machine's own there is neither a platform nor a program."""
+    """Hide this machine's own platform and programs."""
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr(gpus.shutil, "which", lambda _: None)
 
 
 def add_device(root: Path, slot: str, vendor: int, device: int, kind: int, driver: str = "", card: str = "") -> Path:
-    """A device of PCI as Linux shows it, and its card of DRM."""
+    """Add a PCI device as Linux shows it, and its DRM card."""
     folder = root / "sys/devices/pci0000:00" / slot
     folder.mkdir(parents=True)
     for name, value in (("vendor", vendor), ("device", device), ("class", kind)):
@@ -158,7 +158,7 @@ def test_a_backend_for_other_makers() -> None:
 
 
 def test_a_build_that_finds_no_device() -> None:
-    """It is told from a build for no GPU, and from a machine that has none."""
+    """A build that finds no device is told from a build without GPU support, and from a machine without a GPU."""
     nothing_there, listed = judge_gpus([], [], {"Vulkan"}, NOTHING, LLVMPIPE)
     assert nothing_there.level == "note"
     assert "compiled with Vulkan, but the system shows no GPU" in nothing_there.text
@@ -190,7 +190,7 @@ def test_why_no_device_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 class Loader:
-    """Stands in for libvulkan: two devices, or an error."""
+    """A stand-in for libvulkan: two devices, or an error."""
 
     def __init__(self, status: int = 0):
         self.status, self.n_open = status, 0

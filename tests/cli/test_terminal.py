@@ -1,4 +1,4 @@
-"""What the terminal sees: errors without the whole usage, colours only where they are wanted."""
+"""A terminal gets errors without the whole usage, and colours only where they are wanted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_help_fits_a_screen(command: str, monkeypatch: pytest.MonkeyPatch, capsy
 
 @pytest.mark.parametrize("command", ["serve", "chat", "batch", "bench", "calibrate", "doctor", "speculative-simple"])
 def test_help_of_all_flags(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The short one names what all have in common, the long one each flag that can be used, in groups."""
+    """The short help names the common flags, the long one every usable flag, in groups."""
     short, long = help_of(command, "--help", capsys), help_of(command, "--help-all", capsys)
     for name in ("-m, --model", "-md, --model-draft", "-c, --ctx-size", "--help-all"):
         assert name in short
@@ -75,7 +75,7 @@ def test_help_of_all_flags(command: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_no_common_flag_is_forgotten() -> None:
-    """Each of their names is a flag's."""
+    """Each common name is a flag's."""
     groups = [CONVERSATION, HUB, LOG, PROMPT, SAMPLING, SERVER, *LOAD.values()]
     assert {flag.attribute for flags in groups for flag in flags if not flag.why_not} >= COMMON
 
@@ -96,7 +96,7 @@ def test_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert is_coloured(_Terminal(), "auto")
     assert not is_coloured(io.StringIO(), "auto")
-    monkeypatch.setenv("NO_COLOR", "")  # empty: as if it were not there
+    monkeypatch.setenv("NO_COLOR", "")  # an empty value is like none
     assert is_coloured(_Terminal(), "auto")
     monkeypatch.setenv("NO_COLOR", "1")
     assert not is_coloured(_Terminal(), "auto")

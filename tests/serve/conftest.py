@@ -1,4 +1,4 @@
-"""A perfect pair, served."""
+"""Fixtures: a perfect pair, served."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOOL_TEMPLATE = (
 
 @pytest.fixture(autouse=True)
 def quiet_log() -> Iterator[None]:
-    """Undo what the command does to the server's log."""
+    """Undo the command's changes to the server's log."""
     logger = logging.getLogger("llama_cpp_eagle3.serve")
     yield
     logger.handlers.clear()
@@ -35,14 +35,14 @@ def quiet_log() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """A target and a head that is always right."""
+    """Return a target and a head that is always right."""
     folder: Path = tmp_path_factory.mktemp("serve")
     return write_perfect_pair(folder / "target.gguf", folder / "head.gguf")
 
 
 @pytest.fixture(scope="module")
 def running(pair: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The pair, served with two slots; drafts are chains of four."""
+    """Serve the pair with two slots; drafts are chains of four."""
     folder = tmp_path_factory.mktemp("slots")
     with Running(*pair, draft_n_max=4, options={"slot_save_path": folder}) as running:
         yield running
@@ -50,7 +50,7 @@ def running(pair: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def tokenized(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes of each text that the module's server tokenizes from now on."""
+    """Return a list of the bytes of each text that the module's server tokenizes from now on."""
     lengths: list[int] = []
     tokenize = running.server.llm.tokenize
     monkeypatch.setattr(
@@ -67,14 +67,14 @@ def tools(pair: Any) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def roomy_tools(pair: Any) -> Iterator[Running]:
-    """The same, with room for the tools of an agent."""
+    """Serve the pair with room for an agent's tools."""
     with Running(*pair, n_ctx=20480, draft_n_max=3, options={"chat_template": TOOL_TEMPLATE}) as running:
         yield running
 
 
 @pytest.fixture
 def says(tools: Running) -> Iterator[Callable[[str], None]]:
-    """`says(text)`: what the model writes from now on, whatever it would."""
+    """Yield `says(text)`, which sets the model's next texts."""
     engine, scripts = tools.server.engine, {}
     script: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What llama-server has and this server does not: one list, in the document, in flags and in answers."""
+"""Features of llama-server that this server lacks: one list, in the document, in flags and in answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POST /v1/responses/input_tokens /v1/messages/count_tokens /lora-adapters /slots/
 POST /cors-proxy /tools /models /models/load /models/unload
 DELETE /v1/stream /models
 """
-"""Those of llama-server (tools/server/server.cpp)."""
+"""Routes of llama-server (tools/server/server.cpp)."""
 
 
 def test_every_route_of_llama_server_is_known(running: Running) -> None:

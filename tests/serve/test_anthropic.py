@@ -1,4 +1,4 @@
-"""Anthropic's messages: what they become, and its own package as a client, with streams, tools, thoughts and errors."""
+"""Anthropic's messages: the requests that they become, and its own package as a client, with streams and tools."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def asked(**more: Any) -> dict[str, Any]:
 
 
 def called(**more: Any) -> Any:
-    """The same for the package, which has no name for temperatures any more."""
+    """Return the request for the package, which has no parameter for temperatures any more."""
     options = asked(**more)
     del options["temperature"]
     return options | {"extra_body": {"temperature": 0, **more.get("extra_body", {})}}
@@ -61,7 +61,7 @@ def chat_of(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
     return to_chat({"messages": list(messages), **more})[1]
 
 
-# what a request becomes: llama-server's server_chat_convert_anthropic_to_oai
+# the resulting request: llama-server's server_chat_convert_anthropic_to_oai
 
 
 def test_plain_messages() -> None:
@@ -175,7 +175,7 @@ def test_bad_bodies(running: Running) -> None:
     for wrong in BAD:
         for path in (PATH, f"{PATH}/count_tokens"):
             response = running.post(path, wrong)
-            if path == PATH or response.status_code != 200:  # options are nothing to a count
+            if path == PATH or response.status_code != 200:  # a count ignores options
                 assert response.status_code == 400, (wrong, response.text)
                 assert response.json()["type"] == "error"
                 assert response.json()["error"]["type"] == "invalid_request_error"
@@ -354,7 +354,7 @@ def test_errors(pair: Any) -> None:
 
 
 def test_an_error_in_a_stream(pair: Any) -> None:
-    """As the client tells it: the first tokens have come when passes fail for good."""
+    """The client gets the error after the first tokens, when passes fail for good."""
     with Running(*pair) as running, client_of(running) as client:
         engine, step = running.server.engine, running.server.engine.step
         n_steps, has_begun = 0, threading.Event()

@@ -1,4 +1,4 @@
-"""`llama-cpp-eagle3 batch`: formats, going on where it was ended, errors of single requests."""
+"""`llama-cpp-eagle3 batch`: formats, continuing after an end, errors of single requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_openais_format(pair: Any, running: Running, tmp_path: Path, capsys: pyt
         assert found[name]["error"]["message"]
     err = capsys.readouterr().err
     assert "5 requests, 3 errors" in err
-    # what is there is not done again; a line that was cut off is
+    # finished requests are not done again; a request whose line was cut off is
     text = output.read_text()
     output.write_text(text[:-40])
     assert run(pair, source, output) == 1
@@ -126,7 +126,7 @@ def test_bad_files(pair: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_lines_end_with_newlines_alone(pair: Any, tmp_path: Path) -> None:
-    """What else Unicode calls a line's end stands in JSON as it is; a byte order mark is no part of the text."""
+    """Other line ends of Unicode stand unchanged in JSON; a byte order mark is no part of the text."""
     prompts = ["a\u2028b", "c\u0085d", "e\u2029f"]
     lines = [json.dumps({"custom_id": repr(p), "prompt": p}, ensure_ascii=False) for p in prompts]
     source = tmp_path / "in.jsonl"
@@ -139,7 +139,7 @@ def test_lines_end_with_newlines_alone(pair: Any, tmp_path: Path) -> None:
     assert [request.body["prompt"] for request in found] == ["one\u2028two", "three\x0cfour"]
     assert run(pair, source, tmp_path / "out.jsonl") == 0
     assert len((tmp_path / "out.jsonl").read_bytes().split(b"\n")) == 5
-    # and of results: a name with such a character is found again
+    # and in results: a name with such a character is found again
     before = (tmp_path / "out.jsonl").read_bytes()
     assert run(pair, source, tmp_path / "out.jsonl") == 0
     assert (tmp_path / "out.jsonl").read_bytes() == before
@@ -180,7 +180,7 @@ def test_foreign_outputs_are_left_alone(pair: Any, tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize("n", [1, 10, 17, 18, 40, -2, -1])
 def test_cut_off_results_are_dropped(tmp_path: Path, n: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those before keep every byte. A result that lacks only its newline is whole."""
+    """The results before keep every byte. A result that lacks only its newline is whole."""
     output = tmp_path / "out.jsonl"
     kept = result("\u2028").replace(b"\\u2028", "\u2028".encode()) + b"\n"
     output.write_bytes(kept + result("cut")[:n])
@@ -194,7 +194,7 @@ def test_cut_off_results_are_dropped(tmp_path: Path, n: int, capsys: pytest.Capt
 
 
 def test_results_outlive_a_kill_while_they_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it comes: what the file has is all of the old results or all that are kept."""
+    """Whenever a kill comes, the file has all of the old results or all that are kept."""
     output = tmp_path / "out.jsonl"
     good = [result(f"{i}") + b"\n" for i in range(5)]
     old = b"".join(good) + result("bad", {"code": "x", "message": "y"}) + b"\n"

@@ -1,4 +1,4 @@
-"""Bodies of requests: parsed beside the event loop, bounded together; and how many connections there may be."""
+"""Bodies of requests: parsed beside the event loop, with one limit for all; and the limit of connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 class Held:
-    """`parse_json`, which waits until it may go on."""
+    """`parse_json`, which waits until it may continue."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_calls, self.go_on, self._parse = 0, threading.Event(), http.parse_json
@@ -47,14 +47,14 @@ def connect(running: Running) -> socket.socket:
 
 
 def send(opened: socket.socket, path: str, body: Any, n_left_out: int = 0) -> None:
-    """A request, of whose body the last bytes do not come."""
+    """Send a request without the last bytes of its body."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     opened.sendall(head.encode() + data[: len(data) - n_left_out])
 
 
 def test_large_bodies_do_not_stop_a_stream(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as they are parsed, the stream of another client goes on, to its end."""
+    """While they are parsed, another client's stream continues, to its end."""
     expected = running.ask("/completion", BODY)["content"]
     large = json.dumps({"prompt": ["a"] * 100_000}).encode() + b" " * (4 << 20)
     with (
@@ -78,7 +78,7 @@ def test_large_bodies_do_not_stop_a_stream(running: Running, monkeypatch: pytest
 
 @pytest.fixture(scope="module")
 def small(pair: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with little room for bodies."""
+    """Serve with little room for bodies."""
     options = {"n_body_max": 100_000, "slot_save_path": tmp_path_factory.mktemp("slots")}
     with Running(*pair, options=options, n_connections=8) as running:
         yield running
@@ -97,7 +97,7 @@ def test_bodies_are_bounded_together(small: Running) -> None:
         assert response.status_code == 503
         assert "bodies of other requests" in response.json()["error"]["message"]
         assert response.headers["retry-after"] == "1"
-    assert small.ask("/completion", BODY)["content"]  # small ones go on
+    assert small.ask("/completion", BODY)["content"]  # small ones are accepted
     opened.pop().close()
     wait_for(lambda: bodies.n_bytes < 310_000)
     assert small.post("/completion", large).status_code == 200
@@ -123,7 +123,7 @@ def test_a_body_counts_until_it_is_prepared_and_no_longer(small: Running, monkey
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_a_body_is_freed_once_it_is_prepared(path: str, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not with the request, which may stream for long."""
+    """The body is not kept with the request, which may stream for long."""
     step = running.server.engine.step
     monkeypatch.setattr(running.server.engine, "step", lambda: time.sleep(0.05) or step())
     body = {"prompt": "the self", "input": "the self", "messages": [{"role": "user", "content": "the self"}]}
@@ -135,7 +135,7 @@ def test_a_body_is_freed_once_it_is_prepared(path: str, running: Running, monkey
         try:
             opened.sendall(head.encode() + data.encode())
             assert opened.recv(12) == b"HTTP/1.1 200"
-            assert running.server.engine_thread.answers  # it streams
+            assert running.server.engine_thread.answers  # the request streams
             wait_for(lambda: tracemalloc.get_traced_memory()[0] < 4 << 20, 10.0)
             assert running.server.engine_thread.answers
         finally:
@@ -155,7 +155,7 @@ def test_connections_are_bounded(small: Running) -> None:
     assert answer.endswith(b"--limit-concurrency)")
     head, _, text = answer.partition(b"\r\n\r\n")
     assert f"content-length: {len(text)}".encode() in head
-    assert small.ask("/completion", BODY)["content"]  # who is connected goes on
+    assert small.ask("/completion", BODY)["content"]  # connected clients are served
     for one in opened:
         one.close()
 
@@ -181,7 +181,7 @@ def test_connections_are_bounded(small: Running) -> None:
 def test_who_leaves_is_noticed(
     path: str, running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On each endpoint, while its request is prepared."""
+    """On each endpoint, a client that leaves is noticed while its request is prepared."""
     caplog.set_level(logging.INFO, logger=ACCESS.name)
     with monkeypatch.context() as patch:
         held = Held(patch)
@@ -189,7 +189,7 @@ def test_who_leaves_is_noticed(
             send(opened, path, {"content": "a"})
             wait_for(lambda: held.n_calls == 1)
 
-        def answers() -> list[tuple[str, int]]:  # the last request of another test may be told here
+        def answers() -> list[tuple[str, int]]:  # the last request of another test may be logged here
             records = [record for record in caplog.records if record.name == ACCESS.name]
             return [(record.fields["path"], record.fields["status"]) for record in records]  # type: ignore[attr-defined]
 

@@ -63,7 +63,7 @@ def test_streams(running: Running) -> None:
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], N)
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
     assert joined(events) == expected
-    assert len(events) == N + 2  # the role, one for each token, the reason of the end
+    assert len(events) == N + 2  # the role, one for each token, the finish reason
     assert [event["choices"][0]["finish_reason"] for event in events] == [None] * (N + 1) + ["length"]
     events = running.stream("/v1/chat/completions", body(n=2, seed=1))[:-1]
     assert {event["choices"][0]["index"] for event in events} == {0, 1}
@@ -160,7 +160,7 @@ def test_a_call_that_is_cut_off(tools: Running, says: Callable[[str], None]) -> 
 
 @pytest.mark.parametrize("before", ["", "the self "])
 def test_what_is_no_call_is_content(tools: Running, says: Callable[[str], None], before: str) -> None:
-    """Cut off or not, whatever the model wrote is told, once."""
+    """Text that is no call is sent once as content, cut off or not."""
     text = before + "<tool_call>\n{{{{"
     says(text)
     for n in (400, len(tools.ask("/tokenize", {"content": text})["tokens"])):
@@ -228,7 +228,7 @@ def test_bad_bodies(running: Running) -> None:
 
 
 def test_reasoning_budget(pair: Any) -> None:
-    """A template that begins with a thought, which has no end by itself."""
+    """A template begins with a thought, which has no end by itself."""
     template = next(path for path in templates() if path.name == "Qwen-QwQ-32B.jinja").read_text(encoding="utf-8")
     with Running(*pair, draft_n_max=3, options={"chat_template": template, "reasoning_budget": 9}) as running:
         tokenize = lambda text: running.ask("/tokenize", {"content": text})["tokens"]  # noqa: E731

@@ -1,4 +1,4 @@
-"""What agents send again with each turn: items of /v1/responses, blocks of /v1/messages, and what no model can read."""
+"""Items of /v1/responses and blocks of /v1/messages that agents send again with each turn, also unreadable ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRICT = (
     "{% for name, value in c.function.arguments|items %}<{{ name }}>{{ value }}{% endfor %}</tool_call>{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""One system message, and arguments as objects: the template of many a model, Qwen's since 3.5 among them."""
+"""A template for one system message, and arguments as objects, like many a model's, Qwen's since 3.5 among them."""
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 URL = f"data:image/png;base64,{PIXEL}"
 HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
@@ -146,7 +146,7 @@ NOTHING: list[dict[str, Any]] = [
 
 
 def test_items_without_text(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    """They are left out, which is told once for each type."""
+    """Items without text are left out, which is logged once for each type."""
     plain = running.ask("/v1/responses/input_tokens", {"input": [HELLO]})
     with caplog.at_level(logging.WARNING, "llama_cpp_eagle3"):
         for _ in range(2):
@@ -188,7 +188,7 @@ def test_an_item_is_named_by_its_place() -> None:
 
 
 def test_blocks_of_messages(running: Running) -> None:
-    """And of chats, as agents mix them."""
+    """Blocks of messages work, and those of chats, as agents mix them."""
     use = {"type": "tool_use", "id": "t1", "name": "find", "input": {"q": "x"}}
     blocks = [
         {"type": "tool_reference", "tool_name": "find"},
@@ -248,7 +248,7 @@ def test_a_strict_template(strict: Running, path: str, body: dict[str, Any]) -> 
 
 
 def test_images_for_a_model_that_sees_nothing(running: Running) -> None:
-    """The same true message, wherever they are."""
+    """The error is the same, wherever the images are."""
     image = {"type": "input_image", "image_url": URL}
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
     said = {"type": "image_url", "image_url": {"url": URL}}
@@ -273,7 +273,7 @@ def test_images_for_a_model_that_sees_nothing(running: Running) -> None:
 
 
 def test_random_items() -> None:
-    """Messages, or an error that is told."""
+    """Random items become messages, or an error with a message."""
     n_read = 0
     for case in range(2000):
         fuzzer = Fuzzer(2, case)

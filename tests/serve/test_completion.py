@@ -26,7 +26,7 @@ def plain(pair: Any) -> Iterator[llama_cpp.Llama]:
 
 @pytest.fixture(scope="module")
 def expected(plain: llama_cpp.Llama) -> str:
-    """What plain llama_cpp goes on with, greedily."""
+    """Return plain llama_cpp's greedy text."""
     tokens = take(plain, plain.tokenize(PROMPT.encode(), special=True), N)
     return str(plain.detokenize(tokens).decode())
 
@@ -142,7 +142,7 @@ def test_several_prompts(running: Running, expected: str) -> None:
 
 
 def test_logprobs_are_the_targets(running: Running, plain: llama_cpp.Llama) -> None:
-    """Of drafted tokens too; the reference is plain llama_cpp's logits."""
+    """Log probabilities are plain llama_cpp's, those of drafted tokens too."""
     answer = running.ask("/completion", greedy(n_probs=3, return_tokens=True))
     assert answer["timings"]["draft_n_accepted"] > 0
     tokens = plain.tokenize(PROMPT.encode(), special=True)
@@ -177,7 +177,7 @@ def test_logprobs_of_openai(running: Running, expected: str) -> None:
         assert [token for part in parts if part for token in part["tokens"]] == alone["tokens"]
     for none in (False, None):
         assert running.ask("/v1/completions", greedy(logprobs=none))["choices"][0]["logprobs"] is None
-    assert "completion_probabilities" not in running.ask("/completion", greedy(logprobs=0))  # llama-server's
+    assert "completion_probabilities" not in running.ask("/completion", greedy(logprobs=0))  # llama-server's field
 
 
 def test_post_sampling_probs(running: Running) -> None:
@@ -202,7 +202,7 @@ def test_echo_and_suffix(running: Running, expected: str) -> None:
 
 
 def test_logprobs_of_the_prompt(running: Running, plain: llama_cpp.Llama, pair: Any) -> None:
-    """As benchmarks ask for them: echo with logprobs and no tokens, or some."""
+    """Benchmarks ask for them like this: echo with logprobs and no tokens, or some."""
     text = PROMPT * 20
     tokens = plain.tokenize(text.encode(), special=True)
     with closing(load_plain(pair[0], logits_all=True)) as reference:
@@ -228,14 +228,14 @@ def test_logprobs_of_the_prompt(running: Running, plain: llama_cpp.Llama, pair: 
         assert "".join(found["tokens"]) == said
         assert said.startswith(text)
         assert found["text_offset"] == [len("".join(found["tokens"][:i])) for i in range(len(found["tokens"]))]
-    again = running.ask("/v1/completions", body | {"max_tokens": 1})  # what is kept does not count
+    again = running.ask("/v1/completions", body | {"max_tokens": 1})  # the cache does not count
     assert len(again["choices"][0]["logprobs"]["tokens"]) == len(tokens) + 1
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, "größer \u65e5\u672c " + PROMPT])
 @pytest.mark.parametrize("echo", [False, True])
 def test_offsets_of_tokens(running: Running, prompt: str, echo: bool) -> None:
-    """Offsets of tokens in the text of their choice: after an echoed prompt, and in a stream as without one."""
+    """Offsets are those in the text of their choice: after an echoed prompt, and in a stream as without one."""
     n = len(running.ask("/tokenize", {"content": prompt, "add_special": True})["tokens"])
     body = {"prompt": prompt, "max_tokens": 5, "temperature": 0, "logprobs": 1, "echo": echo, "n": 2}
     for choice in running.ask("/v1/completions", body)["choices"]:

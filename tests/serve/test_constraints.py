@@ -1,4 +1,4 @@
-"""Constraints on all endpoints: the answer is what was asked for, or there is an error; and what schemas lose."""
+"""Constraints on all endpoints: the answer obeys them, or there is an error; lost keywords of schemas are reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 def text_of(answer: dict[str, Any]) -> str:
-    """The text of an answer of any API."""
+    """Return the text of an answer of any API."""
     if "choices" in answer:
         choice = answer["choices"][0]
         return str(choice["text"] if "text" in choice else choice["message"]["content"])
@@ -155,7 +155,7 @@ def test_one_bad_tool_of_forty(roomy_tools: Running) -> None:
 
 
 def test_prompts_that_begin_the_reasoning(pair: Any) -> None:
-    """A template whose prompt ends with <think>: what is asked of the answer is asked of its content."""
+    """With a template whose prompt ends with <think>, a constraint holds for the answer's content."""
     template = next(path for path in templates() if path.name == "Qwen-QwQ-32B.jinja").read_text(encoding="utf-8")
     integer = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"]}
     with Running(*pair, draft_n_max=3, options={"chat_template": template}) as running:
@@ -166,6 +166,6 @@ def test_prompts_that_begin_the_reasoning(pair: Any) -> None:
                 message = running.ask("/v1/chat/completions", body | field)["choices"][0]["message"]
                 assert re.fullmatch(pattern, message["content"]), (field, message)
                 assert bool(message.get("reasoning_content")) == (n > 0)
-            # llama-server's own field is the whole answer's, which leaves no place for a thought
+            # llama-server's own field constrains the whole answer, which leaves no room for a thought
             message = running.ask("/v1/chat/completions", body | {"grammar": GBNF})["choices"][0]["message"]
             assert message.get("reasoning_content", "").strip() in ("yes", "no")

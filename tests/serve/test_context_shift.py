@@ -1,4 +1,4 @@
-"""--context-shift: what comes is what the target says of the text that is left."""
+"""--context-shift: the text is the target's after the remaining tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tiny import write_head, write_target
 
 @pytest.fixture(scope="module", params=["eagle3", "mtp", "simple", "dflash"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str | None]:
-    """A target's file, and that of its drafter if that is not its own block."""
+    """Return a target's file, and that of its drafter if that is not its own block."""
     folder: Path = tmp_path_factory.mktemp("shift")
     if request.param == "mtp":
         return str(mtp.write_able(folder, "mimo2-mtp")), None
@@ -82,7 +82,7 @@ def _without(bias: dict[int, float]) -> Any:
 
 
 def test_it_is_kept_and_goes_on(running: Running) -> None:
-    """Streams, drafts and what comes next in the same slot."""
+    """Streams, drafts and the next text in the same slot continue."""
     n_ctx = running.server.engine.n_ctx
     body = {"prompt": [5] * (n_ctx - 8), "n_predict": 60, "temperature": 0.0, "ignore_eos": True, "id_slot": 0}
     *events, last = running.stream("/completion", body)

@@ -1,4 +1,4 @@
-"""A server whose conversations outlive it."""
+"""A server whose conversations survive it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def metric(running: Running, name: str) -> float:
 
 
 def test_while_it_is_idle(pair: Any, tmp_path: Path) -> None:
-    """What was asked is in files soon, and there is nothing to do after that until something else is asked."""
+    """The prompts are in files soon, and then nothing is written until the next request."""
     with Running(*pair, draft_n_max=4, prefix_cache_dir=tmp_path) as running:
         answer = running.ask(
             "/completion", {"prompt": PROMPT, "n_predict": 20, "temperature": 0.0, "return_tokens": True}
@@ -65,7 +65,7 @@ def test_flags(pair: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ("free", "expected"), [(64 << 30, 8 << 30), (32 << 30, 8 << 30), (8 << 30, 2 << 30), (None, 8 << 30)]
 )
 def test_default_of_host_memory(monkeypatch: pytest.MonkeyPatch, free: int | None, expected: int) -> None:
-    """--cache-ram: 8,192 MiB, or a quarter of the free memory if that is less; what is given holds."""
+    """--cache-ram: 8,192 MiB, or a quarter of the free memory if that is less; a given value holds."""
     monkeypatch.setattr(loaded_model, "free_memory", lambda: free)
     assert loaded_model.cache_bytes(None) == expected
     assert loaded_model.cache_bytes(0) == 0

@@ -22,13 +22,13 @@ PROMPTS = ["the self", "returned another", "list of words that go on", "x"]
 
 @dataclass(frozen=True)
 class Kind:
-    """What drafts, for which target, and what part of its drafts is accepted at least."""
+    """A drafter, its target, and the least part of its drafts that is accepted."""
 
     source: str
     row: str
     rate: float
     beside: tuple[str, ...] = ()
-    """Another one, which fixed settings do not ask."""
+    """A further drafter, which fixed settings do not ask."""
 
 
 KINDS = {
@@ -74,7 +74,7 @@ def running(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 
 def test_requests_together(running: Running, kind: Kind) -> None:
-    """Each has the text that it has alone and without drafts; drafts are accepted, and counted as what they are."""
+    """Each request has the text that it has alone and without drafts; drafts are accepted, and counted by drafter."""
     plain = [running.ask("/completion", {**BODY, "prompt": p, "speculative": False})["content"] for p in PROMPTS]
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         answers = list(pool.map(lambda p: running.ask("/completion", {**BODY, "prompt": p}), PROMPTS))
@@ -102,7 +102,7 @@ def test_settings_of_a_request(running: Running, kind: Kind) -> None:
 
 
 def test_saved_slots(running: Running) -> None:
-    """What drafts goes on where it was."""
+    """The drafter continues from its saved state."""
     prompt = list(range(40, 70))
     answer = running.ask("/completion", {**BODY, "prompt": prompt, "id_slot": 1, "return_tokens": True})
     running.ask("/slots/1?action=save", {"filename": "one.bin"})

@@ -1,4 +1,4 @@
-"""Drafts request by request: what is asked for, what is told, and that it never changes the text."""
+"""Drafts request by request: the requested lengths, the reported figures, and an unchanged text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_limits(running: Running) -> None:
 
 
 def test_p_min(tiny_target: Any, tiny_head: Any) -> None:
-    """A random head is sure of nothing."""
+    """A random head's probabilities are low."""
     with Running(tiny_target, tiny_head) as running:
         assert running.ask("/completion", BODY)["timings"]["draft_n"] > 0
         assert "draft_n" not in running.ask("/completion", BODY | {"speculative": {"p_min": 0.999}})["timings"]
@@ -62,7 +62,7 @@ def test_why_there_are_none(tiny_target: Any) -> None:
 
 
 def test_what_each_source_has_brought(tiny_target: Any, tiny_head: Any) -> None:
-    """/props has it of each source with auto, and why it is not asked more often."""
+    """With auto, /props has the gain of each drafter, and the reason why it is not asked more often."""
     with Running(tiny_target, tiny_head, draft="auto", draft_n_max=None) as running:
         cheap_rows(running.server.llm)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""/v1/embeddings: the reference is plain llama_cpp."""
+"""/v1/embeddings gives plain llama_cpp's embeddings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_openai(running: Running, pair: Any) -> None:
 
 
 def test_beside_a_generation(running: Running) -> None:
-    """Both contexts keep to themselves."""
+    """The two contexts do not disturb each other."""
     ask = {"prompt": TEXTS[1], "n_predict": 40, "temperature": 0.0, "cache_prompt": False}
     alone = running.ask("/completion", ask)["content"]
     before = running.ask("/v1/embeddings", {"input": TEXTS})["data"]

@@ -1,4 +1,4 @@
-"""The engine's thread: whoever asks is answered, also when it is gone."""
+"""The engine's thread: every call is answered, also when the thread has ended."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_never_started() -> None:
 
 
 def test_calls_while_it_ends() -> None:
-    """None of them is lost between the last look at the inbox and the end."""
+    """No call is lost between the last look at the inbox and the end."""
     for _ in range(20):
         worker = make(Idle())
         loop = asyncio.new_event_loop()

@@ -45,12 +45,12 @@ server.stop()
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system does not list threads")
 def test_no_pool_of_threads_is_left(pair: tuple[Any, Any], tmp_path: Path) -> None:
-    """libgomp counts the pools of all threads, and with more threads than processors none waits awake."""
+    """libgomp counts the pools of all threads, and with more threads than processors none spins while waiting."""
     flags = ["-m", pair[0].path, "-md", pair[1].path, "-t", str(N_THREADS), "-c", "64", "-np", "1"]
     env = {**os.environ, "LLAMA_CPP_EAGLE3_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM, *flags], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert list((tmp_path / "costs").iterdir())
     loaded, stepped = map(int, done.stdout.split("threads")[-1].split())
-    assert stepped >= N_THREADS - 1  # of the thread that steps
+    assert stepped >= N_THREADS - 1  # the pool of the thread that steps
     assert loaded < N_THREADS - 1

@@ -1,4 +1,4 @@
-"""What flags of the server mean for requests that do not say it."""
+"""Flags of the server hold for requests that leave them open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serving import Running
 
 
 def test_grammar_of_the_server(pair: Any) -> None:
-    """--grammar holds for texts and chats that bring none of their own."""
+    """--grammar holds for texts and chats without a grammar."""
     with Running(*pair, options={"defaults": {"grammar": 'root ::= "yes" | "no"', "temperature": 0}}) as running:
         assert running.ask("/completion", {"prompt": "the"})["content"] in ("yes", "no")
         chat = {"messages": [{"role": "user", "content": "the"}]}
@@ -26,7 +26,7 @@ def test_grammar_of_the_server(pair: Any) -> None:
 
 
 def test_reasoning_budget_of_the_server(pair: Any) -> None:
-    """A template that begins with a thought: the budget ends it, with the message."""
+    """A template begins with a thought: the budget ends it, with the message."""
     template = (
         "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>"
         "{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
@@ -52,7 +52,7 @@ def test_reasoning_budget_of_the_server(pair: Any) -> None:
     ],
 )
 def test_flash_attention_by_default(tiny_target: Any, flags: list[str], has_flash: bool) -> None:
-    """Where our kernels compute it, and where slots share cells: without it a row reads the cells of all of them."""
+    """Flash attention is on if our kernels have it or slots share cells: without it a row reads the cells of all."""
     parser = Parser()
     serve.add_arguments(parser)
     model = ["-m", path_of(tiny_target), "-c", "256", "-t", "1", "-dev", "none", "--spec-type", "none"]

@@ -17,9 +17,9 @@ def test_requests_with_random_fields() -> None:
     assert record.failures == []
     assert record.n_cases == N
     ok = sum(n for name, n in record.statuses.items() if name.endswith(" 200"))
-    assert 50 < ok < N - 50  # neither all refused nor all harmless
+    assert 50 < ok < N - 50  # neither are all refused, nor are all harmless
     assert record.n_calls > 0
-    assert min(record.reused[tier] for tier in ("slot", "host")) > 0  # files are for more requests than these
+    assert min(record.reused[tier] for tier in ("slot", "host")) > 0  # only more requests than these reach files
     assert record.rss_peak < record.rss_start + (1 << 20)  # KiB
 
 

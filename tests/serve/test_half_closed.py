@@ -17,7 +17,7 @@ BODY = {"prompt": "the self returned", "n_predict": 12, "temperature": 0.0}
 
 
 def send(running: Running, body: dict[str, Any], version: str = "1.1") -> socket.socket:
-    """Ask, and say that nothing more will come."""
+    """Send a request, and close the sending half."""
     opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=30)
     data = httpx.Request("POST", running.url + "/completion", json=body).read()
     opened.sendall(f"POST /completion HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
@@ -64,7 +64,7 @@ def test_it_gets_its_stream(running: Running) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_it_leaves(running: Running, stream: bool) -> None:
-    """Nothing but writing tells that from waiting."""
+    """Only writing distinguishes leaving from waiting."""
     jobs = running.server.engine_thread.answers
     body = {**BODY, "n_predict": -1, "ignore_eos": True, "stream": stream, "prompt": "a"}
     step = running.server.engine.step
@@ -86,7 +86,7 @@ def test_it_leaves(running: Running, stream: bool) -> None:
 
 
 def test_half_a_request(running: Running) -> None:
-    """There is nothing to wait for."""
+    """Half a request is not waited for."""
     with socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=30) as opened:
         opened.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         opened.shutdown(socket.SHUT_WR)
@@ -94,7 +94,7 @@ def test_half_a_request(running: Running) -> None:
 
 
 def test_http_1_0(running: Running) -> None:
-    """It knows no interim responses: as before it has left."""
+    """HTTP/1.0 has no interim responses: such a client counts as gone, as before."""
     with send(running, BODY, "1.0") as opened:
         assert opened.recv(100) == b""
     wait_for(lambda: not running.server.engine_thread.answers)

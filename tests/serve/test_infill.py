@@ -1,4 +1,4 @@
-"""Filling in: prompts as llama-server makes them, for a vocabulary that has the tokens."""
+"""Filling in: prompts are llama-server's, for a vocabulary that has the tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_infill(running: Running) -> None:
 
 
 def test_long_texts_are_cut(running: Running) -> None:
-    """Three quarters of a batch for the prefix's end, a quarter for the suffix's beginning and the prompt."""
+    """The prefix's end gets three quarters of a batch, the suffix's beginning and the prompt a quarter."""
     answer = running.ask("/infill", body(input_prefix="x" * 500 + "y", input_suffix="z" + "w" * 500, prompt="a"))
     assert answer["prompt"].endswith(f"{BOS}{PRE}{'x' * 95}ya{SUF}z{'w' * 28}{MID}")
 
@@ -69,7 +69,7 @@ def test_texts_that_cannot_fit_are_not_tokenized(
 
 
 def test_files_that_are_not_needed_are_not_tokenized(running: Running) -> None:
-    """As llama-server cuts them: the last files' ends stay."""
+    """As in llama-server, the ends of the last files stay."""
     files = [{"filename": "far.h", "text": LONG}, *({"filename": f"{i}.h", "text": f"{i} " * 5} for i in range(40))]
     answer = running.ask("/infill", body(input_extra=files))
     assert "39.h" in answer["prompt"]

@@ -30,7 +30,7 @@ TEXT = "the self"
 
 
 def too_much(field: str) -> Iterator[tuple[Any, int, int]]:
-    """(value, its limit, what is found in it) for each way of being too much."""
+    """Yield (value, its limit, the number found in it) for each way to exceed a limit."""
     limit = LIMITS[field]
     if limit.n_entries is not None:
         yield ["a"] * (limit.n_entries + 1), limit.n_entries, limit.n_entries + 1
@@ -106,7 +106,7 @@ def test_a_request_that_is_too_large(more: dict[str, Any], running: Running) -> 
 
 
 def test_bodies_of_many_values(running: Running) -> None:
-    """Three bytes each, and 64 and more of memory."""
+    """The values have three bytes each, and take 64 and more of memory."""
     body = b'{"prompt":[' + b"{}," * N_VALUES_MAX + b"1]}"
     response = running.client.post("/completion", content=body)
     assert response.status_code == 400
@@ -126,7 +126,7 @@ def test_a_request_that_never_fits(running: Running) -> None:
 
 
 def test_breakers_are_looked_for_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes a look at every token of the vocabulary."""
+    """Breakers are searched once, since each takes a pass over all tokens of the vocabulary."""
     made: list[Any] = []
     init = lib.llama_sampler_init_dry
     monkeypatch.setattr(lib, "llama_sampler_init_dry", lambda *args: made.append(args) or init(*args))
@@ -167,7 +167,7 @@ FLOATS = [name for name, field in Completion.model_fields.items() if field.annot
 
 
 def record_floats(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """(function, number) for all that llama.cpp's samplers are made with from now on, in 32 bits as it gets them."""
+    """Return (function, number) for all arguments of llama.cpp's samplers from now on, in the 32 bits that it gets."""
     given: list[tuple[str, float]] = []
 
     def recording(name: str, function: Any) -> Any:
@@ -176,7 +176,7 @@ def record_floats(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
             biases = [x for x in args if isinstance(x, ctypes.Array) and x._type_ is lib.llama_logit_bias]
             floats += [
                 item.bias for array in biases for item in array if item.bias != -math.inf
-            ]  # that forbids a token
+            ]  # -inf forbids a token
             with np.errstate(over="ignore"):
                 given.extend((name, float(np.float32(x))) for x in floats)
             return function(*args)
@@ -191,7 +191,7 @@ def record_floats(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("name", [*FLOATS, "logit_bias"])
 def test_numbers_that_are_infinite_in_32_bits(name: str, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are clamped before llama.cpp sees them, and so is what it divides by."""
+    """Infinite numbers are clamped before llama.cpp gets them, and so are its divisors."""
     given = record_floats(monkeypatch)
     body = {"prompt": "a b a b", "n_predict": 6, "grammar": "root ::= [a-z]+", "seed": 3, "ignore_eos": True}
     body |= {"repeat_penalty": 1.2, "dry_multiplier": 0.5, "frequency_penalty": 0.1, "dynatemp_range": 0.1}
@@ -219,7 +219,7 @@ def test_a_grammar_that_wants_what_a_penalty_forbids(name: str, running: Running
 
 
 class Held:
-    """A function that waits until it may go on."""
+    """A function that waits until it may continue."""
 
     def __init__(self, function: Any):
         self.n_calls, self.go_on, self._function = 0, threading.Event(), function
@@ -259,7 +259,7 @@ def test_a_full_queue_refuses_before_it_does_anything(
 
 
 def test_two_slow_requests_do_not_hold_the_others(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are told so, lose their places, and the server ends though they do not."""
+    """The slow requests get an error and lose their places, and the server ends though they still run."""
     monkeypatch.setattr(server_module, "_STOP_SECONDS", 0.1)
     with Running(*pair, options={"prepare_seconds": 2.0}) as running:
         server = running.server
@@ -273,9 +273,9 @@ def test_two_slow_requests_do_not_hold_the_others(pair: Any, monkeypatch: pytest
                 assert error["code"] == 503
                 assert "within 2 s" in error["message"]
         assert held.n_calls == 2
-        assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})  # they are still at it
+        assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})  # the slow requests still run
         assert not server.queue.n_waiting
-    assert server.llm.engine.n_ctx  # it was not freed below them
+    assert server.llm.engine.n_ctx  # it was not freed while in use
     held.go_on.set()
     assert server.executor.stop(20.0)
     server.llm.close()

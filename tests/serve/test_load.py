@@ -1,4 +1,4 @@
-"""Many clients: the queue, clients that leave, what slots say meanwhile."""
+"""Many clients: the queue, clients that leave, and the state of slots meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = {"prompt": "the self", "n_predict": 400, "temperature": 0.0, "stream": Tr
 
 @pytest.fixture(scope="module")
 def small(pair: Any) -> Iterator[Running]:
-    """Two slots, and room for two that wait."""
+    """Serve with two slots, and room for two waiting requests."""
     with Running(*pair, draft_n_max=2, n_ctx=1024, options={"n_queue_max": 2}) as running:
         yield running
 
@@ -41,7 +41,7 @@ def n_cancelled(running: Running) -> float:
 
 
 class Slow:
-    """Makes every step take a while, so that there is something to see."""
+    """Makes every step slow, so that a test can observe it."""
 
     def __init__(self, running: Running, seconds: float = 0.01):
         self._engine, self._seconds = running.server.engine, seconds
@@ -57,7 +57,7 @@ class Slow:
 
 
 class Changing(set[Any]):
-    """Jobs that change while somebody iterates them."""
+    """A set of jobs that changes during iteration."""
 
     def __iter__(self) -> Iterator[Any]:
         raise RuntimeError("Set changed size during iteration")
@@ -84,10 +84,10 @@ def test_a_full_queue(small: Running) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_clients_leave(small: Running, stream: bool) -> None:
-    """While generating, while waiting, and with a stream: all are gone with the next step."""
+    """Clients leave while generating, while waiting, and with a stream: all are gone with the next step."""
     jobs = small.server.engine_thread.answers
     n_before = n_cancelled(small)
-    with Slow(small, 0.1):  # none is done before its client leaves, on a busy machine either
+    with Slow(small, 0.1):  # so that no request is done before its client leaves, even on a busy machine
         sockets: list[socket.socket] = []
         for _ in range(4):
             sockets.append(send(small, {**LONG, "stream": stream}))
@@ -97,12 +97,12 @@ def test_clients_leave(small: Running, stream: bool) -> None:
         for opened in sockets:
             opened.close()
         wait_for(lambda: not jobs)
-    wait_for(lambda: n_cancelled(small) == n_before + 4)  # none was done
+    wait_for(lambda: n_cancelled(small) == n_before + 4)  # no request was done
     assert small.server.engine.n_running == small.server.engine.n_waiting == 0
 
 
 def send(running: Running, body: dict[str, Any]) -> socket.socket:
-    """Ask, and do not wait."""
+    """Send a request without waiting."""
     opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
     data = httpx.Request("POST", running.url + "/completion", json=body).read()
     head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
@@ -112,7 +112,7 @@ def send(running: Running, body: dict[str, Any]) -> socket.socket:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_closes_its_sending_half(small: Running, stream: bool) -> None:
-    """It gets its answer; a full close is leaving all the same."""
+    """A client that closes its sending half gets its answer; a full close still counts as leaving."""
     jobs, n_before = small.server.engine_thread.answers, n_cancelled(small)
     body = {"prompt": "the self", "n_predict": 8, "temperature": 0.0}
     expected = small.ask("/completion", body)["content"]
@@ -138,7 +138,7 @@ def test_a_client_that_closes_its_sending_half(small: Running, stream: bool) -> 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_of_several_leaves(pair: Any, stream: bool) -> None:
-    """All of them go, before they were given a slot."""
+    """All of its sequences end, before they get a slot."""
     with Running(*pair, draft_n_max=2, n_ctx=1024, options={"n_queue_max": 8}) as running:
         engine, jobs = running.server.engine, running.server.engine_thread.answers
         with Slow(running, 0.1):
@@ -151,7 +151,7 @@ def test_a_client_of_several_leaves(pair: Any, stream: bool) -> None:
             for opened in others:
                 opened.close()
             wait_for(lambda: not jobs)
-        wait_for(lambda: n_cancelled(running) == 5)  # none was done
+        wait_for(lambda: n_cancelled(running) == 5)  # no request was done
 
 
 def test_slots_say_what_runs(small: Running) -> None:
@@ -214,7 +214,7 @@ def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch, caplog
 
 
 def test_a_pass_that_hangs(pair: Any) -> None:
-    """The worker says that it cannot be stopped, and does not wait for ever."""
+    """`stop` of the engine's thread returns False in time while a pass hangs, and True after it."""
     with Running(*pair) as running:
         engine, worker = running.server.engine, running.server.engine_thread
         is_in, may_go_on = threading.Event(), threading.Event()

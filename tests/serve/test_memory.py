@@ -1,4 +1,4 @@
-"""A server that may not have more memory, as under `ulimit -v`: a huge request is an error, and not the end."""
+"""A server without more memory, as under `ulimit -v`: a huge request is an error, and the server goes on."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MIB = 1 << 20
 
 
 def bound_memory(n_bytes: int) -> None:
-    """Let this process have so much more than now."""
+    """Limit this process to so many bytes more than now."""
     n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     n_most = n_pages * resource.getpagesize() + n_bytes
     resource.setrlimit(resource.RLIMIT_AS, (n_most, n_most))
 
 
 def large() -> Iterator[tuple[str, bytes]]:
-    """(path, body) of requests that need many times what there is."""
+    """Yield (path, body) of requests that need many times the free memory."""
     words = b"a b " * (15 * MIB // 4)
     yield "/completion", b'{"prompt":"' + b"x" * (60 * MIB) + b'"}'
     yield "/completion", b'{"prompt":"a","x":[' + b"{}," * (4 * MIB - 10) + b"1]}"
@@ -48,7 +48,7 @@ def server(model: str, n_mib: int) -> None:
                 status = response.status_code
                 assert status in (200, 400, 503), response.text[:500]
             except (httpx.HTTPError, MemoryError):
-                status = 0  # there was not even room for the body, here or there
+                status = 0  # there was not even room for the body, here or in the server
             refused += status != 200
             assert running.ask("/completion", CHECK)["content"] == expected, path
         assert refused

@@ -1,4 +1,4 @@
-"""/metrics, as Prometheus' own parser reads it, against what the answers said."""
+"""/metrics, as Prometheus' own parser reads it, agrees with the answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = {"prompt": "the self", "n_predict": 20, "temperature": 0.0}
 
 
 def scrape(running: Running) -> tuple[dict[str, float], dict[str, str]]:
-    """(values, types), by name and labels."""
+    """Return (values, types), by name and labels."""
     response = running.client.get("/metrics")
     assert int(response.headers["Process-Start-Time-Unix"]) > 1e9
     values, types = {}, {}
@@ -71,7 +71,7 @@ def test_they_count_what_was_told(running: Running) -> None:
 
 
 def test_a_line_for_each_request(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    """What was reused, where it was, what was evaluated; as the answers and /slots say."""
+    """The line has the reused tokens, their kind of memory, and the evaluated ones, as answers and /slots have them."""
     caplog.set_level(logging.INFO, logger=ACCESS.name)
     body = {**BODY, "prompt": "a prompt of this test alone: " * 4}
     answers = [running.ask("/completion", body) for _ in range(2)]
@@ -85,7 +85,7 @@ def test_a_line_for_each_request(running: Running, caplog: pytest.LogCaptureFixt
         assert line["n_evaluated"] == answer["timings"]["prompt_n"]
         assert line["cached_in"] == ("slot" if line["n_cached"] else "")
     assert fields[1]["cached_in"] == "slot"
-    assert all(slot["n_states"] == 0 for slot in running.client.get("/slots").json())  # it can be cut anywhere
+    assert all(slot["n_states"] == 0 for slot in running.client.get("/slots").json())  # the cache can be cut anywhere
 
 
 def test_odd_names(tiny_target: Any) -> None:
@@ -95,7 +95,7 @@ def test_odd_names(tiny_target: Any) -> None:
 
 
 def test_the_dashboard(running: Running) -> None:
-    """It asks for nothing that is not there."""
+    """The dashboard asks only for existing metrics."""
     running.ask("/completion", BODY)
     values, _ = scrape(running)
     names = {name.split("[")[0] for name in values}

@@ -1,4 +1,4 @@
-"""Requests with one odd field: an error says which, by the name that the request has for it."""
+"""Requests with one invalid field: the error names it, by the request's own name."""
 
 from __future__ import annotations
 

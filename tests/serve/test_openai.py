@@ -80,7 +80,7 @@ def test_structured_output(client: openai.OpenAI) -> None:
 
 
 def test_tool_that_is_forced(client: openai.OpenAI) -> None:
-    """The grammar lets the model write nothing else, once it begins a call."""
+    """The grammar allows nothing else, once the model begins a call."""
     tool: Any = {"type": "function", "function": {"name": "pick", "parameters": Choice.model_json_schema()}}
     answer = client.chat.completions.create(
         model="tiny", messages=MESSAGES, tools=[tool], tool_choice="auto", max_tokens=20, temperature=0
@@ -103,7 +103,7 @@ def test_responses(client: openai.OpenAI) -> None:
 
 
 def test_responses_that_end(client: openai.OpenAI, running: Running) -> None:
-    """By themselves, as a grammar lets them: the last event says so."""
+    """Responses end by themselves, as a grammar allows, and the last event says so."""
     options: Any = {"model": "tiny", "input": "the self", "max_output_tokens": 40, "temperature": 0}
     *_, last = client.responses.create(**options, stream=True, extra_body={"json_schema": {"const": 5}})
     assert last.type == "response.completed"
@@ -129,7 +129,7 @@ def test_async(running: Running) -> None:
 
 
 def test_an_error_in_a_stream_of_a_response(pair: Any) -> None:
-    """The first tokens have come when passes fail for good: an event named "error", as OpenAI's client knows it."""
+    """After the first tokens passes fail for good: an event named "error" comes, as OpenAI's client expects it."""
     with (
         Running(*pair) as running,
         openai.OpenAI(

@@ -97,7 +97,7 @@ NASTY = (
 
 
 def test_answers_are_markdown(running: Running, browser: Chrome) -> None:
-    """Headings, code and links are shown as such; what is HTML stays text, and nothing of it runs."""
+    """Headings, code and links are rendered; HTML stays text, and no part of it runs."""
     browser.get(running.url)
     script = "window.bad = () => { window.hurt = true }; render(add('assistant'), arguments[0])"
     browser.execute_script(script, NASTY)
@@ -142,7 +142,7 @@ def test_tokens_or_markdown(running: Running, browser: Chrome) -> None:
 
 
 def test_an_answer_too_long_for_markdown(running: Running, browser: Chrome) -> None:
-    """It stays as it is, and says so."""
+    """An answer that is too long stays text, and the page says so."""
     browser.get(running.url)
     browser.execute_script("const t = add('assistant'); append(t, 'abc', 'own'); render(t, 'x'.repeat(40000))")
     wait(browser, lambda: "not shown as Markdown" in text_of(browser, ".error"))
@@ -151,7 +151,7 @@ def test_an_answer_too_long_for_markdown(running: Running, browser: Chrome) -> N
 
 
 def test_rendering_is_bounded(running: Running) -> None:
-    """Texts that parsers fear take no longer than their size explains; what is no text is refused."""
+    """Texts that are hard for parsers take a time in proportion to their size; other values than texts are refused."""
     for unit in ("[", "*a", "> "):
         html = running.ask("/markdown", {"markdown": unit * (32768 // len(unit))})["html"]
         assert html.startswith(("<p>", "<blockquote>"))
@@ -190,7 +190,7 @@ def test_it_asks_nobody_else(running: Running, browser: Chrome) -> None:
 
 
 def test_a_model_without_a_template(pair: Any, tmp_path: Any, browser: Chrome) -> None:
-    """It goes on with a text, and with what it wrote if nothing is added."""
+    """The page continues a text, and its own text if nothing is added."""
     target, head = pair
     plain = without_template(target, tmp_path / "plain.gguf")
     with Running(plain, head, draft_n_max=4) as other:

@@ -1,4 +1,4 @@
-"""The command itself: what it says before it opens a port, signals, TLS."""
+"""The command itself: its messages before it opens a port, signals, TLS."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
 
 
 def test_a_process(pair: Any, tmp_path: Path) -> None:
-    """JSON lines in the log, an answer, and an end within five seconds while somebody listens to a stream."""
+    """The log has JSON lines, a request gets its answer, and the process ends within five seconds despite a stream."""
     port = free_port()
     args = [
         arg for arg in flags(pair, "--port", port, "--log-format", "json") if arg not in ("--spec-draft-n-max", "3")

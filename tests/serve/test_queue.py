@@ -1,4 +1,4 @@
-"""The queue: a request without room is refused at once, and one's share is released however it ends."""
+"""The queue: a request without room is refused at once, and a request's share is released however it ends."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_error_gives_everything_back(queue: Queue) -> None:
 
 
 def test_what_was_started_ends_with_the_request(queue: Queue) -> None:
-    """The thread that prepares a request starts its answers: its client may leave before it hears of them."""
+    """The thread that prepares a request starts its answers, and the client may leave before the thread knows of it."""
     thread: Any = queue.engine_thread
     answers: list[Any] = [object(), object()]
 
@@ -131,7 +131,7 @@ def test_bodies_are_bounded_together(queue: Queue) -> None:
             with pytest.raises(ApiError, match="bodies of other requests") as error:
                 await other.read(parts(40_000, 40_000))
             assert error.value.code == 503
-            assert await small.read(parts(50_000)) == b"x" * 50_000  # always has room
+            assert await small.read(parts(50_000)) == b"x" * 50_000  # a small body always has room
             assert queue.n_bytes == 390_000
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""`batch --ray`: two workers, of which one is killed, or the node that it is on."""
+"""`batch --ray`: two workers, of which one is killed, or its node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ N = 64
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
-    """One node with two CPUs, or a head without any and two nodes with one each; kills a worker, or a node."""
+    """Start one node with two CPUs, or a head without any and two nodes with one; yield a killer of worker or node."""
     from ray.cluster_utils import Cluster
 
     options = {"include_dashboard": False}
@@ -56,7 +56,7 @@ def workers() -> set[int]:
             if path.read_bytes().startswith(b"ray::MapWorker"):
                 found.add(int(path.parent.name))
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # the process has ended meanwhile
     return found
 
 
@@ -85,8 +85,8 @@ def test_one_of_two_is_killed(cluster: Callable[[], None], pair: Any, tmp_path: 
     flags = ["-m", str(pair[0].path), "-md", str(pair[1].path), *FLAGS]
     code = main(["batch", str(source), "-o", str(results), "--ray", "--ray-workers", "2", *flags])
     thread.join(30)
-    assert 0 < n_done[0] < N  # there was something left to do
-    assert code == 1  # the bad one
+    assert 0 < n_done[0] < N  # some requests were left
+    assert code == 1  # the bad request
     found = [json.loads(line) for line in results.read_text().splitlines()]
     assert sorted(line["custom_id"] for line in found) == sorted(line["custom_id"] for line in lines)
     answers = {line["custom_id"]: line for line in found}

@@ -1,4 +1,4 @@
-"""`--record`: what is written of which requests, and that it makes training data."""
+"""`--record`: the requests that are written, their form, and their use as training data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CHAT = {"messages": [{"role": "user", "content": "the self"}], "max_tokens": 8}
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """Its objects; each line is whole."""
+    """Return the objects of a file; each line is whole."""
     data = path.read_bytes()
     assert not data or data.endswith(b"\n")
     return [json.loads(line) for line in data.splitlines()]
 
 
 def test_the_trainer_takes_it(pair: Any, tmp_path: Path) -> None:
-    """What each endpoint was asked becomes the same tokens for `train -f`, with the answers that were given."""
+    """Each endpoint's request becomes the same tokens for `train -f`, with the answer that was given."""
     path = tmp_path / "record.jsonl"
     with Running(*pair, options={"record": path}) as running:
         asked: list[list[int]] = []
@@ -67,13 +67,13 @@ def _wait_for(path: Path, n: int) -> None:
 
 
 def test_what_is_left_out(pair: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Errors, cancelled answers and empty ones; it is said at the start, and how many there are at the end."""
+    """Errors, cancelled answers and empty ones are left out; the log says so at the start, and counts at the end."""
     path = tmp_path / "record.jsonl"
     caplog.set_level(logging.INFO)
     with Running(*pair, options={"record": path, "n_record_max": 3 << 20}) as running:
         assert running.post("/completion", {"prompt": "x" * 5000}).status_code == 400
         running.ask("/completion", {"prompt": "nothing", "n_predict": 0})
-        # slow enough to be left in the middle
+        # slow enough to be cancelled in the middle
         running.server.engine.stepper.on_sample = lambda part, token: time.sleep(0.005) or token
         with running.client.stream(
             "POST", "/completion", json={"prompt": "the", "n_predict": 400, "stream": True, "ignore_eos": True}
@@ -93,7 +93,7 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_the_limit(pair: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The file never grows beyond it; that recording has ended is said once, and serving goes on."""
+    """The file never exceeds the limit; the log says once that recording has ended, and serving continues."""
     path = tmp_path / "record.jsonl"
     path.write_text('{"text": "from before", "answer": "x"}\n')
     with Running(*pair, options={"record": path, "n_record_max": 200}) as running:
@@ -109,7 +109,7 @@ def test_the_limit(pair: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 def test_a_full_disk(
     pair: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a line is taken back, it is said once, and serving goes on."""
+    """Half of a line is removed, the log says so once, and serving continues."""
     path = tmp_path / "record.jsonl"
     write, n_written = os.write, []
 
@@ -133,7 +133,7 @@ def test_a_full_disk(
 
 
 def test_what_a_crash_cut_off(tmp_path: Path) -> None:
-    """It is taken away when the file is opened again; whole lines stay, long ones too."""
+    """A partial line is removed when the file is opened again; whole lines stay, long ones too."""
     path = tmp_path / "record.jsonl"
     for whole in (b"", b'{"text": "a"}\n', b'{"text": "' + b"a" * 200_000 + b'"}\n'):
         for cut in (b"", b'{"text": "b', b"b" * 200_000):
@@ -153,7 +153,7 @@ print(sum(file.append(line) for _ in range(100)))
 
 
 def test_several_workers(tmp_path: Path) -> None:
-    """Processes that append to one file keep its limit together and cut none of each other's lines."""
+    """Processes that append to one file keep its limit together, and none cuts another's lines."""
     path = tmp_path / "record.jsonl"
     command = [sys.executable, "-c", WORKER, str(path)]
     workers = [subprocess.Popen([*command, c], stdout=subprocess.PIPE, text=True) for c in "abc"]
@@ -169,7 +169,7 @@ def test_off_unless_asked(running: Running) -> None:
 
 
 def test_a_file_that_cannot_be(pair: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No port was open and no model loaded."""
+    """The error comes before a port is open and a model loaded."""
     from llama_cpp_eagle3.cli import main
 
     target, head = pair

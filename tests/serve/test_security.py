@@ -1,4 +1,4 @@
-"""Keys, other sites, limits of size and time, and what the log must not say."""
+"""Keys, other sites, limits of size and time, and contents that the log must not have."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_other_sites(locked: Running, running: Running) -> None:
         assert origin_of(locked, origin) == origin
     for origin in ("http://evil.com", "http://localhost.evil.com", "null", "http://[::1", "localhost"):
         assert origin_of(locked, origin) is None
-    assert origin_of(running, "http://localhost") is None  # off unless asked for
+    assert origin_of(running, "http://localhost") is None  # off by default
     response = locked.client.get("/health", headers={"Origin": "http://localhost:1"})
     assert response.headers["Access-Control-Allow-Origin"] == "http://localhost:1"
 
 
 def test_characters_in_a_row(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that no stack is large enough for is the client's mistake, also where the context is large enough."""
+    """A text for which no stack is large enough is the client's error, even if the context is large enough."""
     monkeypatch.setattr(running.server.tokenizer, "check_length", lambda text: None)
     response = running.client.post("/tokenize", json={"content": "a" * 1_048_577})
     assert response.status_code == 400
@@ -95,7 +95,7 @@ def test_texts_that_cannot_fit_are_not_tokenized(
 
 
 def test_many_texts_that_cannot_fit_together(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more of them are tokenized than tell that the context is too small."""
+    """Texts are tokenized only until the context is known to be too small."""
     n_texts = 0
     tokenize = running.server.llm.tokenize
 
@@ -120,7 +120,7 @@ def test_large_bodies(locked: Running) -> None:
     response = locked.client.post("/completion", json={"prompt": "x" * 5000}, headers={"X-Api-Key": KEY})
     assert response.status_code == 413
     assert response.json()["error"]["code"] == 413
-    with connect(locked) as opened:  # one that does not say how large it is
+    with connect(locked) as opened:  # a body without a stated size
         opened.sendall(f"POST /completion HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\n".encode())
         opened.sendall(b"Transfer-Encoding: chunked\r\n\r\n" + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 5)
         assert b" 413 " in opened.recv(1000).split(b"\r\n")[0]
@@ -146,7 +146,7 @@ def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
     records: list[Any] = []
     while len(records) < 2 and time.monotonic() < end:
         time.sleep(0.01)
-        # written after the answer has left: lines of the tests before may come now, but none asks for this path
+        # log lines come after the answer: those of earlier tests may come now, but none has this path
         records = [r for r in caplog.records if r.name == ACCESS.name and r.fields["path"] == path]
     records.sort(key=lambda record: record.fields["status"])
     fields = records[0].fields
@@ -160,7 +160,7 @@ def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_log_cannot_be_forged(running: Running) -> None:
-    """A path's control characters are escaped, in both forms of a line, and so are those of messages."""
+    """Control characters are escaped in a path, in both forms of a line, and in messages."""
     stream = io.StringIO()
     for form in ("text", "json"):
         configure(form, verbose=False)
@@ -179,7 +179,7 @@ def test_the_log_cannot_be_forged(running: Running) -> None:
         if form == "json":
             assert json.loads(lines[0])["path"] == "/a\n00:00:00 I forged\x1b[2J\x9b2J\u202e\x7f status=200"
         else:
-            assert 'status=200"' in lines[0]  # inside the quotes of the path
+            assert 'status=200"' in lines[0]  # within the quotes of the path
         stream.seek(0)
         stream.truncate()
 
@@ -228,13 +228,13 @@ CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n
 @pytest.mark.parametrize(
     ("begin", "more"),
     [
-        (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"X-A: " + b"y" * 1000 + b"\r\n"),  # ever more headers
-        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: ", b"y" * 1000),  # one without an end
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"X-A: " + b"y" * 1000 + b"\r\n"),  # headers without an end
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: ", b"y" * 1000),  # one header without an end
         (b"GET /", b"y" * 1000),  # a path without an end
         (CHUNKED, b"X-A: " + b"y" * 1000 + b"\r\n"),  # trailers
         (CHUNKED + b"X-A: ", b"y" * 1000),
         (CHUNKED.removesuffix(b"0\r\n") + b"2;", b"y" * 1000),  # an extension may follow a chunk's size
-        (b"", b"\r\n" * 500),  # empty lines, which may stand before a request
+        (b"", b"\r\n" * 500),  # empty lines, which may come before a request
     ],
 )
 def test_large_headers(running: Running, begin: bytes, more: bytes) -> None:
@@ -247,7 +247,7 @@ def test_large_headers(running: Running, begin: bytes, more: bytes) -> None:
                 if select.select([opened], [], [], 0.0)[0]:
                     break
             answer = opened.recv(4000)
-        except ConnectionError:  # it is closed while we still send: also an end
+        except ConnectionError:  # the server closes while the client still sends: also an end
             pass
         else:
             assert b" 431 " in answer.split(b"\r\n")[0]
@@ -257,7 +257,7 @@ def test_large_headers(running: Running, begin: bytes, more: bytes) -> None:
 
 
 def test_headers_of_usual_size_and_bodies_after_them(running: Running) -> None:
-    """What was read of one request does not count for the next one on the same connection, nor do bodies."""
+    """Bytes of one request do not count for the next one on the same connection, nor do bodies."""
     for _ in range(4):
         assert running.client.get("/health", headers={"X-A": "y" * 30_000}).status_code == 200
         body = {"tokens": [100] * 40_000}

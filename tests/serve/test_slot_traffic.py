@@ -1,4 +1,4 @@
-"""Four clients generate, save, restore and erase at once: every text is the one that plain llama_cpp gives alone."""
+"""Four clients generate, save, restore and erase at once: every text is plain llama_cpp's alone."""
 
 from __future__ import annotations
 

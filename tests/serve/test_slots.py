@@ -1,4 +1,4 @@
-"""Saved slots: exact, with the head's part, and only in the folder."""
+"""Saved slots are exact, have the head's part, and lie only in the folder."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def test_save_restore_erase(running: Running) -> None:
     longer = {**FIRST, "prompt": FIRST["prompt"] + answer["content"], "id_slot": 0}
     answer = running.ask("/completion", longer)
     assert answer["timings"]["cache_n"] >= n_held - 1
-    # the head has seen all of it: its drafts go on being right
+    # the head has read all of it: its drafts stay right
     assert answer["timings"]["draft_n_accepted"] == answer["timings"]["draft_n"] > 0
     assert running.ask("/slots/0?action=erase", {})["n_erased"] > n_held
-    for i in range(running.server.n_slots):  # others hold the same
+    for i in range(running.server.n_slots):  # other slots hold the same
         running.ask(f"/slots/{i}?action=erase", {})
     assert running.ask("/completion", {**longer, "id_slot": 0})["timings"]["cache_n"] == 0
 
 
 def test_a_slot_that_is_busy(running: Running) -> None:
-    """It is saved when it is free, though nothing else comes in."""
+    """A busy slot is saved when it is free, even if no request follows."""
     long = {**FIRST, "n_predict": 150, "id_slot": 0, "stream": True, "ignore_eos": True}
     with ThreadPoolExecutor(1) as pool:
         with running.client.stream("POST", "/completion", json=long) as response:
@@ -143,12 +143,12 @@ def test_files(running: Running, tmp_path: Path) -> None:
 
 
 def seal(data: bytes) -> bytes:
-    """With the checksum that belongs to it."""
+    """Return the data with its checksum."""
     return data + hashlib.sha256(data).digest()
 
 
 def test_spoilt_files(running: Running) -> None:
-    """Any byte that is another one is seen before anything is loaded."""
+    """Any changed byte is noticed before anything is loaded."""
     folder = running.server.options.slot_save_path
     running.ask("/completion", {**FIRST, "id_slot": 0})
     running.ask("/slots/0?action=save", {"filename": "sound"})
@@ -161,12 +161,12 @@ def test_spoilt_files(running: Running) -> None:
         (folder / "spoilt").write_bytes(spoilt)
         response = running.post("/slots/0?action=restore", {"filename": "spoilt"})
         assert response.status_code == 400, i
-    # nothing was touched: what was there is still there
+    # nothing was changed: the slot still holds its text
     assert running.ask("/completion", {**FIRST, "id_slot": 0})["timings"]["cache_n"] > 0
 
 
 def header_of(data: bytes) -> tuple[dict[str, Any], int]:
-    """(what the JSON says, where the target's bytes begin)."""
+    """Return (the header's JSON, the offset of the target's bytes)."""
     begin = len(MAGIC) + 4
     end = begin + struct.unpack_from("<I", data, len(MAGIC))[0]
     header = json.loads(data[begin:end])
@@ -174,17 +174,17 @@ def header_of(data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def fill_with_nan(data: bytes) -> bytes:
-    """The end of what the target holds: values of cells of the last layer, and none of the numbers around."""
+    """Fill the end of the target's state with NaN: values of cells of the last layer, and no numbers around them."""
     header, begin = header_of(data)
     end = begin + header["n_target"]
     first = end - header["n_target"] // 128 * 2
     last = end - 64
-    nan = b"\xff" * (last - first)  # of any float type
+    nan = b"\xff" * (last - first)  # NaN in any float type
     return data[:first] + nan + data[last:-32]
 
 
 def test_nan_in_a_state(pair: Any, tmp_path: Path) -> None:
-    """Numbers that are none end a request with an error, another one on any slot is not touched by them."""
+    """NaN ends its request with an error, and does not change a request on any slot."""
     with Running(*pair, draft_n_max=4, options={"slot_save_path": tmp_path}) as running:
         expected = {i: running.ask("/completion", {**FIRST, "id_slot": i}) for i in (0, 1)}
         running.ask("/slots/0?action=save", {"filename": "sound"})
@@ -200,7 +200,7 @@ def test_nan_in_a_state(pair: Any, tmp_path: Path) -> None:
                 found = running.ask("/completion", {**FIRST, "id_slot": i})
                 assert found["content"] == expected[i]["content"]
                 assert found["timings"]["draft_n_accepted"] == found["timings"]["draft_n"] > 0
-        # refused in the middle: NaN is in the cells already, then the head's part is none
+        # refused in the middle: NaN is in the cells already, then the head's part is invalid
         n_draft = header_of(damaged)[0]["n_draft"]
         (tmp_path / "refused").write_bytes(seal(damaged[:-n_draft] + b"x" * n_draft))
         assert running.post("/slots/0?action=restore", {"filename": "refused"}).status_code == 400
