@@ -1,4 +1,4 @@
-"""Which files of a folder are a checkpoint's."""
+"""Files of a folder that belong to a checkpoint are found."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_weights(names: list[str]) -> None:
 
 
 def test_what_lies_beside_the_weights() -> None:
-    """A mask token's row belongs to them; what is not known is said; what training leaves is not."""
+    """A mask token's row belongs to the weights; unknown files are reported; files that training leaves are not."""
     names = ["model.safetensors", "mask_embedding.pt", "d2t.pt", "optimizer.pt", "rng_state_0.pth", "training_args.bin"]
     found = find_files(names)
     assert found is not None

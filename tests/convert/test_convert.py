@@ -23,7 +23,7 @@ def target(tmp_path_factory):
 
 
 def write(folder, family: Family, target) -> Head:
-    """A checkpoint of the family; returns the head that it means."""
+    """Write a checkpoint of the family; return the head that it means."""
     head = write_head(folder.parent / "unused.gguf", target, **family.variant)
     write_family(folder, family, head)
     return head
@@ -42,13 +42,13 @@ def test_family(name, tmp_path, target, model_address):
     result = convert(tmp_path / name, target.path, tmp_path / "out.gguf", outtype="f32")
 
     made = _core.read_head(str(result.path))
-    assert made.arch == head.arch  # eagle3 exactly where llama.cpp can run it
+    assert made.arch == head.arch  # eagle3 exactly if llama.cpp can run it
     assert made.boundaries == (list(head.variant.boundaries) if head.variant.use_aux_hidden_state else [])
     assert made.has_d2t == (head.d2t is not None)
     assert result.spec.family == family.name
     assert len(result.spec.doubts) == family.doubts
     assert drafts_like(head, result.path, model_address(target.path))
-    # the folder and the file tell the same story
+    # the folder and the file give the same
     assert inspect(tmp_path / name, target.path).misfit is None
     assert inspect(result.path, target.path).misfit is None
     assert list(tmp_path.glob(".*")) == []
@@ -56,7 +56,7 @@ def test_family(name, tmp_path, target, model_address):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_wrong_reading_would_be_seen(name, tmp_path, target, model_address):
-    """The comparison above can fail: with one thing changed in the reference it does."""
+    """The comparison above can fail: it does with one change in the reference."""
     family = FAMILIES[name]
     head = write(tmp_path / name, family, target)
     path = convert(tmp_path / name, target.path, tmp_path / "out.gguf", outtype="f32").path
@@ -108,7 +108,7 @@ def test_target_as_a_hugging_face_folder(tmp_path, target, model_address):
     (folder / "config.json").write_text(json.dumps({"model_type": "x_vl", "text_config": target.hf_config}))
     result = convert(tmp_path / "head", folder, tmp_path / "out.gguf", outtype="f32")
     assert drafts_like(head, result.path, model_address(target.path))
-    # without tokenizer.json the file says no more than the size of the vocabulary
+    # without tokenizer.json the file has only the size of the vocabulary
     fields = gguf.GGUFReader(result.path).fields
     assert fields["tokenizer.ggml.model"].contents() == "none"
 

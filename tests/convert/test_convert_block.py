@@ -44,7 +44,7 @@ def tables_of(target: Target) -> dict[str, np.ndarray]:
 
 
 def check(path: Path, shape: Shape, target: Target) -> None:
-    """A file's logits are those of float64, with the weights that were in the checkpoint."""
+    """Check that a file's logits are those of float64, with the weights of the checkpoint."""
     tables = tables_of(target)
     block = Block(shape, random_tensors(shape), tables["embed_tokens.weight"], tables["lm_head.weight"])
     text = np.random.default_rng(0).integers(0, 256, 40).tolist()
@@ -71,7 +71,7 @@ def test_logits_are_those_of_float64(name: str, target: Target, tmp_path: Path) 
     form, which = FORMS[name]
     shape = SHAPES[which]
     weights = weights_of(shape)
-    if form is not zlab and not shape.own_tables:  # copies of the target's, as training leaves them
+    if form is not zlab and not shape.own_tables:  # copies of the target's tables, as training leaves them
         weights = tables_of(target) | weights
     prefix = "model." if name == "deepspec" else ""
     folder = write_block(tmp_path / name, form(shape), {prefix + n: w for n, w in weights.items()})
@@ -88,7 +88,7 @@ def test_logits_are_those_of_float64(name: str, target: Target, tmp_path: Path) 
 
 
 def test_a_confidence_that_reads_no_markov_head(target: Target, tmp_path: Path) -> None:
-    """llama.cpp's graph gives it the Markov head's part too: it is multiplied by zeros."""
+    """llama.cpp's graph also gives it the Markov head's part, which is multiplied by zeros."""
     shape = SHAPES["dspark"]
     weights = weights_of(shape)
     weights["confidence_head.proj.weight"] = weights["confidence_head.proj.weight"][:, : shape.n_embd]
@@ -107,7 +107,7 @@ def test_a_confidence_that_reads_no_markov_head(target: Target, tmp_path: Path) 
 
 
 def test_layers_that_are_not_named(target: Target, tmp_path: Path) -> None:
-    """z-lab's default: evenly from the second layer to the third from the end."""
+    """z-lab's default layers go evenly from the second layer to the third from the end."""
     shape = shape_of("plain", boundaries=(3,), n_layer=1)
     config = zlab(shape)
     del config["dflash_config"]["target_layer_ids"]
@@ -116,7 +116,7 @@ def test_layers_that_are_not_named(target: Target, tmp_path: Path) -> None:
 
 
 def test_types_and_commands(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """bf16 stays what it is; `convert` and `inspect` as commands."""
+    """The type bf16 stays; `convert` and `inspect` work as commands."""
     shape = SHAPES["plain"]
     folder = write_block(tmp_path / "draft", zlab(shape), weights_of(shape), dtype="bf16")
     out = tmp_path / "out.gguf"
@@ -136,12 +136,12 @@ def change(config: dict[str, Any], **values: Any) -> dict[str, Any]:
 
 
 def test_errors_name_what_is_wrong(target: Target, tmp_path: Path) -> None:
-    """Of another target, or with what llama.cpp's graph lacks: before anything is written."""
+    """Errors about another target, or about parts that llama.cpp's graph lacks, come before anything is written."""
     plain, spark = SHAPES["plain"], SHAPES["dspark"]
     weights, config = weights_of(plain), zlab(plain)
     more = weights | {"layers.0.self_attn.q_proj.bias": np.zeros(plain.n_head * plain.head_dim, np.float32)}
     without = {name: w for name, w in weights.items() if name != "norm.weight"}
-    other = {"layers.0.pre_feedforward_layernorm.weight": np.ones(64, np.float32)}  # Gemma's
+    other = {"layers.0.pre_feedforward_layernorm.weight": np.ones(64, np.float32)}  # a name of Gemma's
     layers = {name: w for name, w in weights.items() if not name.startswith("layers.1.")}
     spoken = speculators(plain)
     window = {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
@@ -188,7 +188,7 @@ def test_errors_name_what_is_wrong(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_target_without_tokens(target: Target, tmp_path: Path) -> None:
-    """The file has the target's tokens: they must be at hand."""
+    """The file needs the target's tokens, so they must be at hand."""
     shape = SHAPES["plain"]
     folder = write_block(tmp_path / "draft", zlab(shape), weights_of(shape))
     hf = tmp_path / "target"

@@ -19,7 +19,7 @@ from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3_heads.convert import convert
 from tiny import Target, write_target
 
-TOLERANCE, TOLERANCE_GELU = 1e-4, 5e-3  # ggml looks gelu up in a table of F16
+TOLERANCE, TOLERANCE_GELU = 1e-4, 5e-3  # ggml takes gelu from a table in F16
 Tensors = dict[str, np.ndarray]
 
 
@@ -36,7 +36,7 @@ def tables_of(target: Target) -> Tensors:
 
 
 def check(path: Path, shape: Shape, target: Target, **other: np.ndarray) -> None:
-    """A file's logits are those of float64; other: tensors beside those of the shape."""
+    """Check that a file's logits are those of float64; other: tensors beside those of the shape."""
     tables = tables_of(target)
     tensors = random_tensors(shape) | {name.replace("__", "."): data for name, data in other.items()}
     block = Block(shape, tensors, tables["token_embd.weight"], tables["output.weight"])
@@ -83,7 +83,7 @@ def test_part_of_the_channels(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_copy_of_the_targets_config(target: Target, tmp_path: Path) -> None:
-    """DeepSpec copies it for its own class, which rotates all channels as Qwen3 does and has no sections."""
+    """DeepSpec copies the config for its own class, which rotates all channels as Qwen3 does and has no sections."""
     shape = SHAPES["dspark"]
     copied = {
         "rope_theta": 10000.0,
@@ -100,7 +100,7 @@ def test_a_copy_of_the_targets_config(target: Target, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("act", ["gelu_pytorch_tanh", "silu"])
 def test_gemmas_layers(act: str, target: Target, tmp_path: Path) -> None:
-    """Sandwich norms, values that are keys, a scale of each layer, and the channels that do not turn."""
+    """Layers have sandwich norms, values that are keys, a scale of each layer, and channels without rotation."""
     keys = {"embedding_scale": 8.0, "attention.scale": 1.0}
     shape = Shape(
         shares_kv=True, has_post_norms=True, n_head_kv=1, markov_rank=8, from_anchor=True, act=act, keys=keys
@@ -111,7 +111,7 @@ def test_gemmas_layers(act: str, target: Target, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", ["Lfm2DSparkDraftModel", "LingDSparkModel"])
 def test_families_with_qwen3s_layers(arch: str, target: Target, tmp_path: Path) -> None:
-    """Also under the names that LFM2 and Ling give them; the rest of the config may be their targets'."""
+    """Layers like Qwen3's also run under LFM2's and Ling's names; the rest of the config may be their targets'."""
     shape = SHAPES["dspark"]
     other = {"kv_lora_rank": 32, "architectures": [arch], "model_type": "lfm2"}
     names = {
@@ -136,7 +136,7 @@ def test_families_with_qwen3s_layers(arch: str, target: Target, tmp_path: Path) 
 @pytest.mark.parametrize("form", ["number", "tensor", "safetensors"])
 @pytest.mark.parametrize("source", ["gguf", "folder"])
 def test_a_row_of_the_mask_token(form: str, source: str, target: Target, tmp_path: Path) -> None:
-    """Beside the weights: the file gets the target's tables, the embedding with that row."""
+    """A mask token's row lies beside the weights: the file gets the target's tables, the embedding with that row."""
     shape = SHAPES["plain"]
     folder = write_block(tmp_path / "draft", zlab(shape), weights_of(shape))
     row = np.linspace(-2, 2, shape.n_embd).astype(np.float32)
@@ -156,7 +156,7 @@ def test_a_row_of_the_mask_token(form: str, source: str, target: Target, tmp_pat
 
 
 def test_the_tables_keep_the_targets_types(tmp_path: Path) -> None:
-    """Of a quantized target, only the mask token's row is quantized anew."""
+    """In a quantized target's tables, only the mask token's row is quantized anew."""
     target = write_target(tmp_path / "target.gguf", n_layer=N_LAYER_TGT, ftype="q8_0")
     shape = SHAPES["plain"]
     folder = write_block(tmp_path / "draft", zlab(shape), weights_of(shape))
@@ -190,7 +190,7 @@ def test_a_row_of_another_token(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_table_with_one_row_of_its_own(target: Target, tmp_path: Path) -> None:
-    """A copy of the target's except for the mask token is no copy; nor is an output that was trained."""
+    """A copy of the target's table except for the mask token is no copy; a trained output is none either."""
     shape, tables = SHAPES["plain"], tables_of(target)
     embd, output = tables["token_embd.weight"].copy(), tables["output.weight"] + 0.5
     embd[300] = np.linspace(-2, 2, shape.n_embd)
@@ -201,7 +201,7 @@ def test_a_table_with_one_row_of_its_own(target: Target, tmp_path: Path) -> None
 
 
 def test_an_embedding_of_its_own_without_an_output(target: Target, tmp_path: Path) -> None:
-    """llama.cpp would take it for the output too: the target's is in the file."""
+    """llama.cpp would use such an embedding as the output too, so the file has the target's output."""
     shape = SHAPES["plain"]
     embd = np.random.default_rng(5).normal(size=(shape.n_vocab, shape.n_embd)).astype(np.float32)
     weights = weights_of(shape) | {"embed_tokens.weight": embd}
@@ -211,7 +211,7 @@ def test_an_embedding_of_its_own_without_an_output(target: Target, tmp_path: Pat
 
 
 def test_mask_token(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its option, its text, or DeepSeek's name for it."""
+    """The mask token is given by its option, its text, or DeepSeek's name for it."""
     shape = SHAPES["plain"]
     config = zlab(shape)
     del config["dflash_config"]["mask_token_id"]
@@ -229,7 +229,7 @@ def test_mask_token(target: Target, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_layers_by_default(target: Target, tmp_path: Path) -> None:
-    """An empty list is none, as for vLLM; --layer-boundaries wins."""
+    """An empty list of layers counts as none, as in vLLM; --layer-boundaries has precedence."""
     shape = shape_of("plain", boundaries=(3,), n_layer=1)
     config = zlab(shape)
     config["dflash_config"]["target_layer_ids"] = []
@@ -249,7 +249,7 @@ def test_layers_by_default(target: Target, tmp_path: Path) -> None:
     ],
 )
 def test_which_rows_draft(said: dict[str, Any], from_anchor: bool, target: Target, tmp_path: Path) -> None:
-    """Three names for one thing; without any, as DeepSpec's."""
+    """Three keys mean the same; without any, DeepSpec's default holds."""
     shape = shape_of("dspark", from_anchor=from_anchor, has_confidence=False)
     config = deepspec(shape) | {"architectures": ["DSparkDraftModel"]} | said
     path = converted(tmp_path, target, config, weights_of(shape))
@@ -269,7 +269,7 @@ def test_which_rows_draft_of_speculators(
 
 
 def test_windows_that_end_at_each_row(target: Target, tmp_path: Path) -> None:
-    """All layers alike: the block has an order."""
+    """If windows end at each row, all layers are alike: the block has an order."""
     shape = shape_of("causal", n_layer=1, sliding_window=12)
     config = speculators(shape)
     window = {"use_sliding_window": True, "sliding_window": 12, "layer_types": ["sliding_attention"]}
@@ -278,7 +278,7 @@ def test_windows_that_end_at_each_row(target: Target, tmp_path: Path) -> None:
 
 
 def test_rotation_by_layer_type(target: Target, tmp_path: Path) -> None:
-    """The set of the drafter's own layers; two that differ are refused."""
+    """The drafter's own layer type selects the set of rotation keys; two different ones are refused."""
     shape = shape_of("window", n_layer=1)
     sets = {"full_attention": {"rope_type": "nonsense"}, "sliding_attention": {"rope_theta": 10000.0}}
     config = zlab(shape) | {"rope_theta": None, "rope_parameters": sets}

@@ -1,4 +1,4 @@
-"""Round trip of a whole pair: its head written back as a checkpoint, converted, must be the same head."""
+"""A whole pair makes a round trip: its head, written back as a checkpoint and converted, is the same head."""
 
 import json
 from itertools import islice
@@ -18,13 +18,13 @@ _BACK = {v: k for k, v in (_LAYER_NAMES | _TOP_NAMES).items()}
 
 
 def halves(array: np.ndarray, n_head: int) -> np.ndarray:
-    """Rows of q or k from neighbouring pairs back to halves."""
+    """Reorder the rows of q or k from neighbouring pairs back to halves."""
     heads = array.reshape(n_head, -1, 2, *array.shape[1:])
     return heads.swapaxes(1, 2).reshape(array.shape)
 
 
 def write_back(path, folder) -> str:
-    """A GGUF head as a checkpoint in the speculators format; returns the type of its matrices."""
+    """Write a GGUF head as a checkpoint in the speculators format; return the type of its matrices."""
     reader = gguf.GGUFReader(path)
     key = {name: field.contents() for name, field in reader.fields.items() if name.startswith("eagle3.")}
     n_head, n_head_kv = key["eagle3.attention.head_count"], key["eagle3.attention.head_count_kv"]

@@ -1,4 +1,4 @@
-"""Bad input: a clear error that names what, expected and found; exit code 2; nothing written."""
+"""Bad input gives a clear error that names the expected and the found; exit code 2; nothing is written."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def target(tmp_path_factory):
 
 @pytest.fixture
 def head(tmp_path, target):
-    """A good checkpoint in tmp_path/head."""
+    """Return a good checkpoint in tmp_path/head."""
     head = write_head(tmp_path / "unused.gguf", target, boundaries=(2, 4, 5))
     write_family(tmp_path / "head", PLAIN, head)
     return head
@@ -227,7 +227,7 @@ def test_bad_output(tmp_path, head, target):
 
 
 def test_output_is_no_input_and_no_device(tmp_path, head, target, capsys):
-    """Whatever would be lost is as it was; nothing is left beside it."""
+    """A file that would be lost stays as it was; nothing is left beside it."""
     os.mkfifo(tmp_path / "fifo")
     shutil.copy(target.path, tmp_path / "target.gguf")
     convert(tmp_path / "head", target.path, tmp_path / "head.gguf")
@@ -257,7 +257,7 @@ def test_output_is_no_input_and_no_device(tmp_path, head, target, capsys):
             assert main(argv) == 2, argv
             assert "no regular file" in capsys.readouterr().err, argv
     assert contents() == before
-    # a GGUF that an earlier run left in the folder is no input
+    # an earlier run's GGUF in the folder is no input
     for _ in range(2):
         assert main(["convert", folder, "--target", model, "-o", f"{folder}/head.gguf"]) == 0
 
@@ -309,7 +309,7 @@ def test_inspect_and_exit_codes(tmp_path, head, target, capsys):
 
 
 def test_needs_no_torch(tmp_path, head, target):
-    """Neither torch nor transformers nor safetensors are imported, pytorch_model.bin included."""
+    """Torch, transformers and safetensors are not imported, even for pytorch_model.bin."""
     (tmp_path / "head" / "model.safetensors").unlink()
     write_torch_file(tmp_path / "head" / "pytorch_model.bin", head.weights, "bf16")
     code = (
@@ -340,7 +340,7 @@ GARBAGE = [0, -1, "x", [], {}, True, float("inf"), float("nan"), 10**30, [1], [[
 
 @pytest.mark.parametrize("name", ["specforge", "speculators_sliding_window", "modelopt_v3"])
 def test_garbage_in_the_config(name, tmp_path, target):
-    """Whatever a key holds, it is read as something or refused by a line of ours."""
+    """Any value of a key is read as something or refused by a line of ours."""
     family = FAMILIES[name]
     head = write_head(tmp_path / "unused.gguf", target, **family.variant)
     write_family(tmp_path / "head", family, head)

@@ -1,4 +1,4 @@
-"""Keys of a config.json: what is read, what is said, and which values cannot be run."""
+"""Keys of a config.json: those that are read, those that are reported, and values that cannot be run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_key_of_block_drafters_is_known(tmp_path: Path, small: Target) -> 
 def test_unknown_keys_are_said(
     tmp_path: Path, target: Target, small: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the head's own tables too, once, by `convert` and `inspect`."""
+    """Unknown keys of the head's own tables are reported too, once, by `convert` and `inspect`."""
     family = Family(lambda h: modelopt_config(h, {"wobble": 2}, twist=True, draft_config={"a": 1}), dtype="f32")
     folder = make(tmp_path, target, replace(family, variant={"use_aux_hidden_state": False}))
     assert main(["convert", str(folder), "--target", str(target.path), "-o", str(tmp_path / "out.gguf")]) == 0
@@ -111,7 +111,7 @@ def test_values_of_block_drafters_that_cannot_be_run(
 
 
 def test_tables_and_prefixes_of_block_drafters(tmp_path: Path, small: Target) -> None:
-    """SGLang's forms: a table `dspark_config`, and keys with the prefix `dspark_`."""
+    """SGLang's forms are read: a table `dspark_config`, and keys with the prefix `dspark_`."""
     shape = SHAPES["dspark"]
     plain = deepspec(shape)
     names = ("mask_token_id", "target_layer_ids", "markov_rank", "block_size")
@@ -160,7 +160,7 @@ def _keys(path: Path) -> dict[str, Any]:
 def test_rotation_of_the_heads_own_layers(
     kind: str, window: int | None, theta: float, tmp_path: Path, target: Target
 ) -> None:
-    """The set of the other type is not even checked."""
+    """The set of rotation keys for the other layer type is not even checked."""
     sets = {
         "full_attention": {"rope_theta": 2e6, "rope_type": "default"},
         "sliding_attention": {"rope_theta": 5e5, "rope_type": "default"},
@@ -193,7 +193,7 @@ def test_gemma_3s_local_rotation(tmp_path: Path, target: Target) -> None:
 
 
 def test_a_heads_neighbouring_channels(tmp_path: Path, target: Target) -> None:
-    """Rows of q and k that are pairs in the checkpoint already: the file is that of the halves."""
+    """Rows of q and k that are pairs already in the checkpoint give the same file as halves."""
     family = Family(
         lambda h: top_config(h, "LlamaForCausalLMEagle3"), {"boundaries": (2, 4, 5), "qk_norm": True}, dtype="f32"
     )

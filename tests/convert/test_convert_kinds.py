@@ -1,4 +1,4 @@
-"""Checkpoints of other kinds: the error says which, whether it runs here, and what to do."""
+"""Checkpoints of other kinds: the error names the kind, whether it runs here, and what to do."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_error_names_the_kind(name: str, target: Target, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("by", ["config", "tensors"])
 def test_latent_attention_of_a_block_drafter(by: str, target: Target, tmp_path: Path) -> None:
-    """Kimi K3's, also where its config counts the layers that it reads."""
+    """Kimi K3's latent attention is named, also if its config counts the layers that it reads."""
     shape = Shape(boundaries=(2, 4, 6), n_layer=3, markov_rank=8, from_anchor=True)
     config = layers_config(shape) | {
         "architectures": ["K3DSparkModel"], "model_type": "k3_dspark", "num_target_layers": 3,

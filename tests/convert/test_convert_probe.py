@@ -1,4 +1,4 @@
-"""--probe: what a checkpoint leaves open is measured on the target itself, and the truth wins."""
+"""--probe measures open settings of a checkpoint on the target itself, and the right ones win."""
 
 import numpy as np
 import pytest
@@ -15,10 +15,10 @@ PROMPTS = ["def f(x):", "the quick brown fox"]
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
-    """A perfect pair that notices a wrong boundary and a wrong norm_output.
+    """Return a perfect pair that notices a wrong boundary and a wrong norm_output.
 
-    Channel 1 of the residual stream stays empty up to the last layer, which fills it with noise. The head spreads
-    whatever it finds there. Its last norm has odd weights, which lm_head undoes, and a recurrent state does not.
+    Channel 1 of the residual stream stays empty up to the last layer, which fills it with noise. The head spreads its
+    values. Its last norm has odd weights, which lm_head undoes, but not a recurrent state.
     """
     folder = tmp_path_factory.mktemp("probe")
     target, head = write_perfect_pair(folder / "target.gguf", folder / "head.gguf")
@@ -47,7 +47,7 @@ def variant(head):
 
 
 def specforge(head):
-    # both wrong: these ids are boundaries, and the normed state is not fed back
+    # both are wrong: these ids are boundaries, and the normed state is not fed back
     return top_config(
         head, "LlamaForCausalLMEagle3", norm_output=True, norm_before_residual=True, eagle_config={IDS_KEY: [1, 2, 3]}
     )

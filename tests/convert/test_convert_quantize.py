@@ -1,4 +1,4 @@
-"""Types of the matrices: ggml quantizes them, everything else stays exact, and the head still drafts the same way."""
+"""Types of the matrices: ggml quantizes them, other tensors stay exact, and the head's drafts stay the same."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from llama_cpp_eagle3_heads.convert import convert, count_tokens, encoding, insp
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
 
-# largest relative error of the first logits that a type may cause in a random head
+# largest relative error that a type may cause in a random head's first logits
 LIMITS = {"f32": 1e-4, "f16": 0.01, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.15, "q4_k": 0.6, "q4_0": 0.6}
 
 _CUT = ("output.weight", "d2t")
@@ -76,7 +76,7 @@ def test_quantize_a_gguf(outtype, tmp_path, head, target, model_address, capsys)
     for key in before:
         if not key.startswith("GGUF.") and key != "general.file_type":
             assert after[key].contents() == before[key].contents(), key
-    # to the bit what convert writes from the same numbers
+    # the bits that convert writes from the same numbers
     direct = tensors(convert(head[0], target.path, tmp_path / "direct.gguf", outtype=outtype).path)
     assert all(np.array_equal(t.data, direct[name].data) for name, t in tensors(out).items())
 
@@ -124,7 +124,7 @@ def test_fork_dialect_stays_what_it_is(tmp_path, target, model_address):
 
 @pytest.mark.parametrize("variant", [{}, {"n_vocab_dft": None}, {"dialect": "fork"}, {"mask_token": 5}], ids=str)
 def test_fewer_tokens_to_draft(variant, tmp_path, target, model_address):
-    """The head drafts the best of what is left, as it would with the other rows of its lm_head gone."""
+    """The head drafts the best of the remaining tokens, as if its lm_head had no rows for the others."""
     head = write_head(tmp_path / "head.gguf", target, **variant)
     ids = np.arange(target.n_vocab) if head.d2t is None else head.d2t
     counts = Counter({int(ids[i]): 10 - i % 3 for i in range(len(ids) - 1, 20, -5)})

@@ -1,4 +1,4 @@
-"""Layer ids, defaults that bite, the draft vocabulary: every rule and every trap by itself."""
+"""Layer ids, harmful defaults, the draft vocabulary: every rule and every trap by itself."""
 
 import json
 
@@ -38,20 +38,20 @@ NESTED, GPT_OSS = {"nested": True}, {"nested": True, "target_is_gpt_oss": True}
     [
         (ids(None), (2, 18, 33), False, "default"),
         (ids((2, 18, 33), is_speculators=True), (2, 18, 33), False, "speculators"),
-        # nm-testing's Maverick and Qwen3-235B: another trainer's ids in the speculators format
+        # nm-testing's Maverick and Qwen3-235B have another trainer's ids in the speculators format
         (ids((1, 23, 44), is_speculators=True, n_layer_tgt=48), (1, 23, 44), True, "speculators"),
         (ids((1, 17, 32), **NESTED), (2, 18, 33), False, "layer outputs"),
         (ids((2, 18, 33), **NESTED), (2, 18, 33), True, "do not begin with 1"),
         (ids((2, 18, 33)), (2, 18, 33), False, "top-level"),
         (ids((1, 17, 32)), (1, 17, 32), True, "top-level"),
-        # NVIDIA's gpt-oss heads: v3 reads the last layer's output, long-context is read as boundaries by SGLang
+        # NVIDIA's gpt-oss heads: v3 reads the last layer's output, SGLang reads long-context's ids as boundaries
         (ids((24, 30, 36), is_modelopt=True, **GPT_OSS), (24, 30, 36), False, "layer count"),
         (ids((1, 17, 32), is_modelopt=True, **GPT_OSS), (1, 17, 32), True, "gpt-oss"),
         # SpecForge's gpt-oss-20b config
         (ids((1, 11, 21), n_layer_tgt=24, **GPT_OSS), (2, 12, 22), True, "gpt-oss"),
         # SpecForge's deepseek-v3 config, L = 61
         (ids((1, 29, 57), n_layer_tgt=61, **NESTED), (2, 30, 58), False, "layer outputs"),
-        # DeepSpec's key has one meaning, also where an id is the last layer's
+        # DeepSpec's key has one meaning, also if an id is the last layer's
         (ids((8, 17, 35), are_outputs=True), (9, 18, 36), False, "DeepSpec"),
     ],
 )
@@ -108,7 +108,7 @@ def target(tmp_path_factory):
 
 @pytest.fixture
 def make(tmp_path, target):
-    """`make(config, weights, **variant)`: convert a plain head with this config; returns the result and its fields."""
+    """Return `make(config, weights, **variant)`, which converts a plain head; it returns the result and its fields."""
 
     def build(config=lambda h: top_config(h, "Eagle3LlamaForCausalLM"), weights=None, options=None, **variant):
         head = write_head(tmp_path / "unused.gguf", target, **({"boundaries": (2, 4, 5)} | variant))
@@ -139,7 +139,7 @@ def test_max_position_embeddings_does_not_clamp(make, model_address, target):
 
 
 def test_class_defaults_of_a_diff_config(make):
-    # eps 1e-6 is LlamaConfig's, not the 1e-5 that most configs write
+    # eps 1e-6 is LlamaConfig's default, most configs write 1e-5
     result, _ = make(lambda h: speculators_config(h, {"rms_norm_eps": None}))
     assert _core.read_head(str(result.path)).rms_eps == pytest.approx(1e-6)
     assert _core.read_head(str(result.path)).n_embd_head == 16
@@ -157,7 +157,7 @@ def test_yarn_added_at_export(make):
     assert fields["eagle3.rope.scaling.type"].contents() == "yarn"
     assert fields["eagle3.rope.scaling.factor"].contents() == 32.0
     assert fields["eagle3.rope.scaling.original_context_length"].contents() == 2048
-    # ggml multiplies by 1 + 0.1 ln(32) itself: an attention factor of 1 must take that back
+    # ggml itself multiplies by 1 + 0.1 ln(32): an attention factor of 1 must undo that
     assert fields["eagle3.rope.scaling.attn_factor"].contents() == pytest.approx(1 / (1 + 0.1 * np.log(32)))
 
 
@@ -183,15 +183,15 @@ def test_missing_norm_before_residual(make):
     def without(h):
         return speculators_config(h, norm_before_residual=None)
 
-    # vLLM says true, speculators' schema says false
+    # true in vLLM, false in speculators' schema
     result, _ = make(without)
     assert (result.spec.norm_before_residual.value, result.spec.norm_before_residual.doubtful) == (True, True)
     result, _ = make(without, options={"norm_before_residual": False})
     assert _core.read_head(str(result.path)).norm_before_residual is False
-    # everybody else: false
+    # false in all others
     result, _ = make(plain())
     assert (result.spec.norm_before_residual.value, result.spec.norm_before_residual.doubtful) == (False, False)
-    # ModelOpt's converter to speculators writes true whatever the head is, and no ids
+    # ModelOpt's converter to speculators writes true for every head, and no ids
     result, _ = make(lambda h: speculators_config(h, norm_before_residual=True, **{IDS_KEY: None}))
     assert result.spec.norm_before_residual.doubtful
 
@@ -222,7 +222,7 @@ def test_provenance_is_in_the_file_and_told_at_load(make, target, caplog):
 
 
 class TestVocabulary:
-    """d2t: offsets to target ids."""
+    """d2t holds offsets to target ids."""
 
     def test_offsets_become_ids(self, make):
         result, _ = make(plain())

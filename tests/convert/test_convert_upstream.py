@@ -1,4 +1,4 @@
-"""Converted heads in llama.cpp itself: it runs what it can express, and refuses the rest by name."""
+"""Converted heads in llama.cpp itself: it runs those that it can express, and refuses the others by name."""
 
 from contextlib import ExitStack
 
@@ -19,7 +19,7 @@ def target(tmp_path_factory):
 
 
 def make(tmp_path, name, target) -> Head:
-    """A converted checkpoint; llama.cpp runs a head by itself only if it has its own embedding."""
+    """Convert a checkpoint; llama.cpp runs a head by itself only if it has its own embedding."""
     family = FAMILIES[name]
     head = write_head(tmp_path / "unused.gguf", target, **(family.variant | {"own_embd": True}))
     write_family(tmp_path / name, family, head)
@@ -62,7 +62,7 @@ def test_llama_cpp_runs_it(name, tmp_path, target):
 
 
 def test_llama_cpp_shares_the_targets_embedding(tmp_path, target, monkeypatch):
-    """A head without its own embedding, as most are: llama.cpp finds the target's through ctx_other."""
+    """For a head without its own embedding, as most are, llama.cpp finds the target's through ctx_other."""
     family = FAMILIES["speculators"]
     head = write_head(tmp_path / "unused.gguf", target, **family.variant)
     write_family(tmp_path / "head", family, head)
@@ -110,7 +110,7 @@ def test_llama_cpp_refuses_what_it_cannot_express(name, tmp_path, target, capfd)
 
 
 def test_without_a_tokenizer(tmp_path, target):
-    """From a Hugging Face target without tokenizer.json llama.cpp still loads the head."""
+    """llama.cpp also loads a head from a Hugging Face target without tokenizer.json."""
     import json
 
     folder = tmp_path / "target"

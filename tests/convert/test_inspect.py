@@ -1,4 +1,4 @@
-"""`inspect` says that files fit where they load, and no where they do not."""
+"""`inspect` answers that files fit if they load, and that they do not if they do not load."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tiny.corrupt import CORRUPTIONS, corrupt
 
 @pytest.fixture(autouse=True)
 def with_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In processes of their own, which other tests do without."""
+    """Turn on trials in child processes, which other tests switch off."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(model_file, "try_file", trial.try_file)
 
 
 def says(path: Path, target: str) -> str:
-    """yes, no, or an error."""
+    """Return yes, no, or an error."""
     try:
         report = inspect(path, target)
     except ModelFileError:
@@ -77,7 +77,7 @@ def test_a_small_model_that_llama_cpp_does_not_load(tmp_path: Path) -> None:
 
 
 def test_a_target_that_is_none(tmp_path: Path) -> None:
-    """A head as the target, and a model that embeds: of a GGUF and of a checkpoint."""
+    """A head and an embedding model as the target are refused, with a GGUF and with a checkpoint."""
     target = write_target(tmp_path / "target.gguf", n_layer=8)
     family = FAMILIES["angelslim"]
     head = write_head(tmp_path / "own.gguf", target, **family.variant)
@@ -107,7 +107,7 @@ def test_a_target_that_is_none(tmp_path: Path) -> None:
     ],
 )
 def test_who_can_run_a_head(variant: dict[str, Any], words: str, tiny_target: Any, tmp_path: Path) -> None:
-    """Also where its architecture promises more than llama.cpp's graph has."""
+    """The report names what llama.cpp cannot run, also if the head has an architecture of llama.cpp."""
     path = tmp_path / "head.gguf"
     write_head(path, tiny_target, dialect="upstream", **variant)
     assert f"cannot run it: {words}" in str(inspect(path, tiny_target.path))

@@ -66,7 +66,7 @@ def test_messages_with_images(vlm, llm, tmp_path):
     chunks = llm.create_chat_completion(messages(vlm.file), temperature=0, max_tokens=12, stream=True)
     assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == want
     other = np.ascontiguousarray(vlm.media[::-1, ::-1])
-    if vlm.name == "qwen25vl":  # the other one says the same to all pictures
+    if vlm.name == "qwen25vl":  # the other model says the same to all pictures
         assert answer(llm, messages(png(other))) != want
     assert isinstance(answer(llm, messages(vlm.file, png(other))), str)
 
@@ -111,11 +111,11 @@ JPEG = base64.b64decode(
     "YEpRUk//wAALCAAYABgBAREA/8QAFQABAQAAAAAAAAAAAAAAAAAABgf/xAAXEAADAQAAAAAAAAAAAAAAAAAAAgUx/9oACAEBAAA/AA01cFk1cFk1"
     "cJZNXBZNXBZNXCWTVwWTVwWTVw//2Q=="
 )
-"""24 x 24 pixels."""
+"""An image of 24 x 24 pixels."""
 
 
 def bmp(n_header: int, width: int = 3, height: int = 2) -> bytes:
-    """24 bits a pixel, bottom up; 12 bytes of header are OS/2's."""
+    """Return a BMP file of 24 bits a pixel, bottom up; with 12 bytes of header it is OS/2's."""
     sizes = struct.pack("<HHHH" if n_header == 12 else "<iiHH", width, height, 1, 24)
     pixels = bytes(range(10, 10 + (3 * width + 3) // 4 * 4 * height))
     header = (struct.pack("<I", n_header) + sizes).ljust(n_header, b"\0")
@@ -157,7 +157,7 @@ def test_what_is_an_image(llm, data):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
 def test_no_program_is_run(llm, tmp_path, monkeypatch):
-    """libmtmd would have ffprobe and ffmpeg look at what its own decoder cannot read."""
+    """Without our check, libmtmd would run ffprobe and ffmpeg on files that its own decoder cannot read."""
     for name in ("ffprobe", "ffmpeg"):
         (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
         (tmp_path / name).chmod(0o755)

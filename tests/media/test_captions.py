@@ -1,4 +1,4 @@
-"""The trained toy of examples/captions: the head drafts what it has seen in the picture, and cannot without it."""
+"""The trained toy of examples/captions: the head drafts the picture's digits with its rows, and cannot without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELL = 14
 
 
 def pictures(rng):
-    """Pictures made of the cells of the one that is there, with their captions."""
+    """Return pictures made of the cells of the existing one, with their captions."""
     data = (FOLDER / "digits.png").read_bytes()
     at = data.index(b"IDAT")
     size = struct.unpack(">I", data[at - 4 : at])[0]

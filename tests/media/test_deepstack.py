@@ -1,4 +1,4 @@
-"""Images that add rows to what goes from layer to layer (deepstack): a boundary has them, as the next layer does.
+"""Images that add rows to the residual stream between layers (deepstack): a boundary has them, as the next layer does.
 
 The reference is the rest of the model: a model of the layers from a boundary on, which takes the rows that were read at
 it in place of tokens, has to come to the same logits.
@@ -17,13 +17,13 @@ from llama_cpp_eagle3.engine import Media, media_tokens
 from lowlevel import LowLevel, load_model, parts_of
 from random_arch import random_tensors, write_arch, write_random_arch
 
-# which of an image's further rows are added to boundaries 1 and 2
+# the further rows of an image that are added to boundaries 1 and 2
 ADDED = {"qwen3vl": (1, 2), "qwen3vlmoe": (1, 2), "granite-vision": (2, 1), "granite_swa": (2, 1)}
 PIECES = [(0, 5), (5, 17), (17, 21)]
 
 
 def write_rest(folder, row: str, b: int):
-    """A model of the layers from b on, which adds what is left to add."""
+    """Write a model of the layers from b on, which adds the remaining rows."""
     keys: dict[str, Any] = {
         k: v[b:] if isinstance(v, list) and len(v) == N_LAYER else v for k, v in keys_of(row).items()
     }
@@ -51,7 +51,7 @@ def open_model(path, boundaries: list[int]) -> LowLevel:
 
 def take_rows(low: LowLevel, rows: np.ndarray, first: int, seq_id: int) -> np.ndarray:
     i = np.arange(first, first + len(rows), dtype=np.intc)
-    positions = np.array([i, i, i, 0 * i])  # those of text
+    positions = np.array([i, i, i, 0 * i])  # a text's positions
     media = Media(first, media_tokens(b"x", len(rows)), 7, lambda: rows, positions=lambda _: positions)
     low.target.decode_parts([media.piece(low.target, seq_id, first, len(rows), "last")])
     return low.tap.rows.copy()
@@ -59,7 +59,7 @@ def take_rows(low: LowLevel, rows: np.ndarray, first: int, seq_id: int) -> np.nd
 
 @pytest.mark.parametrize("row", ADDED)
 def test_a_boundary_is_the_input_of_the_next_layer(tmp_path, rng, row):
-    further = {b: rng.normal(0, 1, (12, N_EMBD)).astype(np.float32) for b in (1, 2)}  # by the boundary that has them
+    further = {b: rng.normal(0, 1, (12, N_EMBD)).astype(np.float32) for b in (1, 2)}  # by boundary
     image = np.empty((12, 3 * N_EMBD), np.float32)
     image[:, :N_EMBD] = rng.normal(0, 1, (12, N_EMBD))
     for b, i in zip((1, 2), ADDED[row], strict=True):
@@ -67,7 +67,7 @@ def test_a_boundary_is_the_input_of_the_next_layer(tmp_path, rng, row):
     tokens = rng.integers(0, 256, 21).tolist()
     with ExitStack() as stack:
         whole = stack.enter_context(open_model(write_random_arch(tmp_path, row), [0, 1, 2, 3]))
-        for seq_id in (1, 0):  # the first one is text: another sequence's rows are none of the image's
+        for seq_id in (1, 0):  # the first one is text: another sequence's rows are no rows of the image
             states, logits = [], None
             for first, end in PIECES:
                 if seq_id == 0 and first == 5:

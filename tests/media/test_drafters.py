@@ -29,19 +29,19 @@ Prompt = tuple[list[int], list[Media]]
 
 @dataclass
 class Kind:
-    """A loaded pair, and the embeddings of its target's tokens: an image of tokens says what they say."""
+    """A loaded pair, and the embeddings of its target's tokens: an image of tokens means these tokens."""
 
     llm: Eagle3Llama
     embd: np.ndarray
 
     def image(self, tokens: list[int], first: int, end: int) -> Prompt:
-        """A text whose tokens first to end - 1 are an image."""
+        """Return a text whose tokens first to end - 1 are an image."""
         embd = self.embd[tokens[first:end]]
         ids = media_tokens(str(tokens[first:end]).encode(), end - first)
         return [*tokens[:first], *ids, *tokens[end:]], [Media(first, ids, tokens[first], lambda: embd)]
 
     def run(self, *prompts: Prompt, draft: DraftSettings = CHAIN) -> list:
-        """What follows each prompt, all at once."""
+        """Return the texts after the prompts, all run at once."""
         engine = self.llm.engine
         added = [engine.add(tokens, GREEDY, max_tokens=16, draft=draft, media=media) for tokens, media in prompts]
         while not all(s.is_done for s in added):
@@ -66,7 +66,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         target, draft = str(write_able(folder, request.param)), None
     elif request.param.startswith("gemma4"):
         target, draft = (str(path) for path in assistants.write_able(folder, request.param))
-        scale = N_EMBD**0.5  # of tokens' rows; those of images are taken as they are
+        scale = N_EMBD**0.5  # factor on tokens' rows; rows of images are used unscaled
     elif request.param.startswith("dflash-"):
         able = dflash.write_able(folder, request.param.removeprefix("dflash-"))
         target, draft = str(able.target), str(able.drafter)
@@ -84,7 +84,7 @@ def empty(kind: Kind) -> None:
 
 @pytest.mark.parametrize("draft", [CHAIN, TREE], ids=["chain", "tree"])
 def test_text_behind_an_image(kind: Kind, rng: np.random.Generator, draft: DraftSettings) -> None:
-    """It is that after the tokens that the image shows, with drafts and without, and some are accepted."""
+    """The text is that after the tokens in the image, with drafts and without, and some are accepted."""
     tokens = rng.integers(0, 256, 100).tolist()  # the image is longer than a batch
     (found,) = kind.run(kind.image(tokens, 5, 95), draft=draft)
     (plain,) = kind.run((tokens, []), draft=OFF)
@@ -102,7 +102,7 @@ def test_some_prompts_have_images(kind: Kind, rng: np.random.Generator) -> None:
 
 
 def test_prefixes_with_images_are_kept(kind: Kind, rng: np.random.Generator) -> None:
-    """Another text after the same image: it is not encoded again, and drafts go on."""
+    """Another text after the same image: the image is not encoded again, and drafts continue."""
     tokens = rng.integers(0, 256, 60).tolist()
     kind.run(kind.image(tokens, 5, 50))
     other = [*tokens[:50], 7, 8, 9]

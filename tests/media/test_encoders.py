@@ -1,4 +1,4 @@
-"""Encoders whose graphs read memory that nobody wrote."""
+"""Encoders whose graphs read uninitialized memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_memory_that_nobody_wrote_is_zeros(memory_full_of_nan, monkeypatch):
     """[IMG_BREAK] of Pixtral is memory times 0 plus its embedding (llama.cpp's tools/mtmd/models/pixtral.cpp)."""
     wide = png(np.ascontiguousarray(np.tile(PIXTRAL.media, (1, 2, 1))))
     with load(mmproj_path=PIXTRAL.mmproj) as llm:
-        rows = rows_of(llm, PIXTRAL.file, wide, PIXTRAL.file)  # other sizes move its place
+        rows = rows_of(llm, PIXTRAL.file, wide, PIXTRAL.file)  # images of other sizes move its memory
         np.testing.assert_array_equal(rows[0], rows[2])
         breaks = rows[0][5::6]
         np.testing.assert_array_equal(breaks, np.broadcast_to(breaks[0], breaks.shape))

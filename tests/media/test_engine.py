@@ -1,4 +1,4 @@
-"""Prompts with images in the engine: batches, prefixes that are kept, states, and errors of single sequences."""
+"""Prompts with images in the engine: batches, cached prefixes, states, and errors of single sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def empty(llm):
 
 
 class Pictures:
-    """Images of tokens: what a model sees in such an image is what it reads in the text."""
+    """Images of tokens: a model reads the same in such an image as in the text."""
 
     def __init__(self, target):
         self.embd = target.weights["model.embed_tokens.weight"].astype(np.float32)
@@ -60,7 +60,7 @@ def pictures(pair):
 
 
 def run(llm, *prompts, n=12, draft=CHAIN, **more):
-    """What follows each prompt, all at once."""
+    """Return the texts after the prompts, all run at once."""
     added = [
         llm.engine.add(tokens, GREEDY, max_tokens=n, draft=draft, media=media, **more) for tokens, media in prompts
     ]
@@ -94,11 +94,11 @@ def test_some_prompts_of_a_batch_have_images(llm, pictures, rng):
 def test_equal_images_are_not_encoded_again(llm, pictures, rng):
     before, a, b = (rng.integers(0, 300, n).tolist() for n in (40, 20, 20))
     first = run(llm, pictures.prompt(before, a, [1, 2, 3]))[0]
-    again = run(llm, pictures.prompt(before, a, [4, 5]))[0]  # the text after the image is another one
+    again = run(llm, pictures.prompt(before, a, [4, 5]))[0]  # the text after the image is different
     assert pictures.n_encoded == 1
     assert (first.n_cached, again.n_cached) == (0, 60)
     other = run(llm, pictures.prompt(before, b, [1, 2, 3]))[0]
-    assert (pictures.n_encoded, other.n_cached) == (2, 39)  # the draft takes the row before in again
+    assert (pictures.n_encoded, other.n_cached) == (2, 39)  # the drafter processes the row before again
     llm.engine.clear()
     assert texts([again]) == texts(run(llm, ([*before, *a, 4, 5], [])))
 
@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_not_encoded(llm, pictures, rng):
 
 
 def test_texts_are_not_drafted_from_images():
-    """Where the text before an image comes again, what followed was an image."""
+    """If the text before an image occurs again, it was followed by an image, not by text to draft."""
     words = list(range(20, 30))
     image = media_tokens(b"x", 8)
     store = _core.NgramStore()

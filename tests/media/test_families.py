@@ -1,4 +1,4 @@
-"""Projectors of other models that have the same width."""
+"""Projectors of other models with the same width."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_handlers_too():
 
 
 def test_norms_under_gemma_4s_names(tmp_path):
-    """As llama.cpp's converter writes them for Llama 4 (tools/make_vlm.py gives them the right names)."""
+    """llama.cpp's converter writes these names for Llama 4 (tools/make_vlm.py writes the right ones)."""
     file = tmp_path / "mmproj.gguf"
     file.write_bytes(Path(load_vlm("llama4").mmproj).read_bytes())
 

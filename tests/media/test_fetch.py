@@ -1,4 +1,4 @@
-"""Where files of images may come from, and how long they may take. The servers here say what no server should."""
+"""Allowed addresses of image files, and the time that fetching may take, with servers that send invalid answers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_addresses_that_are_none(url):
     "pieces", [[OK + b"\r\n"] + [b"a"] * 60, [OK] + [b"a"] * 60, [OK + b"Content-Length: 60\r\n\r\n"] + [b"a"] * 60]
 )
 def test_a_slow_answer_ends_at_the_deadline(pieces):
-    """A byte every 50 ms: no wait is long, all of them together are."""
+    """A byte comes every 50 ms: no wait is long, but their sum is."""
     with answering(*pieces, pause=0.05) as (port, _), pytest.raises(MediaError, match="did not come within"):
         fetch(f"http://127.0.0.1:{port}/", deadline=time.monotonic() + 0.5)
 

@@ -1,4 +1,4 @@
-"""Models of transformers with an image or a sound: our rows against its hidden states, the draft against NumPy."""
+"""Models of transformers with an image or a sound: our rows against its hidden states, the drafter against NumPy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def prompt(loaded):
 
 
 def evaluate(llm, tokens, media) -> np.ndarray:
-    """Rows of a prompt's tokens, (n_tokens, n_boundaries, n_embd)."""
+    """Return rows of a prompt's tokens, (n_tokens, n_boundaries, n_embd)."""
     llm.reset()
     llm.eval(tokens[: media.first])
     rows = [np.array(llm.features)]
@@ -75,7 +75,7 @@ def compare(vlm, llm, rows, tolerance) -> None:
 
 
 def test_rows_are_those_of_transformers(loaded, prompt):
-    """What the language model computes, from the rows that transformers' encoder gives."""
+    """The language model computes transformers' rows from the rows that its encoder gives."""
     vlm, _, llm = loaded
     made, end = prompt.media[0], len(vlm.ids) - len(prompt.tokens[prompt.media[0].end :])
     assert (made.first, [t for t in prompt.tokens if t >= 0]) == (vlm.first, [*vlm.ids[: vlm.first], *vlm.ids[end:]])
@@ -88,7 +88,7 @@ def test_rows_are_those_of_transformers(loaded, prompt):
 
 
 def rows_in_order(vlm, media) -> np.ndarray:
-    """What libmtmd encodes. It hands a tile of Llama 4 over column by column: transformers has rows of the picture."""
+    """Return libmtmd's rows. It yields a tile of Llama 4 column by column, transformers rows of the picture."""
     media.encode()
     rows = media._rows
     if vlm.name != "llama4":
@@ -102,7 +102,7 @@ def test_encoders_are_those_of_transformers(loaded, prompt):
     media = prompt.media[0]
     want = vlm.rows(media.end)
     assert np.abs(rows_in_order(vlm, media) - want).max() / np.abs(want).max() < 5e-3
-    if vlm.name == "llama4":  # once llama.cpp has the order right, docs/multimodal.md has not
+    if vlm.name == "llama4":  # once llama.cpp has the right order, docs/multimodal.md must change
         assert np.abs(media._rows - want).max() / np.abs(want).max() > 0.5
 
 

@@ -1,4 +1,4 @@
-"""An image whose rows see each other (Gemma 3) is one pass, or an error: by every way that it can come."""
+"""An image whose rows attend to each other (Gemma 3) is one pass, or an error, in each way to give it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(vlm):
 
 
 def read_by_hand(llm, vlm):
-    """Logits after a prompt with an image."""
+    """Return the logits after a prompt with an image."""
     prompt = llm.projector.prompt(f"It is {llm.projector.marker}", [vlm.file])
     (media,) = prompt.media
     llm.eval(prompt.tokens[: media.first])

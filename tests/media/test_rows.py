@@ -101,7 +101,7 @@ def test_rows_that_see_each_other(target, rng):
         causal = read(low, make_media(target, 0, tokens), 0, 8)
         low.target.truncate(0)
         both = read(low, make_media(target, 0, tokens, causal=False), 0, 8)
-        np.testing.assert_allclose(both[-1, 0], causal[-1, 0], rtol=1e-4, atol=1e-5)  # in the first layer it saw all
+        np.testing.assert_allclose(both[-1, 0], causal[-1, 0], rtol=1e-4, atol=1e-5)  # the first layer attended to all
         assert np.abs(both[0] - causal[0]).max() > 1e-2
         low.target.truncate(0)
         again = read(low, make_media(target, 0, tokens), 0, 8)

@@ -1,4 +1,4 @@
-"""Heads whose rotation has sections (M-RoPE): after an image they see it in two dimensions."""
+"""Heads whose rotation has sections (M-RoPE) have two-dimensional positions after an image."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LLAMA3 = {
 
 
 def places(pos_0: int = N_BEFORE, width: int = 4) -> tuple[np.ndarray, int]:
-    """Positions of an image of 3 x 4 rows, int32 (4, 12), and how many it takes."""
+    """Return positions of an image of 3 x 4 rows, int32 (4, 12), and how many positions it takes."""
     i = np.arange(N_ROWS)
     t = np.full(N_ROWS, pos_0)
     return np.array([t, pos_0 + i // width, pos_0 + i % width, t], dtype=np.intc), width
 
 
 def all_positions(n: int = 64) -> np.ndarray:
-    """Of all slots: text, the image, and text that goes on after it."""
+    """Return the positions of all slots: text, the image, and text that continues after it."""
     image, n_pos = places()
     before = np.tile(np.arange(N_BEFORE), (4, 1))
     after = np.tile(N_BEFORE + n_pos + np.arange(n - N_BEFORE - N_ROWS), (4, 1))

@@ -56,7 +56,7 @@ def test_what_was_said_of_images_is_not_recorded(vlm, head, url, tmp_path):
     path = tmp_path / "record.jsonl"
     with Running(vlm, head, draft="chain", mmproj_path=vlm.mmproj, options={"record": path}) as other:
         other.ask("/v1/chat/completions", body(url))
-        # enough tokens for some text, whatever they are
+        # enough tokens for some text
         words = {"messages": [{"role": "user", "content": "no image"}], "max_tokens": 8, "temperature": 0}
         other.ask("/v1/chat/completions", words)
     (line,) = map(json.loads, path.read_text().splitlines())
@@ -74,13 +74,13 @@ def test_chat_with_an_image(running, url):
     deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"]]
     assert "".join(d.get("content") or "" for d in deltas) == text
     again = running.ask("/v1/chat/completions", body(url))
-    assert again["timings"]["cache_n"] >= 36  # text and image were there
+    assert again["timings"]["cache_n"] >= 36  # text and image were cached
     without = running.ask("/v1/chat/completions", body(url, speculative={"n_max": 0}))
     assert without["choices"][0]["message"]["content"] == text
 
 
 def test_messages_with_an_image(running, url):
-    """Anthropic's form, also of what a tool answers."""
+    """An image comes in Anthropic's form, also in a tool's result."""
     chat = running.ask("/v1/chat/completions", body(url))
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}}
     parts = [{"type": "text", "text": BEFORE}, image]
@@ -96,11 +96,11 @@ def test_messages_with_an_image(running, url):
     use = {"type": "tool_use", "id": "x", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "x", "content": parts}
     asked["messages"] = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-    assert running.ask("/v1/messages/count_tokens", asked) == count  # the template writes no more than contents
+    assert running.ask("/v1/messages/count_tokens", asked) == count  # the template writes only contents
 
 
 def test_responses_with_an_image(running, url):
-    """OpenAI's newer form, also of what a tool gives."""
+    """An image comes in OpenAI's newer form, also in a tool's result."""
     n_prompt = running.ask("/v1/chat/completions", body(url))["usage"]["prompt_tokens"]
     parts = [{"type": "input_text", "text": BEFORE}, {"type": "input_image", "image_url": url, "detail": "auto"}]
     call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
@@ -109,7 +109,7 @@ def test_responses_with_an_image(running, url):
         [call, {"type": "function_call_output", "call_id": "c", "output": parts}],
     ):
         answer = running.ask("/v1/responses", {"input": items, "max_output_tokens": 2})
-        assert answer["usage"]["input_tokens"] == n_prompt  # the template writes no more than contents
+        assert answer["usage"]["input_tokens"] == n_prompt  # the template writes only contents
         count = running.ask("/v1/responses/input_tokens", {"input": items})
         assert count["input_tokens"] == n_prompt
 
@@ -142,7 +142,7 @@ def test_what_is_refused(running, source, message):
 
 
 def test_addresses_are_fetched_if_the_server_may(running, vlm, url, monkeypatch):
-    """What a server of images does wrong is told to who named it: no 500."""
+    """An image server's error is reported to the client that named it: no 500."""
 
     def ask(port, media_http):
         monkeypatch.setattr(running.server, "options", replace(running.server.options, media_http=media_http))
@@ -164,7 +164,7 @@ def test_addresses_are_fetched_if_the_server_may(running, vlm, url, monkeypatch)
 
 
 def test_servers_of_images_that_trickle(running, monkeypatch):
-    """More of them than threads that prepare requests: others are answered meanwhile, and they end in time."""
+    """There are more of them than threads that prepare requests: other requests are answered, and these end in time."""
     monkeypatch.setattr(running.server, "options", replace(running.server.options, media_http="private"))
     ending, n_sent = threading.Event(), [0] * 3
 
@@ -179,7 +179,7 @@ def test_servers_of_images_that_trickle(running, monkeypatch):
         )
 
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
-    for seconds in (60.0, 2.0):  # servers that close in the end, and such as do not
+    for seconds in (60.0, 2.0):  # servers that close in the end, and servers that do not
         monkeypatch.setattr(conversation, "TIMEOUT_S", seconds)
         ending.clear()
         n_sent[:] = [0] * 3

@@ -1,4 +1,4 @@
-"""How large images and sounds are is known before one of them is decoded."""
+"""The sizes of images and sounds are known before any of them is decoded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png_of(width, height, rows, *, first=(), depth=8, color=2, interlaced=0, parts=1):
-    """A PNG with any sizes, rows as they are to be inflated, in some IDAT chunks."""
+    """Return a PNG with any sizes, with rows as they are after inflating, in some IDAT chunks."""
     data = zlib.compress(rows)
     n = -(-len(data) // parts)
     chunks = [
@@ -42,7 +42,7 @@ def images():
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """What the decoder was given."""
+    """Return a list of the inputs that the decoder gets."""
     calls = []
     real = mtmd.mtmd_helper_bitmap_init_from_buf
 
@@ -85,7 +85,7 @@ def test_data_that_are_more_than_the_pixels_take(images, decoded, parts):
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 64), (1, 300), (300, 1)])
 @pytest.mark.parametrize("interlaced", [0, 1])
 def test_what_fits_is_taken(images, depth, color, n_bits, size, interlaced):
-    """Sound images of any kind are decoded as before."""
+    """Valid images of any kind are decoded as before."""
     width, height = size
     passes = [(0, 0, 1, 1)]
     if interlaced:  # by the standard: first column and row, and steps

@@ -1,4 +1,4 @@
-"""Sounds as samples, from files that may say what they are not."""
+"""Sounds as samples, from files whose headers may be wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def flac(n_samples: int) -> bytes:
 
 
 def mp3(n_claimed: int, n_frames: int = 8) -> bytes:
-    """Frames of silence, 1,152 samples each, after one that says how many they are."""
+    """Return frames of silence, 1,152 samples each, after one that claims their number."""
     frame = b"\xff\xfb\x90\x00" + bytes(413)
     first = frame[:36] + b"Xing" + struct.pack(">II", 1, n_claimed) + frame[48:]
     return first + frame * n_frames

@@ -1,4 +1,4 @@
-"""`train --init` with every kind of head that is served: computed as NumPy does, exported unchanged."""
+"""`train --init` with every supported kind of head: computed as in NumPy, exported unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRAINED = VARIANTS | {
     "rope_llama3_factors": {"rope_scaling": LLAMA3 | {"low_freq_factor": 2.0, "high_freq_factor": 8.0}},
 }
 FORM_LACKS = {name for name, v in TRAINED.items() if "kv_lora_rank" in v or not v.get("use_aux_hidden_state", True)}
-"""Heads that speculators' form has no words for."""
+"""Heads that speculators' form cannot express."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 @pytest.mark.parametrize("variant", TRAINED.values(), ids=TRAINED.keys())
 def test_it_computes_what_the_head_means(target: Target, tmp_path: Path, variant: dict[str, Any]) -> None:
-    """Logits of all steps on a text, against NumPy in float64 which does one row after the other."""
+    """Logits of all steps on a text are those of NumPy in float64, which does one row after the other."""
     tiny = write_head(tmp_path / "head.gguf", target, **variant)
     head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
     rng = np.random.default_rng(3)
@@ -53,7 +53,7 @@ def test_it_computes_what_the_head_means(target: Target, tmp_path: Path, variant
     rows = run_target(target, tokens).rows(tiny.boundaries)
     first, anchors = 5, [6, 11, 18]
     with torch.no_grad():
-        # a text of other tokens stands before it, which changes nothing
+        # a text of other tokens comes before it, and changes nothing
         ids, states = torch.tensor([*reversed(tokens), *tokens]), torch.from_numpy(np.vstack([rows, rows])).float()
         at = torch.tensor(anchors)
         texts = PackedTexts(ids, states, [len(tokens)] * 2, [2, first], [torch.tensor([3, 4]), at])
@@ -78,14 +78,14 @@ def test_it_computes_what_the_head_means(target: Target, tmp_path: Path, variant
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", TRAINED)
 def test_exported_it_is_the_same_head(target: Target, tmp_path: Path, name: str, form: str) -> None:
-    """Bit for bit after a conversion that has the checkpoint, and the boundaries as `train` knows them."""
+    """Exported and converted, the head is the same bit for bit, from only the checkpoint and `train`'s boundaries."""
     tiny = write_head(tmp_path / "head.gguf", target, **TRAINED[name])
     head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
     if form == "speculators" and name in FORM_LACKS:
         with pytest.raises(ValueError, match="choose the form eagle"):
             export(head, tmp_path / "hf", form, "target")
         return
-    # rows that are scaled leave no trace in the checkpoint
+    # scaled rows leave no trace in the checkpoint
     head.scale_rows(torch.from_numpy(np.random.default_rng(1).normal(0.0, 30.0, (9, head.cfg.n_feat))).float())
     export(head, tmp_path / "hf", form, "target")
     boundaries = head.cfg.boundaries if head.cfg.has_fc else None
@@ -101,7 +101,7 @@ def test_exported_it_is_the_same_head(target: Target, tmp_path: Path, name: str,
 
 
 def test_other_divisors(target: Target, tmp_path: Path) -> None:
-    """Of a llama3 rotation whose factors are none that are tried."""
+    """The factors of a llama3 rotation are none of those that are tried."""
     scaling = LLAMA3 | {"low_freq_factor": 1.7}
     head = write_head(tmp_path / "head.gguf", target, rope_scaling=scaling)
     with pytest.raises(IncompatibleDraftError, match="rope_freqs"):
@@ -116,7 +116,7 @@ def _command(target: Target, folder: Path) -> tuple[str, ...]:
 
 
 def test_what_makes_it_worse_is_not_kept(target: Target, tmp_path: Path) -> None:
-    """The best head may be the one that it began with."""
+    """The best head may be the initial one."""
     init, output = write_head(tmp_path / "init.gguf", target), tmp_path / "out.gguf"
     worse = ("--steps", "3", "--lr", "1000", "--draft-vocab", "keep")
     assert main([*_command(target, tmp_path), *worse, "--init", init.path, "-o", str(output)]) == 0
@@ -137,7 +137,7 @@ def _sample(target: Target, boundaries: tuple[int, ...], number: int, n_tokens: 
 
 @pytest.mark.parametrize("name", ["plain", "layers_3", "kimi", "p_eagle", "sliding_window"])
 def test_texts_do_not_see_each_other(target: Target, tmp_path: Path, name: str) -> None:
-    """Packed, texts have the mean of the losses that they have alone, and of the gradients."""
+    """Packed texts have the mean of the losses that they have alone, and of the gradients."""
     tiny = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
     head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
     teacher = Teacher(head.d2t, target.n_vocab)
@@ -169,7 +169,7 @@ def test_texts_do_not_see_each_other(target: Target, tmp_path: Path, name: str) 
     "name", ["layers_3", "mla_q_lora", "kimi", "no_fc", "p_eagle", "p_eagle_layers_4", "p_eagle_mla"]
 )
 def test_it_learns(target: Target, tmp_path: Path, name: str) -> None:
-    """A text that it is shown again and again; all of its parts but the embedding change."""
+    """The head learns a repeated text; all of its parts but the embedding change."""
     tiny = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
     head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
     sample = _sample(target, tiny.boundaries, 5, 32, 5)
@@ -195,8 +195,8 @@ def test_it_learns(target: Target, tmp_path: Path, name: str) -> None:
 def test_the_command_goes_on_from_it(
     target: Target, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It learns, what is not to learn stays, and what was learned drafts."""
-    # the trainer's texts are a random model's, so that the head has to know all of its tokens
+    """The head learns, frozen parts stay, and the result drafts."""
+    # the trainer's texts are a random model's, so the head must know all of its tokens
     variant = VARIANTS[name] | {"boundaries": (1, 2, 4)}
     init = write_head(tmp_path / "init.gguf", target, **variant)
     run = (*_command(target, tmp_path), "--steps", "2", "--draft-vocab", "keep", "--init", init.path)
@@ -216,7 +216,7 @@ def test_the_command_goes_on_from_it(
 
 
 def test_a_cache_is_of_its_boundaries(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the rows that one head reads, and says no to another."""
+    """A cache has the rows that one head reads, and is refused for another."""
     first, other = (
         write_head(tmp_path / f"{layers[-1]}.gguf", target, boundaries=layers).path for layers in ((1, 2, 4), (1, 2, 3))
     )
@@ -229,7 +229,7 @@ def test_a_cache_is_of_its_boundaries(target: Target, tmp_path: Path, capsys: py
 
 
 def test_a_form_without_words_for_it(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said before anything is generated."""
+    """The form is refused before anything is generated."""
     init = write_head(tmp_path / "init.gguf", target, **VARIANTS["mla"])
     run = (*_command(target, tmp_path), "--steps", "1", "--export-form", "speculators", "--init", init.path)
     assert main([*run, "-o", str(tmp_path / "out.gguf")]) == 2

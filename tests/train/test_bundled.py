@@ -1,4 +1,4 @@
-"""What the bundled pair is made with, except the training itself."""
+"""The code that makes the bundled pair, except the training itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Words:
 
 
 def test_beginnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole lines of files that may be trained on, no longer than they should be, in a form that `train -f` takes."""
+    """Beginnings are whole lines of training files, within the length limit, in a form that `train -f` takes."""
     train, held = corpus.sources()
     monkeypatch.setattr(corpus, "sources", lambda: (train, held))
     found = prompts.beginnings(Words(), 30)
@@ -43,7 +43,7 @@ def test_beginnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_of_a_pair(tmp_path: Path) -> None:
-    """What `train` left is told, and which command made it."""
+    """The page names the command that made the pair and shows the figures that `train` left."""
     work = tmp_path / "draft.gguf.work"
     store = Store(work)
     store.add_prompts([Prompt(0, [1, 2], "file")])

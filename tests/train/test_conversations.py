@@ -62,13 +62,13 @@ def _write(path: Path, records: list[Any]) -> Path:
 @pytest.mark.parametrize("name", ["lines.jsonl", "array.json", "pretty.json"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(tmp_path: Path, shape: str, name: str) -> None:
-    """Each gives its question and what was said before, and never an answer."""
+    """Each shape gives its question and the turns before, and never an answer."""
     record, expected = SHAPES[shape]
     assert list(read_prompts(_write(tmp_path / name, [record, record]))) == [expected] * 2
 
 
 def test_tools_as_text(tmp_path: Path) -> None:
-    """LLaMA-Factory writes the tools of a conversation as JSON in a text, and a tool's turns by names of its own."""
+    """LLaMA-Factory writes the tools of a conversation as JSON in a text, and a tool's turns under its own names."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     turns = [USER, {"from": "function_call", "value": "f()"}, {"from": "observation", "value": "50"}, GPT]
     (found,) = read_prompts(_write(tmp_path / "a.jsonl", [{"conversations": turns, "tools": json.dumps(tools)}]))
@@ -79,7 +79,7 @@ def test_tools_as_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lines.txt", "array.txt", "data.data"])
 def test_json_under_another_name(tmp_path: Path, name: str) -> None:
-    """What is JSON is no list of questions, however the file is called."""
+    """A JSON file is no list of questions, whatever its name is."""
     record = {"question": Q, "answer": A}
     text = json.dumps([record, record]) if "array" in name else f"{json.dumps(record)}\n" * 2
     (tmp_path / name).write_text(text)
@@ -87,7 +87,7 @@ def test_json_under_another_name(tmp_path: Path, name: str) -> None:
 
 
 def test_text_with_braces(tmp_path: Path) -> None:
-    """A question that begins like JSON is one."""
+    """A question that begins like JSON is a question."""
     (tmp_path / "a.txt").write_text("[1, 2 what comes next?\n\n{x} is what?\n")
     assert list(read_prompts(tmp_path / "a.txt")) == [_asked("[1, 2 what comes next?"), _asked("{x} is what?")]
 
@@ -111,7 +111,7 @@ def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_question(tmp_path: Path) -> None:
-    """A conversation in which no user speaks is left out, and the others are not."""
+    """A conversation without a user's turn is left out, and the others are not."""
     records = [{"conversations": [GPT]}, {"conversations": []}, {"question": " "}, {"question": Q}]
     left_out: list[str] = []
     path = _write(tmp_path / "a.jsonl", records)
@@ -136,7 +136,7 @@ BAD = {
 
 @pytest.mark.parametrize("said", BAD)
 def test_unknown_shapes(tmp_path: Path, said: str) -> None:
-    """The error says which shape was found, and where."""
+    """The error names the shape that was found, and its position."""
     path = _write(tmp_path / "a.jsonl", [*BAD[said], {"question": Q}])
     with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(")", r"\)")):
         list(read_prompts(path))

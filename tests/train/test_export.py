@@ -1,4 +1,4 @@
-"""A trained head as a Hugging Face checkpoint, in both forms."""
+"""A trained head as a Hugging Face checkpoint is the same head in both forms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llama_cpp_eagle3_heads.train.checkpoint import FORMS, export  # noqa: E402
 from llama_cpp_eagle3_heads.train.eagle import Head  # noqa: E402
 
 LAYERS = [(2, 3, 4), (1, 3, 6), (3, 5, 7)]
-"""The usual boundaries, and those that readers of EAGLE's form take for something else if they are not careful."""
+"""The usual boundaries, and others that readers of EAGLE's form may misread."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 
 def make_head(target: Target, layers: tuple[int, ...], eagle31: bool) -> Head:
-    """A head with random weights everywhere."""
+    """Return a head with random weights everywhere."""
     torch.manual_seed(1)
     cfg = target_config(Path(target.path), 128, layers, eagle31=eagle31)
     head = fresh_head(Path(target.path), cfg, torch.arange(0, target.n_vocab, 5), 4)
@@ -43,7 +43,7 @@ def make_head(target: Target, layers: tuple[int, ...], eagle31: bool) -> Head:
 def test_converted_it_is_the_same_head(
     target: Target, tmp_path: Path, form: str, eagle31: bool, layers: tuple[int, ...]
 ) -> None:
-    """Bit for bit, with nothing but the checkpoint to go by."""
+    """The converted head is the same bit for bit, from the checkpoint alone."""
     head = make_head(target, layers, eagle31)
     export(head, tmp_path / "hf", form, "target")
     path = convert(tmp_path / "hf", target.path, tmp_path / "head.gguf", outtype="f32").path
@@ -57,7 +57,7 @@ def test_converted_it_is_the_same_head(
 
 
 def test_what_speculators_says(target: Target, tmp_path: Path) -> None:
-    """The config as vLLM's speculators reads it, every switch said, and names of tensors without `midlayer`."""
+    """The config is as vLLM's speculators reads it, with every switch, and tensors' names lack `midlayer`."""
     export(make_head(target, (2, 3, 4), False), tmp_path, "speculators", "me/model")
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["speculators_model_type"] == "eagle3"

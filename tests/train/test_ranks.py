@@ -1,4 +1,4 @@
-"""Two processes that train one head, on this machine."""
+"""Two processes on this machine train one head."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ with process_group() as ranks:
 
 
 def test_what_ranks_share(tmp_path: Path) -> None:
-    """Values, sums and means of gradients, one of which has none."""
+    """Ranks share values, sums and means of gradients, one of which is missing."""
     (tmp_path / "script.py").write_text(SCRIPT)
     found = _torchrun(tmp_path / "script.py", tmp_path)
     assert found.returncode == 0, found.stderr
@@ -63,7 +63,7 @@ def test_what_ranks_share(tmp_path: Path) -> None:
 
 
 def test_two_ranks_are_one(tmp_path: Path) -> None:
-    """Each takes half of every step's texts: what they learn is what one learns from all, and one writes the head."""
+    """Each takes half of every step's texts: together they learn what one learns from all, and one writes the head."""
     target = write_target(tmp_path / "target.gguf", n_layer=7)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(f"what is {i} and {i * i % 17}?\n" for i in range(30)))
@@ -85,7 +85,7 @@ def test_two_ranks_are_one(tmp_path: Path) -> None:
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
     states = [torch.load(work / trainer.STATE, weights_only=True)["head"] for work in works]
     for name, values in states[0].items():
-        # AdamW makes a step of gradients that are rounding alone
+        # AdamW also makes a step of gradients that are only rounding
         close = np.isclose(values.float().numpy(), states[1][name].float().numpy(), atol=1e-4)
         assert close.mean() > 0.99, name
     with Eagle3Llama(target.path, two, draft="chain", n_threads=1, verbose=False) as llm:

@@ -1,4 +1,4 @@
-"""Heads read values of size 1, however large the target's are."""
+"""Heads read values of size 1, however large the target's values are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_head(target: Target, eagle31: bool) -> Head:
 
 
 def make_rows(head: Head) -> torch.Tensor:
-    """Of sizes as targets have them: boundaries differ tenfold, some values are a hundred times as large."""
+    """Return rows of sizes as in real targets: boundaries differ tenfold, some values are a hundred times as large."""
     torch.manual_seed(2)
     rows = torch.randn(1, 40, len(head.cfg.boundaries), head.cfg.n_embd)
     rows *= torch.tensor([2.0, 6.0, 22.0])[:, None]
@@ -48,7 +48,7 @@ def logits(head: Head, rows: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("eagle31", [False, True], ids=("eagle3", "eagle3.1"))
 def test_a_head_stays_what_it_is(target: Target, tmp_path: Path, eagle31: bool) -> None:
-    """Scaled, it says what it said before, bit by bit, and so does what is exported of it."""
+    """A scaled head computes the same as before, bit by bit, and so does its export."""
     head = make_head(target, eagle31)
     for weight in head.parameters():
         torch.nn.init.normal_(weight)
@@ -56,7 +56,7 @@ def test_a_head_stays_what_it_is(target: Target, tmp_path: Path, eagle31: bool) 
     before, weight = logits(head, rows), head.fc.weight.detach().clone()
     head.scale_rows(rows[0])
     assert torch.equal(logits(head, rows), before)
-    if not eagle31:  # these are of size 1 as they are
+    if not eagle31:  # these have size 1 already
         sizes = (rows[0] * head.row_scale).pow(2).mean(0).sqrt()
         assert 0.7 < sizes.min() <= sizes.max() < 1.42
     export(head, tmp_path / "hf")
@@ -68,7 +68,7 @@ def test_a_head_stays_what_it_is(target: Target, tmp_path: Path, eagle31: bool) 
 
 @pytest.mark.parametrize("eagle31", [False, True], ids=("eagle3", "eagle3.1"))
 def test_a_fresh_head_has_small_states(target: Target, eagle31: bool) -> None:
-    """Of size 1, as what its layer adds to them; the norms after say the same."""
+    """The states have size 1, like the output of the layer; the norms after compute the same."""
     head = make_head(target, eagle31)
     rows = make_rows(head)
     before = logits(head, rows)
@@ -78,7 +78,7 @@ def test_a_fresh_head_has_small_states(target: Target, eagle31: bool) -> None:
 
 
 def test_a_training_begins_so(target: Target, tmp_path: Path) -> None:
-    """And goes on with the sizes that it began with."""
+    """A training sets the sizes at the beginning, and continues with them."""
     texts = [Text(i, [(i * j) % 50 for j in range(1, 30)], 4, 0.0, "file") for i in range(1, 6)]
     source = Source(Extractor(Path(target.path), (2, 3, 4), 128, n_threads=1), None)
     head = make_head(target, False)
@@ -94,7 +94,7 @@ def test_a_training_begins_so(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_narrower_feed_forward_layer(target: Target) -> None:
-    """A new head's is as wide as was asked for, else as the target's."""
+    """A new head's layer is as wide as requested, else as the target's."""
     assert target_config(Path(target.path), 128, ()).n_ff != 24
     cfg = target_config(Path(target.path), 128, (), n_ff=24)
     head = fresh_head(Path(target.path), cfg, torch.arange(16), 4)

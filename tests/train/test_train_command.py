@@ -35,13 +35,13 @@ _SMALL = (
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    """A target with enough layers for the usual boundaries."""
+    """Return a target with enough layers for the usual boundaries."""
     return write_target(tmp_path_factory.mktemp("train") / "target.gguf", n_layer=7)
 
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty questions."""
+    """Return a file of thirty questions."""
     path = tmp_path_factory.mktemp("prompts") / "prompts.txt"
     path.write_text("".join(f"what is {i} and {i * i % 17}?\n" for i in range(30)))
     return path
@@ -49,7 +49,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def draw(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """No pictures, which cost more than the training here, but by this."""
+    """Switch off pictures, which cost more than the training here; the result draws them."""
     real = session.plot
     monkeypatch.setattr(session, "plot", lambda log, path: None)
     return real
@@ -60,7 +60,7 @@ SPEEDS = Speeds(prefill=2000, answers=500, alone=500, training=2000, n_parameter
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often speeds were measured; they are always these (test_plan.py measures)."""
+    """Return a list with an entry for each measurement of speeds, which are always these (test_plan.py measures)."""
     calls: list[int] = []
 
     def measure(*args: object) -> Speeds:
@@ -87,7 +87,7 @@ def test_a_head_from_prompts(
     monkeypatch: pytest.MonkeyPatch,
     draw: Callable[..., None],
 ) -> None:
-    """The head loads and drafts, what is generated with it is the target's, and the figures are said."""
+    """The head loads and drafts, its text is the target's, and the figures are printed."""
     monkeypatch.setattr(session, "plot", draw)
     output = tmp_path / "head.gguf"
     assert (
@@ -115,7 +115,7 @@ def test_a_head_from_prompts(
 def test_resuming_changes_no_bit(
     target: Target, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
-    """A run that is interrupted in the middle of an epoch ends with the weights of one that is not."""
+    """A run that is interrupted in the middle of an epoch ends with the weights of an uninterrupted one."""
     whole, broken = tmp_path / "whole.gguf", tmp_path / "broken.gguf"
     run = ("-f", prompts, "--steps", "5", "--optimizer", optimizer)
     assert _train(target, whole, *run) == 0
@@ -140,7 +140,7 @@ def test_resuming_changes_no_bit(
 
 
 def test_generated_rows_are_those_of_a_pass(target: Target, prompts: Path, tmp_path: Path) -> None:
-    """What was kept while answers were generated, many at once, is what one pass gives, except flash attention."""
+    """Rows saved while many answers were generated at once are those of one pass, except with flash attention."""
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     assert _train(target, output, "-f", prompts, "--steps", "1", "--cache", cache) == 0
     texts = Store(tmp_path / "head.gguf.work").texts
@@ -159,7 +159,7 @@ def test_generated_rows_are_those_of_a_pass(target: Target, prompts: Path, tmp_p
 
 
 def test_it_goes_on_from_a_head(target: Target, prompts: Path, tmp_path: Path) -> None:
-    """--init with no learning gives the head back, from a GGUF and from the checkpoint that was exported of it."""
+    """--init without learning gives the head back, from a GGUF and from the checkpoint that was exported from it."""
     first = tmp_path / "first.gguf"
     assert _train(target, first, "-f", prompts, "--steps", "2", "--export", tmp_path / "hf") == 0
     for name, init in (("gguf", first), ("hf", tmp_path / "hf")):
@@ -172,7 +172,7 @@ def test_it_goes_on_from_a_head(target: Target, prompts: Path, tmp_path: Path) -
 
 
 def test_a_head_gets_other_tokens(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--init with --draft-vocab drafts the tokens that these answers have; without it, their share is said."""
+    """--init with --draft-vocab drafts the tokens of these answers; without it, their share is reported."""
     init = write_head(tmp_path / "init.gguf", target, boundaries=(1, 2, 4))
     assert init.d2t is not None
     lines = tmp_path / "prompts.jsonl"
@@ -209,9 +209,9 @@ def test_a_head_gets_other_tokens(target: Target, tmp_path: Path, capsys: pytest
 
 
 def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without -f texts come from the model: it is given the beginning of a user's turn, and what it ends is one."""
+    """Without -f texts come from the model: it gets the beginning of a user's turn and completes it."""
     target = write_target(tmp_path / "ends.gguf", n_layer=7, eos_scale=1.0)
-    monkeypatch.setattr(data, "_is_clean", lambda text: True)  # this one writes no words
+    monkeypatch.setattr(data, "_is_clean", lambda text: True)  # this model writes no words
     monkeypatch.setattr(texts, "_N_SELF", 24)
     output = tmp_path / "head.gguf"
     assert _train(target, output, "--steps", "1") == 0
@@ -226,7 +226,7 @@ _CALL = {"name": "f", "arguments": "{}"}
 
 
 def test_conversations_with_tools_and_images(target: Target, tmp_path: Path) -> None:
-    """Tools are part of the prompt, a tool's result may be the last turn; what the model cannot see is left out."""
+    """Tools are in the prompt, a tool's result may be the last turn; unreadable contents are left out."""
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function", "function": _CALL}]}
     result = {"role": "tool", "tool_call_id": "a", "content": "sunny"}
     asked, answer = {"role": "user", "content": "weather?"}, {"role": "assistant", "content": "It is sunny."}
@@ -250,7 +250,7 @@ def test_conversations_with_tools_and_images(target: Target, tmp_path: Path) -> 
 def test_a_standstill_does_not_count(
     target: Target, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a process that was suspended in the middle: with --minutes it still trains as long as was asked for."""
+    """If the process is suspended in the middle, with --minutes it still trains as long as requested."""
     seconds = (i + 1000 * (i >= 30) for i in itertools.count())
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     output, work = tmp_path / "head.gguf", tmp_path / "head.gguf.work"
@@ -262,7 +262,7 @@ def test_a_standstill_does_not_count(
 
 
 def test_resuming_with_another_batch(target: Target, prompts: Path, tmp_path: Path) -> None:
-    """What is left of the epoch is divided anew."""
+    """The rest of the epoch is divided anew."""
     output = tmp_path / "head.gguf"
     assert _train(target, output, "-f", prompts, "--steps", "2", "--batch", "1") == 0
     assert _state(tmp_path / "head.gguf.work")["at"] == 2
@@ -271,7 +271,7 @@ def test_resuming_with_another_batch(target: Target, prompts: Path, tmp_path: Pa
 
 
 def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each, exit code 2, and nothing written."""
+    """Each error is one line, with exit code 2, and nothing is written."""
     output = tmp_path / "head.gguf"
     same, bad, empty = tmp_path / "same.txt", tmp_path / "bad.jsonl", tmp_path / "empty.txt"
     same.write_text("hello\n" * 5)
@@ -302,7 +302,7 @@ def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture
         assert _train(target, output, *more, "--steps", "1", "--work", tmp_path / f"work{i}") == 2, more
         assert said in capsys.readouterr().err, more
         assert not output.exists()
-    # what was refused leaves nothing that another attempt stumbles over
+    # refused input leaves nothing that disturbs the next attempt
     assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 0
     capsys.readouterr()
     assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 2
@@ -339,7 +339,7 @@ def test_no_number(target: Target, prompts: Path, tmp_path: Path, capsys: pytest
 def test_simulated_acceptance_is_real(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norms: tuple[str, ...]
 ) -> None:
-    """A head that has learned its texts by heart is accepted by the engine where the simulation says so."""
+    """The engine accepts tokens of a head that knows its texts by heart where the simulation does."""
     monkeypatch.setattr(rows, "TEMPERATURES", (0.0,))
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\ntwo\nthree\nfour\nfive\n")
@@ -358,7 +358,7 @@ def test_simulated_acceptance_is_real(
             (result,) = llm.generate_batch([text.tokens[: text.n_prompt]], max_tokens=24, temperature=0)
             stats = result.stats
             if result.tokens[: len(text.tokens) - text.n_prompt] != text.tokens[text.n_prompt :]:
-                continue  # flash attention chose otherwise between two equal tokens
+                continue  # flash attention chose the other one of two equal tokens
             n_same += 1
             # the simulation ends where its text has no room for a whole draft any more
             assert abs(stats.steps - acceptance.n_drafts) <= 2, (stats, acceptance)
@@ -370,7 +370,7 @@ def test_simulated_acceptance_is_real(
 
 
 def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
-    """One without a chat template goes on from the beginning of a text."""
+    """A model without a chat template continues from the beginning of a text."""
     path = without_template(target, tmp_path / "base.gguf").path
     output = tmp_path / "head.gguf"
     with pytest.MonkeyPatch.context() as patch:
@@ -382,7 +382,7 @@ def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, caps
 
 
 def test_what_is_left_out_is_said(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Long prompts and duplicates among others."""
+    """The log reports left-out prompts: long ones and duplicates among others."""
     path = tmp_path / "prompts.txt"
     path.write_text("word " * 500 + "\none\none\n" + "".join(f"question {i}\n" for i in range(6)))
     assert _train(target, tmp_path / "head.gguf", "-f", path, "--steps", "1", "--tokens", "100") == 0
@@ -392,7 +392,7 @@ def test_what_is_left_out_is_said(target: Target, tmp_path: Path, capsys: pytest
 
 
 def test_a_full_disk(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was kept before stays, and the run goes on from there when there is room again."""
+    """Earlier texts stay, and the run continues after them when there is room again."""
     output = tmp_path / "head.gguf"
     save, n_saved = trainer.torch.save, []
 
@@ -415,7 +415,7 @@ def test_a_full_disk(target: Target, prompts: Path, tmp_path: Path, capsys: pyte
 def test_an_interruption_of_the_texts(
     target: Target, prompts: Path, tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A full disk or Ctrl-C while the texts are made: whole lines stay, and --resume goes on after them."""
+    """On a full disk or Ctrl-C while texts are generated, whole lines stay, and --resume continues after them."""
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     owner, name = {
         "cache": (rows, "save_file"),
@@ -451,7 +451,7 @@ def test_an_interruption_of_the_texts(
 def test_the_size_of_a_cache_is_said_before(
     target: Target, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beforehand, as it then is; and a disk that is too small is no place for it."""
+    """The size is reported beforehand and is right; a disk that is too small is refused."""
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     more = ("-f", prompts, "--steps", "1", "--cache", cache)
     with monkeypatch.context() as patch:
@@ -465,12 +465,12 @@ def test_the_size_of_a_cache_is_said_before(
     per_token = int(told.split(" bytes a token")[0].rpartition("(")[2])
     n_tokens = sum(len(text.tokens) for text in Store(tmp_path / "head.gguf.work").texts)
     there = sum(file.stat().st_size for file in cache.iterdir())
-    # a text's prompt but its last row has no probabilities; a file has a head
+    # a text's prompt but its last row has no probabilities; a file has a header
     assert 0.6 * per_token * n_tokens < there < 1.2 * per_token * n_tokens
 
 
 def test_bf16(target: Target, prompts: Path, tmp_path: Path) -> None:
-    """Products in bf16 learn the same within their precision; the weights stay f32."""
+    """Products in bf16 learn the same within their precision; the weights stay F32."""
     logs = {}
     for dtype in ("f32", "bf16"):
         work = tmp_path / dtype
@@ -486,7 +486,7 @@ def test_bf16(target: Target, prompts: Path, tmp_path: Path) -> None:
 
 
 def test_patience(target: Target, prompts: Path, tmp_path: Path) -> None:
-    """A run that does not get better ends, and the head is the best that was seen."""
+    """A run that does not get better ends, and keeps the best head."""
     output = tmp_path / "head.gguf"
     more = ("--steps", "60", "--lr", "0", "--patience", "2", "--eval-every", "3")
     assert _train(target, output, "-f", prompts, *more) == 0
