@@ -1,4 +1,4 @@
-"""Python of 64-bit ARM under qemu, with llama_cpp and a wheel of ours in it (run_arm.py)."""
+"""Run Python of 64-bit ARM under qemu, with llama_cpp and a wheel of ours in it (for run_arm.py)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ DEBS = (
     *("libc6", "libcrypt1", "libgcc-s1", "libstdc++6"),
     *("libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libsqlite3-0", "libssl3", "libuuid1", "zlib1g"),
 )
-"""Python and what its modules link."""
+"""Packages of Python and of the libraries that its modules link."""
 
 WHEELS = ("numpy", "diskcache", "jinja2", "typing-extensions")
-"""What llama_cpp imports."""
+"""Packages that llama_cpp imports."""
 TEST_WHEELS = ("pytest>=9.0", "gguf>=0.19", "hypothesis>=6.100", "huggingface-hub>=0.23,<3", "safetensors>=0.4")
-"""What the tests import besides."""
+"""Further packages that the tests import."""
 
 
 def prepare(qemu: str, wheel: Path, libraries: Path) -> None:
-    """Put all of it into build/arm/python, where it is not there yet, and the wheel anew.
+    """Put missing packages into build/arm/python, and the wheel anew.
 
     Args:
         qemu: the emulator.
         wheel: ours, for aarch64.
-        libraries: folder of llama.cpp's for aarch64.
+        libraries: folder of llama.cpp's libraries for aarch64.
 
     Raises:
-        CannotBeHad: a package cannot.
+        CannotBeHad: a package cannot be had.
     """
     if not (SYSTEM / "usr" / "bin" / f"python{PYTHON}").exists():
         apt = FOLDER / "apt"
@@ -57,7 +57,7 @@ def prepare(qemu: str, wheel: Path, libraries: Path) -> None:
     shutil.rmtree(SITE / "llama_cpp_eagle3", ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(SITE)
-    # `sys.executable` is what starts child processes: the emulator, as it is not known to the kernel
+    # `sys.executable` starts child processes, so it is the emulator, which the kernel does not know
     (SITE / "sitecustomize.py").write_text(f"import sys\nsys.executable = {str(PROGRAM)!r}\n")
     command = [qemu, "-cpu", PROCESSOR, "-L", str(SYSTEM), str(SYSTEM / "usr" / "bin" / f"python{PYTHON}")]
     PROGRAM.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
@@ -65,10 +65,10 @@ def prepare(qemu: str, wheel: Path, libraries: Path) -> None:
 
 
 def install_wheels(names: list[str]) -> None:
-    """Have pip put wheels for aarch64 into the folder.
+    """Let pip put wheels for aarch64 into the folder.
 
     Raises:
-        CannotBeHad: it cannot.
+        CannotBeHad: pip cannot.
     """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(SITE), "--upgrade"]
     command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", PYTHON]
@@ -79,7 +79,7 @@ def install_wheels(names: list[str]) -> None:
 
 
 def copy_llama_cpp(libraries: Path) -> None:
-    """llama-cpp-python of this environment, which is Python, with libraries for aarch64."""
+    """Copy this environment's llama-cpp-python, which is Python code, with libraries for aarch64."""
     found = distribution("llama-cpp-python")
     for name in ("llama_cpp", f"llama_cpp_python-{found.version}.dist-info"):
         source = Path(str(found.locate_file(name)))
@@ -91,7 +91,7 @@ def copy_llama_cpp(libraries: Path) -> None:
 
 
 def run(arguments: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run that Python in a folder, within some time."""
+    """Run that Python in a folder, within a time limit."""
     environment = os.environ | {"PYTHONPATH": f"{SITE}:{ROOT / 'heads'}", "PYTHONNOUSERSITE": "1"}
     for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME"):
         environment.pop(name, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# before NumPy loads: the reference's matrices are too small to share among threads
+# set before NumPy loads: the reference's matrices are too small to share among threads
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import logging
@@ -34,7 +34,7 @@ logging.getLogger("gguf").setLevel(logging.WARNING)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What tests/real runs with."""
+    """Add the options of tests/real."""
     group = parser.getgroup("real", "models that people use (tests/real)")
     group.addoption("--real", action="append", default=[], metavar="MODEL", help="of models/files.json; all: each")
     for name, default, what in (
@@ -66,25 +66,25 @@ def no_trials() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the session's tiny models lie."""
+    """Return the folder of the session's tiny models."""
     return tmp_path_factory.mktemp("tiny")
 
 
 @pytest.fixture(scope="session")
 def tiny_target(tiny_dir: Path) -> Target:
-    """A random llama target that never ends a text greedily."""
+    """Return a random llama target that never ends a greedy text."""
     return write_target(tiny_dir / "target.gguf")
 
 
 @pytest.fixture(scope="session")
 def tiny_head(tiny_dir: Path, tiny_target: Target) -> Head:
-    """A random head for `tiny_target`: it guesses wrong nearly always."""
+    """Return a random head for `tiny_target`: its drafts are nearly always wrong."""
     return write_head(tiny_dir / "head.gguf", tiny_target)
 
 
 @pytest.fixture(scope="session", params=["row", "token"])
 def perfect_pair(request: pytest.FixtureRequest, tiny_dir: Path) -> tuple[Target, Head]:
-    """A target and a head that is always right (two kinds, see tiny/perfect.py)."""
+    """Return a target and a head that is always right (two kinds, see tiny/perfect.py)."""
     return write_perfect_pair(
         tiny_dir / f"perfect-{request.param}.gguf",
         tiny_dir / f"perfect-{request.param}-head.gguf",
@@ -93,7 +93,7 @@ def perfect_pair(request: pytest.FixtureRequest, tiny_dir: Path) -> tuple[Target
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what is marked so on an rpc server too, and on an accelerator if there is one.
+    """Run marked tests on an rpc server too, and on an accelerator if there is one.
 
     `-m rpc` selects the runs on a server, `-m gpu` those on an accelerator.
     """
@@ -107,7 +107,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def rpc_server() -> Iterator[RpcServer]:
-    """A ggml-rpc server with one device."""
+    """Start a ggml-rpc server with one device."""
     if not _core.rpc_supported():
         pytest.skip("llama.cpp is built without ggml-rpc")
     with RpcServer() as server:
@@ -116,7 +116,7 @@ def rpc_server() -> Iterator[RpcServer]:
 
 @pytest.fixture(scope="module", autouse=True)
 def place(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where models run during a test."""
+    """Set the device of the models during a test."""
     name = getattr(request, "param", "here")
     if name == "here":
         yield name
@@ -133,7 +133,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def load_llama() -> Iterator[Callable[..., llama_cpp.Llama]]:
-    """`load_llama(path, **kwargs)`: a quiet llama_cpp.Llama, closed after the test."""
+    """Return `load_llama(path, **kwargs)`: a quiet llama_cpp.Llama, closed after the test."""
     with ExitStack() as stack:
 
         def load(path: str | Path, **kwargs: Any) -> llama_cpp.Llama:
@@ -146,7 +146,7 @@ def load_llama() -> Iterator[Callable[..., llama_cpp.Llama]]:
 
 @pytest.fixture(scope="module")
 def model_address(place: str) -> Iterator[Callable[[str | Path], int]]:
-    """`model_address(path)`: address of a loaded llama_model, without a context; one per file and module."""
+    """Return `model_address(path)`: the address of a loaded llama_model, without a context; one per file and module."""
     models: dict[str, Any] = {}
 
     def load(path: str | Path) -> int:
@@ -165,12 +165,12 @@ def model_address(place: str) -> Iterator[Callable[[str | Path], int]]:
 
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planners do not observe what passes take, so that the costs of a test stay as they are."""
+    """Stop planners from observing the times of passes, so that the costs of a test stay as they are."""
     observe = Drafting.observe
     monkeypatch.setattr(Drafting, "observe", lambda self, step, _: observe(self, replace(step, verify_ns=0), 0))
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """Random numbers, the same in each run."""
+    """Return random numbers, the same in each run."""
     return np.random.default_rng(1234)

@@ -1,4 +1,4 @@
-"""What the programs beside this file take from Debian by apt."""
+"""Install and fetch Debian's packages by apt, for the programs beside this file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class CannotBeHad(Exception):
-    """What is needed is not here, and there is no way to get it."""
+    """A required package is missing, and cannot be had."""
 
 
 def install(packages: list[str]) -> None:
     """Install packages by apt.
 
     Raises:
-        CannotBeHad: there is no apt, or it cannot.
+        CannotBeHad: there is no apt, or it cannot install them.
     """
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -31,7 +31,7 @@ def install(packages: list[str]) -> None:
 
 
 def mirror() -> str:
-    """Where apt gets this system's packages from.
+    """Return the address from which apt gets this system's packages.
 
     Raises:
         CannotBeHad: there is no apt, or it knows no source of packages.
@@ -47,14 +47,14 @@ def mirror() -> str:
 
 
 def download(folder: Path, kind: str, release: str, arguments: list[str], architecture: str = "") -> None:
-    """Have apt put files of a Debian release into a folder, beside what the system knows of.
+    """Let apt put files of a Debian release into a folder, without a change to the system's sources.
 
     Args:
-        folder: it gets apt's lists too.
+        folder: the folder for the files and apt's lists.
         kind: deb or deb-src.
-        release: such as bookworm.
-        arguments: of apt-get, such as download and a package.
-        architecture: whose packages, if not this system's.
+        release: a release's name, such as bookworm.
+        arguments: those of apt-get, such as download and a package.
+        architecture: the packages' architecture, if not this system's.
 
     Raises:
         CannotBeHad: there is no such release or package, or no network.

@@ -1,4 +1,4 @@
-"""llama.cpp as the pinned llama-cpp-python has it: its sources, and what CMake makes of them."""
+"""llama.cpp of the pinned llama-cpp-python: fetch its sources, and build with CMake."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ VERSION = (ROOT / "vendor" / "llama_cpp_python_version").read_text().strip()
 
 
 def fetch(folder: Path, *options: str) -> Path:
-    """Its sources, which pip fetches, in a folder.
+    """Fetch the sources with pip, and return their folder.
 
     Raises:
-        CannotBeHad: pip cannot.
+        CannotBeHad: pip cannot fetch them.
     """
     command = [sys.executable, str(ROOT / "cmake" / "llama_sources.py"), VERSION, str(folder), *options]
     fetched = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -27,7 +27,7 @@ def fetch(folder: Path, *options: str) -> Path:
 
 
 def compile_target(what: str, sources: Path, folder: Path, options: dict[str, str], target: str) -> None:
-    """Configure, and build a target; ends with what the compiler says if it cannot."""
+    """Configure, and build a target; if that fails, end with the compiler's messages."""
     flags = [f"-D{option}={value}" for option, value in options.items()]
     for arguments in (
         ["-S", str(sources), "-B", str(folder), *flags],

@@ -2,13 +2,13 @@
 
     python tests/run_arm.py [--if-built | --count | --package]
 
-Installs by apt what is missing (a cross compiler and qemu), compiles ggml's CPU backend for ARM into build/arm (once;
-some minutes of one core), and runs `tests/arm/kernel_bits.cpp` here and on emulated processors with NEON alone, with
-dotprod, with i8mm, and with SVE. Each compares its results with float64; what they print must be equal. Then the
+It installs missing packages by apt (a cross compiler and qemu), compiles ggml's CPU backend for ARM into build/arm
+(once; some minutes of one core), and runs `tests/arm/kernel_bits.cpp` here and on emulated processors with NEON alone,
+with dotprod, with i8mm, and with SVE. Each compares its results with float64; their outputs must be equal. Then the
 wheel for aarch64 is made, put beside a libllama for it into Debian's Python, and generates there, and some tests run.
---package does that alone. --if-built does nothing where ggml is not compiled yet, and no more than compare kernels.
---count prints how many instructions products take, ours and ggml's. Where packages cannot be had, or this is no x86-64,
-it says so and ends with 0.
+--package does that alone. --if-built does nothing if ggml is not compiled yet, and else only compares kernels. --count
+prints the instructions of products, ours and ggml's. If packages cannot be had, or this is no x86-64, it says so and
+ends with 0.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ BUILDS = {
     "i8mm": "armv8.2-a+dotprod+fp16+i8mm",
     "sve": "armv8.2-a+dotprod+fp16+i8mm+sve",
 }
-"""Name of a build of ggml -> what it is compiled for, by which it chooses how weights are repacked."""
+"""Name of a build of ggml -> its options for the compiler, which decide how weights are repacked."""
 PROCESSORS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm", "max,sve-max-vq=2": "sve"}
-"""Of qemu: with NEON alone, with dotprod, with i8mm, with vectors of 256 bits -> build of ggml. For the last one ggml
-repacks Q4_0 as on x86; ours do not use such vectors."""
+"""Qemu's processors, with NEON alone, with dotprod, with i8mm, with vectors of 256 bits -> build of ggml. For the last
+one ggml repacks Q4_0 as on x86; our kernels do not use such vectors."""
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare and compare; 0 where nothing can be prepared."""
+    """Prepare and compare; return 0 if nothing can be prepared."""
     if "--if-built" in arguments and not all(library(name).exists() for name in BUILDS):
         print("ggml is not compiled for ARM in build/arm: `make arm` does. The comparison is left out")
         return 0
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
 
 def library(name: str) -> Path:
-    """A build's CPU backend."""
+    """Return a build's CPU backend."""
     return BUILD / name / "bin" / "libggml-cpu.so.0"
 
 
@@ -91,7 +91,7 @@ def install_missing() -> None:
 
 
 def build(sources: Path, name: str, target: str = "ggml-cpu") -> Path:
-    """Compile a library of llama.cpp for an ARM processor; returns where it is, with those that it needs."""
+    """Compile a library of llama.cpp for an ARM processor; return its path, beside the libraries that it needs."""
     folder = BUILD / name / "bin"
     if (folder / f"lib{target}.so.0").exists():
         return folder
@@ -117,7 +117,7 @@ def build(sources: Path, name: str, target: str = "ggml-cpu") -> Path:
 
 
 def compile_program(sources: Path, compiler: str, libraries: Path, flags: str) -> Path:
-    """Compile the kernels and the program that prints their bits, where a source is newer."""
+    """Compile the kernels and the program that prints their bits, if a source is newer."""
     folder = BUILD / "programs" / Path(compiler.split()[0]).name
     options = {
         "CMAKE_CXX_COMPILER": compiler.split()[0],
@@ -130,7 +130,7 @@ def compile_program(sources: Path, compiler: str, libraries: Path, flags: str) -
 
 
 def run(command: list[str], libraries: Path) -> tuple[list[str], bool]:
-    """What a program prints that finds ggml in a folder, and whether it ended well."""
+    """Run a program that finds ggml in a folder; return its output, and whether it succeeded."""
     environment = os.environ | {"LD_LIBRARY_PATH": str(libraries)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
@@ -188,12 +188,12 @@ TESTS = (
     "tests/core/test_kernel_flash.py",
     "tests/engine/test_engine.py",
 )
-"""Of the C++ side and the engine: what a processor in software can do in a quarter of an hour."""
-TESTS_SECONDS = 1800.0  # for a file
+"""Tests of the C++ side and the engine that an emulated processor can run in a quarter of an hour."""
+TESTS_SECONDS = 1800.0  # for each file
 
 
 def try_package(sources: Path) -> int:
-    """The wheel under qemu: the texts that it generates must be plain llama_cpp's, and the tests pass."""
+    """Run the wheel under qemu: the texts that it generates must be plain llama_cpp's, and the tests must pass."""
     run_wheels.make_aarch64()
     libraries = build(sources, "dotprod", "llama")
     arm_python.prepare(shutil.which(QEMU) or QEMU, run_wheels.newest_wheel("linux-aarch64"), libraries)
@@ -213,7 +213,7 @@ def try_package(sources: Path) -> int:
 
 
 def test_package(file: str) -> bool:
-    """Run a file of tests under qemu; whether all passed."""
+    """Run a file of tests under qemu; return whether all passed."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     try:
         tests = arm_python.run(command, ROOT, TESTS_SECONDS)
@@ -229,11 +229,11 @@ COUNTED = {
     "dotprod": ("q4_0_4x4", "q8_0_4x4", "iq4_nl_4x4", "mxfp4_4x4", "q4_K_8x4", "q5_K_8x4", "q6_K_8x4"),
     "i8mm": ("q4_0_4x8", "q8_0_4x8", "iq4_nl_4x4", "mxfp4_4x4", "q4_Kx8", "q5_K_8x8", "q6_K_8x8"),
 }
-"""Of each build, kernels for weights as ggml repacks them."""
+"""Build -> kernels for weights as ggml repacks them."""
 
 
 def print_counts(sources: Path) -> int:
-    """Instructions per 1,000 products and row, ours and ggml's, of one row and of four."""
+    """Print instructions per 1,000 products and row, ours and ggml's, of one row and of four."""
     print("| kernel | rows | ours | ggml |")
     print("|---|---|---|---|")
     program = compile_program(sources, CROSS, library("neon").parent, "")
@@ -250,7 +250,7 @@ def print_counts(sources: Path) -> int:
 
 
 def per_thousand(program: Path, processor: str, libraries: Path, kernel: str, n_rows: int) -> float:
-    """Instructions that 16 channels take more than 8 do, of 1,024 inputs."""
+    """Return the instructions that 16 channels of 1,024 inputs take more than 8 do."""
     counts = []
     for n_channels in (8, 16):
         log = program.with_suffix(".log")

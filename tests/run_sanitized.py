@@ -2,9 +2,9 @@
 
     python tests/run_sanitized.py [pytest arguments]
 
-Builds the module into build/sanitize and runs pytest in a process that has the sanitizers' runtime loaded. Fails if a
-test fails, if the sanitizers find an error, or if memory leaks that was allocated below a function of ours. What
-Python, NumPy and pybind11 keep until the end of the process is theirs.
+It builds the module into build/sanitize and runs pytest in a process with the sanitizers' runtime. It fails if a test
+fails, if the sanitizers find an error, or if memory leaks that was allocated below a function of ours. Memory that
+Python, NumPy and pybind11 keep until the end of the process does not count.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DEFAULT_TESTS = [
     "tests/core/test_target_tree.py",
 ]
 
-# run in the child: the installed package is an editable one, whose finder would come first
+# the child runs this: the installed package is an editable one, whose finder would come first
 CHILD = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
@@ -72,7 +72,7 @@ def build() -> Path:
     command += ["-C", f"cmake.define.EAGLE3_EMULATE_VNNI={'OFF' if has_vnni else 'ON'}"]
     command += ["-C", "install.strip=false"]
     subprocess.run(command, check=True)
-    # not built with sanitizers (CMakeLists.txt): the installed one has to do
+    # not built with sanitizers (CMakeLists.txt): the installed module is used
     chat = importlib.util.find_spec("llama_cpp_eagle3._chat")
     assert chat is not None
     assert chat.origin is not None
@@ -81,7 +81,7 @@ def build() -> Path:
 
 
 def runtime() -> str:
-    """Shared libraries that must be loaded before everything else."""
+    """Return the shared libraries that must be loaded before all others."""
     compiler = os.environ.get("CXX", "c++")
     names = ("libasan.so", "libubsan.so", "libstdc++.so")
     commands = [[compiler, f"-print-file-name={name}"] for name in names]
@@ -93,7 +93,7 @@ def runtime() -> str:
 
 
 def our_leaks(log: str) -> list[str]:
-    """Reports of leaked memory that was allocated below a function of ours, without module initialization."""
+    """Return reports of leaked memory that was allocated below a function of ours, without module initialization."""
     reports = re.findall(r"(?m)^(?:Direct|Indirect) leak of .*\n(?:    #\d+ .*\n)+", log)
     return [r for r in reports if "/llama_cpp_eagle3/_core." in r and "PyInit_" not in r]
 

@@ -1,11 +1,11 @@
-"""Run the tests that a device can have on Mesa's Vulkan driver in software (llvmpipe), which any CPU can have.
+"""Run the tests for devices on Mesa's Vulkan driver in software (llvmpipe), which runs on any CPU.
 
     python tests/run_vulkan.py [--part] [--if-built] [pytest arguments]
 
-Installs by apt what is missing, compiles ggml with Vulkan into build/vulkan (once; some minutes), and runs `pytest -m
-gpu` with it under the installed llama-cpp-python, whose libllama is the same, as our module is. --part runs a few files
-within eight minutes. --if-built does nothing where the build is not there. Where Debian's packages cannot be had it
-says so and ends with 0.
+It installs missing packages by apt, compiles ggml with Vulkan into build/vulkan (once; some minutes), and runs `pytest
+-m gpu` with it under the installed llama-cpp-python, whose libllama is the same, as our module is. --part runs a few
+files within eight minutes. --if-built does nothing if there is no build. If Debian's packages cannot be had it says so
+and ends with 0.
 
 The driver is slow, and compiles shaders when they are first used: it keeps them in build/vulkan/shaders. F16 is off,
 since tests compare with float64 to 1e-4.
@@ -33,19 +33,19 @@ HEADERS = BUILD / "headers"
 
 PACKAGES = ("glslc", "spirv-headers", "libvulkan-dev", "mesa-vulkan-drivers")
 _CORE_H = "vulkan/vulkan_core.h"
-_HEADER_MIN = (3, 275)  # VK_EXT_layer_settings in the C++ headers, as ggml uses it
-_NEWER = "trixie"  # Debian's release whose headers are taken where the installed ones are too old
+_HEADER_MIN = (3, 275)  # VK_EXT_layer_settings in the C++ headers, which ggml uses
+_NEWER = "trixie"  # Debian's release whose headers are used if the installed ones are too old
 PART = ("tests/core/test_drafter.py", "tests/core/test_drafter_tree.py", "tests/core/test_target.py")
 PART_SECONDS = 480
 SKIPPED = {
     "tests/core/test_drafter.py::test_long_contexts_cross_the_padding": "Mesa 22.3 crashes in a thread of its own "
     "(libvulkan_lvp.so)",
 }
-"""Tests that are left out on this driver, and why."""
+"""Tests that are left out on this driver -> the reason."""
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare, test, and return pytest's status; 0 where nothing can be prepared."""
+    """Prepare, test, and return pytest's status; 0 if nothing can be prepared."""
     is_part, needs_build = "--part" in arguments, "--if-built" in arguments
     arguments = [a for a in arguments if a not in ("--part", "--if-built")]
     if needs_build and not is_built():
@@ -60,10 +60,10 @@ def main(arguments: list[str]) -> int:
 
 
 def prepare() -> None:
-    """Packages, headers, and llama-cpp-python on a ggml with Vulkan.
+    """Install packages, headers, and llama-cpp-python on a ggml with Vulkan.
 
     Raises:
-        CannotBeHad: a package cannot.
+        CannotBeHad: a package cannot be had.
     """
     missing = missing_packages()
     if missing:
@@ -76,7 +76,7 @@ def prepare() -> None:
     options = {
         "CMAKE_BUILD_TYPE": "Release",
         "BUILD_SHARED_LIBS": "ON",
-        "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",  # they are moved
+        "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",  # the libraries are moved
         "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(libraries),
         "GGML_VULKAN": "ON",
         "GGML_RPC": "ON",
@@ -96,16 +96,16 @@ def prepare() -> None:
 
 
 def is_built() -> bool:
-    """Whether the build is there, whole, and of the version that we work with."""
-    stamp = BUILD / "version"  # written at the end
+    """Whether the build exists, is complete, and has the pinned version."""
+    stamp = BUILD / "version"  # it is written at the end
     return (SITE / "llama_cpp").is_dir() and stamp.is_file() and stamp.read_text() == llama_build.VERSION
 
 
 def missing_packages() -> list[str]:
-    """Those of what is needed that is not installed.
+    """Return the required packages that are not installed.
 
     Raises:
-        CannotBeHad: this system has no dpkg to ask, and not all that is needed.
+        CannotBeHad: this system has no dpkg to ask, and lacks glslc or new headers.
     """
     if shutil.which("dpkg-query") is None:
         if shutil.which("glslc") and header_version(Path("/usr/include")) >= _HEADER_MIN:
@@ -118,7 +118,7 @@ def missing_packages() -> list[str]:
 
 
 def header_version(folder: Path) -> tuple[int, int]:
-    """Minor version and revision of Vulkan's headers in a folder; zeros if there are none."""
+    """Return minor version and revision of Vulkan's headers in a folder; zeros if there are none."""
     try:
         text = (folder / _CORE_H).read_text(encoding="utf-8")
     except OSError:
@@ -129,7 +129,7 @@ def header_version(folder: Path) -> tuple[int, int]:
 
 
 def newer_headers() -> Path:
-    """Those of a later Debian release, unpacked beside, as they are text alone.
+    """Return the headers of a later Debian release, unpacked into a folder, as they are only text.
 
     Raises:
         CannotBeHad: the release cannot be reached.
@@ -145,10 +145,10 @@ def newer_headers() -> Path:
 
 
 def run_tests(arguments: list[str], is_part: bool) -> int:
-    """Run what is marked `gpu` on the first device, which is the driver in software where there is no other."""
+    """Run tests marked `gpu` on the first device, which is the driver in software if there is no other."""
     environment = os.environ | {
         "PYTHONPATH": str(SITE),
-        "GGML_VK_VISIBLE_DEVICES": "0",  # devices of type CPU are left out otherwise
+        "GGML_VK_VISIBLE_DEVICES": "0",  # else devices of type CPU are left out
         "GGML_VK_DISABLE_F16": "1",
         "GGML_VK_DISABLE_ASYNC": "1",  # Mesa 22.3 uses a destroyed buffer in trees
         "MESA_SHADER_CACHE_DIR": str(BUILD / "shaders"),
@@ -160,7 +160,7 @@ def run_tests(arguments: list[str], is_part: bool) -> int:
     if not is_part:
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     end = monotonic() + PART_SECONDS
-    for file in PART:  # one after the other, so that what the time is too short for has a name
+    for file in PART:  # one file after the other, so that a file that is too slow is named
         try:
             subprocess.run([*command, "-x", file], cwd=ROOT, env=environment, timeout=end - monotonic(), check=True)
         except subprocess.CalledProcessError as e:

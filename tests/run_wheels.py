@@ -1,12 +1,12 @@
-"""Build what can be built here for other systems: wheels for Linux, and the modules for macOS and Windows.
+"""Build for other systems: wheels for Linux, and the modules for macOS and Windows.
 
     python tests/run_wheels.py [linux-x86_64 | linux-aarch64 | macos-arm64 | windows-x86_64 ...]
 
-Wheels for Linux are made in dist: of x86-64 as this machine's compiler does, of aarch64 by Debian's cross compiler. For
+Wheels for Linux are made in dist: for x86-64 by this machine's compiler, for aarch64 by Debian's cross compiler. For
 macOS and Windows the modules are compiled and linked with zig (PyPI's `ziglang`), to show that they can be; they are
-not run, nor packed. Python's headers are Debian's (`python3.11`), whose version the modules are for. What is made is
-checked: what system it is for, which libraries it asks for by name, and on Linux that llama.cpp's exports what it asks
-for. What cannot be had is named, and left out.
+not run, nor packed. Python's headers are Debian's (`python3.11`), whose version the modules are for. The results are
+checked: their system, the libraries that they ask for by name, and on Linux that llama.cpp exports the symbols that
+they need. A system whose tools cannot be had is named, and left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUILD = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
 
 PYTHON, RELEASE = "3.11", "bookworm"
-"""Of Debian, whose headers are taken, and the release that has it."""
+"""Debian's Python, whose headers are used, and the release that has it."""
 ZIG = "0.17.0"
 CROSS = "aarch64-linux-gnu"
 WINDOWS = "x86_64-windows-gnu"
@@ -40,7 +40,7 @@ LIBRARIES = {
     "macos-arm64": {"@rpath/libllama.0.dylib", "@rpath/libggml.0.dylib", "@rpath/libggml-base.0.dylib"},
     "windows-x86_64": {"llama.dll", "ggml.dll", "ggml-base.dll"},
 }
-"""What `_core` must ask for by name."""
+"""Libraries that `_core` must ask for by name."""
 
 KINDS = {
     "linux-x86_64": [(0, b"\x7fELF"), (18, b"\x3e\x00")],
@@ -48,11 +48,11 @@ KINDS = {
     "macos-arm64": [(0, b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01")],
     "windows-x86_64": [(0, b"MZ")],
 }
-"""What the files have where: the kind of file, and of processor."""
+"""System -> the offsets and values that tell the kind of file and of processor."""
 
 
 def main(arguments: list[str]) -> int:
-    """Build; 1 if something was wrong, 0 also where something cannot be had."""
+    """Build; return 1 if something was wrong, 0 also if a tool cannot be had."""
     makers = {
         "linux-x86_64": make_native,
         "linux-aarch64": make_aarch64,
@@ -80,14 +80,14 @@ def main(arguments: list[str]) -> int:
 
 
 def make_native() -> list[Path]:
-    """The wheel of this machine."""
+    """Make the wheel of this machine."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         raise CannotBeHad("this machine is another one")
     return make_wheel("linux-x86_64", {}, [])
 
 
 def make_aarch64() -> list[Path]:
-    """The wheel by the cross compiler, for Debian's Python."""
+    """Make the wheel for aarch64 with the cross compiler, for Debian's Python."""
     require_python()
     if shutil.which(f"{CROSS}-g++") is None:
         debian.install([f"g++-{CROSS}"])
@@ -105,7 +105,7 @@ def make_aarch64() -> list[Path]:
 
 
 def make_wheel(name: str, environment: dict[str, str], defines: list[str]) -> list[Path]:
-    """A wheel by pip, in dist; returns its modules."""
+    """Make a wheel with pip, in dist; return its modules."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     command += ["--wheel-dir", str(DIST), "-C", f"build-dir={BUILD / name}"]
     for define in (f"LLAMA_CPP_SOURCE_DIR={llama_build.fetch(BUILD / 'llama.cpp')}", *defines):
@@ -121,16 +121,16 @@ def make_wheel(name: str, environment: dict[str, str], defines: list[str]) -> li
 
 
 def newest_wheel(name: str) -> Path:
-    """What was made last for a system."""
+    """Return the last wheel for a system."""
     wheels = DIST.glob(f"llama_cpp_eagle3-*{name.replace('-', '_')}.whl")
     return max(wheels, key=lambda path: path.stat().st_mtime)
 
 
 def link_macos() -> list[Path]:
-    """The modules for macOS, with Linux's pyconfig.h of the same kind of processor: macOS' is made on macOS."""
+    """Link the modules for macOS, with Linux's pyconfig.h for the same kind of processor: macOS' is made on macOS."""
     options = BUILD / "macos.cmake"
     BUILD.mkdir(parents=True, exist_ok=True)
-    # zig's linker crashes where a bundle is asked for, which Python loads as it does a library
+    # zig's linker crashes on bundles, and Python loads a library just as well
     options.write_text('set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS "-dynamiclib")\n')
     defines = {
         "CMAKE_PROJECT_INCLUDE": str(options),
@@ -144,7 +144,7 @@ def link_macos() -> list[Path]:
 
 
 def link_windows() -> list[Path]:
-    """The modules for Windows, with the ABI of MinGW: the headers of Microsoft's compiler cannot be had."""
+    """Link the modules for Windows, with the ABI of MinGW: the headers of Microsoft's compiler cannot be had."""
     include = headers("windows-x86_64", python_source() / "PC" / "pyconfig.h")
     library = BUILD / f"libpython{PYTHON.replace('.', '')}.a"
     definitions = library.with_suffix(".def")
@@ -165,9 +165,9 @@ def link_windows() -> list[Path]:
 
 
 def make_libdl() -> None:
-    """A stand-in for the library of that name, which CMake asks for as the Python that runs it was linked with it.
+    """Make a stand-in for libdl, which CMake asks for since the Python that runs it was linked with it.
 
-    It has what a compiler's own library tells of the processor, and zig's does not.
+    It has the functions about the processor that a compiler's own library has, and zig's lacks.
     """
     source, archive = BUILD / "processor.c", BUILD / "libdl.a"
     source.write_text("unsigned __cpu_model[4], __cpu_features2[3];\n")
@@ -184,7 +184,7 @@ def link(name: str, target: str, defines: dict[str, str]) -> list[Path]:
     ).stdout.strip()
     defines = {
         "CMAKE_BUILD_TYPE": "Release",
-        # What is not run need not be fast. For zig it stays -O2, also where CMake tries the compiler: it makes its C++
+        # Modules that are not run need not be fast. zig gets -O2, also when CMake tries it, since zig makes its C++
         # library anew for each kind of build
         "CMAKE_CXX_FLAGS_RELEASE": "-Xclang -O0 -DNDEBUG",
         "CMAKE_C_COMPILER": str(wrapper(f"{name}-cc", ["cc", "-target", target, "-O2"])),
@@ -200,12 +200,12 @@ def link(name: str, target: str, defines: dict[str, str]) -> list[Path]:
     flags = [f"-D{key}={value}" for key, value in defines.items()]
     folder = BUILD / name
     subprocess.run([*cmake, "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", "-Wno-dev", *flags], check=True)
-    subprocess.run([*cmake, "--build", str(folder), "--", "-k", "0"], check=True)  # all that fails has a name
+    subprocess.run([*cmake, "--build", str(folder), "--", "-k", "0"], check=True)  # -k 0 shows all errors
     return sorted(folder / f"{module}{defines['PYTHON_MODULE_EXTENSION']}" for module in MODULES)
 
 
 def check(name: str, modules: list[Path]) -> list[str]:
-    """What is wrong with the modules."""
+    """Return the errors of the modules."""
     if [module.name.split(".")[0] for module in modules] != sorted(MODULES):
         return [f"expected {' and '.join(MODULES)}, found {[module.name for module in modules]}"]
     wrong = []
@@ -226,26 +226,26 @@ def check(name: str, modules: list[Path]) -> list[str]:
 
 
 def symbols(library: Path, which: str) -> set[str]:
-    """Names of llama.cpp's in a library's table."""
+    """Return llama.cpp's names in a library's table."""
     command = [f"{CROSS}-nm" if "aarch64" in library.name else "nm", "-D", which, "--format=just-symbols", str(library)]
     listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return {name for name in listed.split() if re.search(r"^(_Z\d+)?(llama|ggml|gguf)_", name)}
 
 
 def exported() -> set[str]:
-    """What llama_cpp's libraries have for all."""
+    """Return the symbols that llama_cpp's libraries export."""
     folder = Path(str(distribution("llama-cpp-python").locate_file("llama_cpp/lib")))
     return set().union(*(symbols(library, "--defined-only") for library in folder.glob("lib*.so*")))
 
 
 def require_python() -> None:
-    """pip makes wheels for the Python that runs it."""
+    """Require the Python for which pip makes wheels."""
     if sys.version_info[:2] != tuple(map(int, PYTHON.split("."))):
         raise CannotBeHad(f"this is not Python {PYTHON}, whose headers Debian {RELEASE} has")
 
 
 def python_source() -> Path:
-    """Python's own source, which has the headers of all systems."""
+    """Fetch Python's own source, which has the headers of all systems."""
     apt = BUILD / "apt-source"
     if not list(apt.glob("*.orig.tar.*")):
         debian.download(apt, "deb-src", RELEASE, ["source", "--download-only", f"python{PYTHON}"])
@@ -257,7 +257,7 @@ def python_source() -> Path:
 
 
 def headers(name: str, config: Path) -> Path:
-    """A folder of Python's headers with a system's pyconfig.h."""
+    """Return a folder of Python's headers with a system's pyconfig.h."""
     folder = BUILD / f"python-{name}"
     shutil.copytree(python_source() / "Include", folder, dirs_exist_ok=True)
     shutil.copy(config, folder / "pyconfig.h")
@@ -265,7 +265,7 @@ def headers(name: str, config: Path) -> Path:
 
 
 def arm64_config() -> Path:
-    """pyconfig.h of Debian's Python for 64-bit ARM."""
+    """Return pyconfig.h of Debian's Python for 64-bit ARM."""
     apt = BUILD / "apt-arm64"
     path = apt / "usr" / "include" / CROSS / f"python{PYTHON}" / "pyconfig.h"
     if not path.exists():
@@ -276,7 +276,7 @@ def arm64_config() -> Path:
 
 
 def python_exports(include: Path) -> str:
-    """A .def file of what Python's headers declare."""
+    """Return a .def file of the functions that Python's headers declare."""
     functions: set[str] = set()
     data: set[str] = set()
     for header in include.rglob("*.h"):
@@ -288,7 +288,7 @@ def python_exports(include: Path) -> str:
 
 
 def zig() -> str:
-    """zig, which pip puts into the environment that runs this."""
+    """Return the path of zig, which pip puts into this environment."""
     try:
         found = version("ziglang")
     except PackageNotFoundError:
@@ -301,11 +301,11 @@ def zig() -> str:
 
 
 def wrapper(name: str, arguments: list[str]) -> Path:
-    """A program that is a command of zig's: CMake wants one word."""
+    """Write a program that runs a command of zig's: CMake wants one word."""
     path = BUILD / "bin" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f'#!/bin/sh\nexec {zig()} {" ".join(arguments)} "$@"\n'
-    if not path.exists() or path.read_text() != text:  # a compiler that is newer has everything compiled again
+    if not path.exists() or path.read_text() != text:  # a newer compiler makes CMake compile all again
         path.write_text(text)
     path.chmod(0o755)
     return path

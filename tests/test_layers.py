@@ -1,4 +1,4 @@
-"""Imports run one way, and no object touches a private name of another: read from the sources."""
+"""Imports run one way, and no object uses a private name of another: read from the sources."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PRIVATE = {
     "os._exit": "public in spite of its name",
     "sys.modules[__package__]._core": "our own compiled module",
 }
-"""Names that may be used, of others' libraries except for the last, and why."""
+"""Private names that may be used -> the reason; all but the last are other libraries'."""
 
 
 def modules() -> dict[str, ast.Module]:
-    """Each module of both packages, parsed."""
+    """Return each module of both packages, parsed."""
     found = {}
     for root in ROOTS:
         for path in root.rglob("*.py"):
@@ -39,7 +39,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imports(name: str, tree: ast.Module, names: set[str]) -> set[str]:
-    """Modules of the packages that one imports, in functions too; not what only a type checker imports."""
+    """Return modules of the packages that one imports, in functions too, but not those for type checkers only."""
     found = set()
     unread = list(tree.body)
     while unread:
@@ -61,7 +61,7 @@ def imports(name: str, tree: ast.Module, names: set[str]) -> set[str]:
 
 
 def rooms(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The same graph of the first package's rooms: its folders, and the modules beside them."""
+    """Return the graph of the first package's rooms: its folders, and the modules beside them."""
     found: dict[str, set[str]] = {}
     for name, imported in graph.items():
         if name.startswith(f"{PACKAGE}."):
@@ -72,13 +72,13 @@ def rooms(graph: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Each module, and those that it imports."""
+    """Return each module -> the modules that it imports."""
     trees = modules()
     return {name: imports(name, tree, set(trees)) for name, tree in trees.items()}
 
 
 def test_rooms_import_one_way() -> None:
-    """No room imports another that imports it, through others or not, and no chain of imports is longer than this."""
+    """No room imports one that imports it, directly or through others, and no chain of imports is longer than this."""
     graph = rooms(import_graph())
     floors: dict[str, int] = {}
     for room in TopologicalSorter(graph).static_order():  # CycleError names the rooms
@@ -93,7 +93,7 @@ def test_imports_run_one_way() -> None:
     TopologicalSorter(graph).prepare()  # CycleError names the modules
 
     def below(*starts: str) -> set[str]:
-        """All that these packages need, directly or not."""
+        """Return all modules that these packages need, directly or not."""
         unread = [name for name in graph if name.startswith(tuple(f"{PACKAGE}.{start}." for start in starts))]
         found: set[str] = set()
         while unread:
@@ -109,7 +109,7 @@ def test_imports_run_one_way() -> None:
 
 
 def test_heads_are_imported_by_one_door() -> None:
-    """What runs models works without what makes heads: `extras.heads` is around each import of that package."""
+    """Running models works without the package of heads: `extras.heads` is around each import of that package."""
     doors = []
     for name, tree in modules().items():
         if name.startswith(f"{HEADS}."):

@@ -1,9 +1,9 @@
-// Products and attention by every kernel of this processor, of inputs that are the same everywhere: their bits as
-// hashes. Two processors compute the same if this prints the same (tests/run_arm.py). Products are compared with
-// float64 here.
+// Computes products and attention by every kernel of this processor, from inputs that are the same everywhere, and
+// prints hashes of their bits. Two processors compute the same if these are equal (tests/run_arm.py). Products are
+// compared with float64 here.
 //
-// With --count KERNEL ROWS CHANNELS it multiplies by one kernel alone, for a count of instructions; "FORMAT/ggml" is
-// ggml's for the same weights.
+// With --count KERNEL ROWS CHANNELS it multiplies by one kernel alone, to count instructions; "FORMAT/ggml" is ggml's
+// kernel for the same weights.
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
@@ -35,10 +35,10 @@ struct random_numbers {
         return z ^ z >> 31;
     }
 
-    // in [-1, 1), a multiple of 2^-23
+    // returns a multiple of 2^-23 in [-1, 1)
     float uniform() { return static_cast<float>(static_cast<int32_t>(next() >> 40) - (1 << 23)) * 0x1p-23f; }
 
-    // a half float between 2^-10 and 2^-5, of any sign
+    // returns a half float between 2^-10 and 2^-5, of any sign
     uint16_t half() {
         const uint64_t x = next();
         return static_cast<uint16_t>((x & 0x83ff) | (5 + (x >> 20) % 5) << 10);
@@ -66,7 +66,7 @@ void fail(const std::string & what) {
     std::exit(1);
 }
 
-// where a block has half floats; MXFP4 has an exponent, and floats are all of them
+// returns the offsets of a block's half floats; MXFP4 has an exponent instead, an F16 block is one half float
 std::vector<int> places_of_halves(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_0:
@@ -86,7 +86,7 @@ std::vector<int> places_of_halves(ggml_type type) {
     }
 }
 
-// rows of random blocks
+// returns rows of random blocks
 std::vector<uint8_t> random_weights(random_numbers & random, ggml_type type, int64_t k, int64_t n) {
     const size_t         block_bytes = ggml_type_size(type);
     std::vector<uint8_t> weights(n * ggml_row_size(type, k));
@@ -122,7 +122,7 @@ std::vector<float> multiply(const kernel & k, const uint8_t * weights, int64_t n
     return out;
 }
 
-// Half a step of rounding an activation to 8 bits, for each; zero where they stay floats. With a minimum, its sum too.
+// Returns half a step of rounding to 8 bits for each activation; zero for floats. With a minimum, its sum counts too.
 double error_of_rows(ggml_type type, const float * x, const float * w, int64_t k) {
     if (type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_F32) {
         return 0.0;
@@ -158,7 +158,7 @@ void compare_with_float64(const std::string & name, ggml_type type, const std::v
                 sum += static_cast<double>(w[i]) * x[r * k + i];
                 size += std::fabs(static_cast<double>(w[i]) * x[r * k + i]);
             }
-            // scales of activations are half floats: 2^-11 of what their block adds
+            // scales of activations are half floats: 2^-11 of their block's part of the sum
             const double rounded = error_of_rows(type, x.data() + r * k, w.data(), k);
             const double allowed = rounded + (rounded > 0.0 ? 0x1p-11 : 0x1p-20) * size + 1e-6;
             if (!(std::fabs(out[r * n + c] - sum) <= allowed)) {
@@ -168,7 +168,7 @@ void compare_with_float64(const std::string & name, ggml_type type, const std::v
     }
 }
 
-// weights as ggml repacks them here, if it does; to be freed
+// returns weights as ggml repacks them here, if it does; the caller frees them
 struct repacked_weights {
     repacked_weights(ggml_type type, int64_t k, int64_t n, const std::vector<uint8_t> & data) :
         ctx(ggml_init({ ggml_tensor_overhead(), nullptr, true })), tensor(ggml_new_tensor_2d(ctx, type, k, n)) {
@@ -193,7 +193,7 @@ struct repacked_weights {
 void print_products() {
     std::map<ggml_type, std::vector<const kernel *>> by_type;
     for (const kernel * k : eagle3::kernels::all()) {
-        // products of floats have another order with AVX-512
+        // sums of products of floats have another order with AVX-512
         const bool has_other_order = !ggml_is_quantized(k->type) && k->name.find("avx512") != std::string::npos;
         if (k->is_supported() && !has_other_order) {
             by_type[k->type].push_back(k);
@@ -244,7 +244,7 @@ struct attention_case {
     int64_t      n_rows, n_heads, n_kv, n_dims, n_cells;
     bool         is_flash;
     float        cap;
-    bool         is_pool = false; // each of four rows sees cells of its own
+    bool         is_pool = false; // each of four rows attends to cells of its own
     float        scale   = 0.125f;
 };
 
@@ -296,12 +296,12 @@ void print_attention(ggml_backend_t backend, const attention_case & c) {
     ggml_free(ctx);
 }
 
-// what ggml computes with repacked weights: one row, or four that lie interleaved
+// runs ggml's kernel for repacked weights: one row, or four interleaved ones
 using ggml_function = void (*)(int k, float * out, size_t ldo, const void * weights, const void * rows, int n_rows,
                                int n_channels);
 
 void count(const std::string & name, int n_rows, int n_channels) {
-    constexpr int     k      = 1024; // the same is made for any number of channels
+    constexpr int     k      = 1024; // independent of the number of channels
     const std::string format = name.substr(0, name.find('/'));
     for (const kernel * each : eagle3::kernels::all()) {
         if (each->name.substr(0, each->name.find('/')) != format || !each->is_supported()) {

@@ -1,4 +1,4 @@
-"""What the benchmarks are made of. Nothing here is about speed."""
+"""Tests of the parts of benchmarks. None is about speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from comparison.figures import percent
 from llama_cpp_eagle3.bench.report import Spread, table
 from llama_cpp_eagle3.errors import Eagle3Error
 
-# the end of llama-speculative-simple's log, as of the pinned llama.cpp
+# the end of the pinned llama-speculative-simple's log
 LOG = """\
 encoded   45 tokens in    0.054 seconds, speed:  836.151 t/s
 decoded   25 tokens in    0.561 seconds, speed:   44.530 t/s

@@ -1,4 +1,4 @@
-"""`llama-cpp-eagle3 bench`: sides in turn, figures, tables. Nothing here is about speed."""
+"""`llama-cpp-eagle3 bench`: sides in turn, figures, tables. No test is about speed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(config: Config) -> Result:
 
 
 def test_turns() -> None:
-    """Prompt by prompt; each run begins with another side, and the first one of the first prompts is fresh."""
+    """Sides run prompt by prompt; each run begins with another side, and the first one evaluates its prompts anew."""
     a, b = "ab"
     found = list(compare.turns([a, b], n_prompts=2, n_runs=2, n_fresh=1))
     first = [(a, 0, 0, True), (b, 0, 0, True), (b, 0, 1, False), (a, 0, 1, False)]
@@ -47,7 +47,7 @@ def test_turns() -> None:
 
 
 def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str]) -> None:
-    """Long prompts get a context that holds them and their answers; a small one that was asked for is refused."""
+    """Long prompts get a context that holds them and their answers; a requested one that is too small is refused."""
     texts = ["def f(x):", "def f(x): return x " * 60]
     with closing(Eagle3Llama(tiny_pair[0], n_ctx=64, verbose=False)) as llm:
         n_longest = len(llm.tokenize(texts[1].encode(), special=True))
@@ -77,7 +77,7 @@ def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
 
 
 def test_no_side_is_bounded_by_another_one(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With "auto" as many tokens may be drafted as without chains beside it."""
+    """With "auto" as many tokens may be drafted as without the chains of another side."""
     generate, lengths = compare.generate, []
 
     def kept(llm: Any, *args: Any, **options: Any) -> Any:
@@ -151,7 +151,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "prompts.json").write_text(json.dumps(["import os\n", "def main():"]))
     flags = ["-r", "1", "-n", "8", "-t", "1", "--n-max", "2", "--no-auto"]
     path, reader = tmp_path / "out.json", tmp_path / "reader"
-    path.write_text("old")  # a reader that has opened the old one
+    path.write_text("old")  # a reader may have opened the old file
     reader.hardlink_to(path)
     assert cli.main(["bench", *flags, "--json", str(path), "-f", str(tmp_path / "prompts.json")]) == 0
     assert reader.read_text() == "old"

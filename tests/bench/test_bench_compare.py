@@ -1,4 +1,4 @@
-"""benchmarks/compare.py: sides in turn, synthetic acceptance, llama-server, tables. Nothing here is about speed."""
+"""benchmarks/compare.py: sides in turn, synthetic acceptance, llama-server, tables. No test is about speed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from loading import bundled_pair, load_plain, take
 
 NAMES = ["plain", "chain 2", "auto", "tree 3x2:5"]
 
-# answers as llama-server does, as far as we ask
+# answers like llama-server's, with the fields that are read
 FAKE_SERVER = """\
 #!{python}
 import json, sys
@@ -189,7 +189,7 @@ def test_synthetic_acceptance_follows_its_odds(name: str) -> None:
 @pytest.mark.parametrize(("rate", "length"), [(1.0, 3.0), (0.0, 1.0)])
 def test_synthetic_acceptance_at_its_ends(tiny_pair: tuple[str, str], rate: float, length: float) -> None:
     result = measure(config(tiny_pair, ["chain 2"], synthetic=[rate, rate], n_predict=31))
-    # the last draft of a run may be cut off by the number of tokens
+    # the number of tokens may cut off the last draft of a run
     assert result.side("chain 2").runs[0].acceptance_length == pytest.approx(length, abs=0.1)
 
 
@@ -328,7 +328,7 @@ def test_server_gets_a_rate_for_every_token(tmp_path: Path) -> None:
 
 def test_weights_read(tmp_path: Path) -> None:
     target, head = map(str, bundled_pair())
-    # the target's embedding is its output too; the head's d2t is not read
+    # the target's embedding is also its output; the head's d2t is not read
     assert 0 < Path(target).stat().st_size - bandwidth.weights_read(target) < 200_000
     with closing(Eagle3Llama(target, draft_model_path=head, n_ctx=64, verbose=False)) as llm:
         assert 0 < Path(head).stat().st_size - llm.drafters[0].n_bytes_read < 300_000

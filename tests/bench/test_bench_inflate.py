@@ -16,14 +16,14 @@ from loading import bundled_pair, is_tie, load, load_plain, take
 from random_model import Shape
 from tiny import write_head, write_target
 
-# everything grows: width, heads per K/V head, K/V heads, MLP, layers, both vocabularies
+# all sizes grow: width, heads per K/V head, K/V heads, MLP, layers, both vocabularies
 SHAPE = Shape(n_layer=12, n_embd=768, n_ff=1024, n_head=12, n_head_kv=4, n_vocab=5000, n_ff_dft=960, n_vocab_dft=3500)
 N_EMBD, N_VOCAB = 256, 4096
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Target, head, and a head that knows nothing."""
+    """Return a target, a head, and a head that knows nothing."""
     folder = tmp_path_factory.mktemp("inflated")
     paths = folder / "target.gguf", folder / "head.gguf", folder / "random.gguf"
     inflate(*bundled_pair(), SHAPE, paths[0], paths[1], random_head_out=paths[2])
@@ -31,7 +31,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 def watch(llm: Eagle3Llama) -> list[list[int]]:
-    """What is drafted from now on."""
+    """Return a list to which all drafts are added from now on."""
     found: list[list[int]] = []
     policy = llm.policy
 
@@ -62,7 +62,7 @@ def test_same_tokens_and_drafts(pair: tuple[Path, Path, Path], options: dict[str
         expected, found = take(small, prompt, 40), take(large, prompt, 40)
         if not is_tie(plain, prompt, expected, found):
             n_same += 1
-            # ties inside a draft cost no more than that draft
+            # ties within a draft cost no more than that draft
             different = [a for a, b in zip(drafts_small, drafts_large, strict=False) if a != b]
             assert len(different) <= 1
     assert n_same >= 4

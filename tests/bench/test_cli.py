@@ -26,7 +26,7 @@ COMMAND = "speculative-simple"
 
 @pytest.fixture
 def flags(tiny_dir: Path) -> list[str]:
-    """A pair whose drafts are all accepted, and few threads."""
+    """Return the flags of a pair whose drafts are all accepted, with few threads."""
     from tiny import write_perfect_pair
 
     target, head = write_perfect_pair(tiny_dir / "cli.gguf", tiny_dir / "cli-head.gguf")
@@ -38,7 +38,7 @@ def run(*args: Any) -> int:
 
 
 def figure(text: str, name: str) -> float:
-    """A figure from the block of figures."""
+    """Return a figure from the block of figures."""
     found = re.search(rf"^{name} *= *([0-9.]+)", text, re.MULTILINE)
     assert found, f"no {name} in {text}"
     return float(found[1])
@@ -76,7 +76,7 @@ def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.Capt
     path.write_text("old")
     reader.hardlink_to(path)
     assert run(*flags, "-p", "the self", "-n", 20, "--baseline", "--json", path) == 0
-    assert reader.read_text() == "old"  # who has opened it sees the old one as a whole
+    assert reader.read_text() == "old"  # a reader that has opened the old file sees it as a whole
     assert "times as fast" in capsys.readouterr().err
     document = json.loads(path.read_text())
     assert document["version"] == __version__
@@ -88,18 +88,18 @@ def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.Capt
     assert document["settings"]["prompt"] == "the self"
     assert document["draft_device"] == "CPU"
     assert document["finish_reason"] == "length"
-    assert document["mean_acceptance_length"] > 1.5  # how much is drafted depends on what passes cost
+    assert document["mean_acceptance_length"] > 1.5  # the number of drafted tokens depends on the costs of passes
     assert document["baseline"]["mean_acceptance_length"] == 1.0
     assert document["gb_per_second"] > 0
 
     assert run(*flags, "-p", "the self", "-n", 5, "--json", "-") == 0
     out = capsys.readouterr().out
-    assert json.loads(out)["tokens"] == 5  # nothing but JSON on stdout
+    assert json.loads(out)["tokens"] == 5  # stdout has only JSON
 
 
 @pytest.mark.parametrize("command", [[COMMAND, "-p", "a"], ["bench", "-n", "2", "-r", "1"]], ids=lambda c: c[0])
 def test_reports_are_no_input(command: list[str], flags: list[str], tmp_path: Path, capsys: Any) -> None:
-    """The error comes before anything is run."""
+    """The error comes before anything runs."""
     pair = flags[:4]
     model = tmp_path / "model.gguf"
     model.write_bytes(Path(pair[1]).read_bytes())
@@ -116,7 +116,7 @@ def test_prompt_from_a_file(flags: list[str], tmp_path: Path, monkeypatch: Any, 
     path = tmp_path / "prompt.txt"
     path.write_text("the\\n return\n")
     assert run(*flags, "-f", path, "-n", 3) == 0
-    assert capsys.readouterr().out.startswith("the\\n return")  # no escapes in files; the last newline goes
+    assert capsys.readouterr().out.startswith("the\\n return")  # files have no escapes; the last newline is dropped
     monkeypatch.setattr(sys, "stdin", io.StringIO("of it"))
     assert run(*flags, "-f", "-", "-n", 3) == 0
     assert capsys.readouterr().out.startswith("of it")
@@ -249,7 +249,7 @@ def test_as_a_module(flags: list[str]) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_on_a_terminal(flags: list[str], tmp_path: Path) -> None:
-    """Colours and progress bars appear there; the text is the same."""
+    """Colours and progress bars appear on a terminal; the text is the same."""
     path = tmp_path / "prompt.txt"
     path.write_text("the self " * 40)
     options = [*flags, "-f", str(path), "-n", "21", "-ub", "16", "--spec-draft-n-max", "4"]
@@ -287,7 +287,7 @@ def test_bundled_pair(capsys: pytest.CaptureFixture[str]) -> None:
 def test_measuring_is_logged_beforehand(
     flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where nothing is known yet; a run that generates nothing measures nothing."""
+    """Measuring is logged if no costs are known yet; a run that generates nothing measures nothing."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
     line = "measuring what passes cost on this machine"
     assert run(*flags, "-p", "the self", "-n", 0) == 0
@@ -300,7 +300,7 @@ def test_measuring_is_logged_beforehand(
         assert run(*flags, "-p", "the self", "-n", 1) == 0
     err = capsys.readouterr().err
     assert "measured for" in err
-    assert "once" not in err  # it may happen again
+    assert "once" not in err  # measuring may happen again
     monkeypatch.setattr(Eagle3Llama, "generate", lambda *_, **__: pytest.fail("it generates before it is logged"))
     with pytest.raises(pytest.fail.Exception, match="before it is logged"):
         run(*flags, "-p", "the self", "-n", 1)

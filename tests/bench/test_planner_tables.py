@@ -1,4 +1,4 @@
-"""The published tables of what the planner's mechanisms and constants are worth are of its sources as they are."""
+"""The published tables of the planner's mechanisms and constants belong to its current sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_tables_are_of_these_sources(planner: Any) -> None:
-    """After a change of csrc/policy: `python benchmarks/planner.py --publish`, and again with `--constants`."""
+    """The tables belong to csrc/policy: `python benchmarks/planner.py --publish`, and again with `--constants`."""
     digest = planner.digest()
     assert json.loads((RESULTS / "planner.json").read_text(encoding="utf-8"))["sources"] == digest
     for name in ("planner.md", "planner_constants.md"):

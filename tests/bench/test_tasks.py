@@ -1,4 +1,4 @@
-"""The tasks of benchmarks/tasks.py: what their files ask, and what the table says of answers."""
+"""Tests of the tasks of benchmarks/tasks.py: the requests of their files, and the tables of answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from llama_cpp_eagle3 import models
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # for what the benchmarks share
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # for the benchmarks' common module
 tasks = importlib.import_module("tasks")
 sides = importlib.import_module("task_sides")
 ARGS = argparse.Namespace(first=None, temp=0.0, n_predict=384, clients=1)
@@ -65,9 +65,9 @@ def test_table() -> None:
     }
     lines = [line.split(" | ") for line in tasks.report("edits", sides).splitlines()]
     assert lines[0][0] == "| edits, 1 answers, 2 rounds"
-    assert lines[2][1] == "7.5 (5.0 - 10.0)"  # 20 tokens in 4 and in 2 s after the first
+    assert lines[2][1] == "7.5 (5.0 - 10.0)"  # 20 tokens in 4 and in 2 s after the first one
     assert lines[3][3] == "2.25 (2.00 - 2.50)"
-    assert lines[3][4] == "1.75 (1.50 - 2.00)"  # of the same turns
+    assert lines[3][4] == "1.75 (1.50 - 2.00)"  # ratios of the same turns
     assert lines[3][5:7] == ["3.00", "40 %"]
 
 
@@ -103,7 +103,7 @@ def test_types_of_llama_server(types: str, flags: str) -> None:
 
 
 def test_the_best_of_llama_server() -> None:
-    """Task by task, by the time of whole answers."""
+    """The best side is found task by task, by the time of whole answers."""
 
     def turns(*seconds: float) -> list[object]:
         return [tasks.Turn(i, 0, t, sides.Answer(1, 20, 0, t_whole=t)) for i, t in enumerate(seconds)]

@@ -28,7 +28,7 @@ _LAYER |= {
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A block and a block drafter with random weights."""
+    """Return a block and a block drafter with random weights."""
     rng = np.random.default_rng(3)
 
     def random(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
@@ -49,7 +49,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 def text_of(path: Path, **options: object) -> list[list[int]]:
-    """What a target generates."""
+    """Return the texts that a target generates."""
     with Eagle3Llama(str(path), n_ctx=256, n_threads=1, verbose=False, **options) as llm:
         found = []
         for text in models.heldout_prompts()[:3]:
@@ -72,7 +72,7 @@ def test_same_text(weights: Path, kind: str) -> None:
 
 
 def test_recurrent_layers_add_something(weights: Path) -> None:
-    """What is measured with them would not see a wrong state otherwise."""
+    """The recurrent layers change the text: else measurements with them would not show a wrong state."""
     path = weights / "target.gguf"
     files.write_hybrid(weights, path, HYBRID, "f16", recurrent=1.0)
     assert text_of(path, draft_sources=()) != text_of(bundled_pair()[0], draft_sources=())
@@ -96,7 +96,7 @@ def test_what_a_toy_sees() -> None:
     drafter = modules.BlockDrafter(target, boundaries=(0, 1, 3), n_layer=2, block_size=4, mask_token=1)
     for part in (block, drafter):
         for layer in part.modules():
-            if isinstance(layer, Block):  # they add nothing at first
+            if isinstance(layer, Block):  # the layers add nothing at first
                 torch.nn.init.normal_(layer.attn.o.weight)
                 torch.nn.init.normal_(layer.ffn.down.weight)
 

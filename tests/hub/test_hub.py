@@ -42,7 +42,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 @pytest.fixture(scope="module")
 def other_target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    """The same shape with other weights."""
+    """Return a target of the same shape with other weights."""
     return write_target(tmp_path_factory.mktemp("hub") / "other.gguf", n_layer=N_LAYER_TGT, seed=5)
 
 
@@ -85,7 +85,7 @@ def repos(target: Target, other_target: Target, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def hub(repos: dict[str, Repo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """The stand-in, and huggingface_hub as it is in a process that was started with these variables."""
+    """Start the stand-in, and set huggingface_hub as in a process that was started with these variables."""
     for name in HUB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "ours"))
@@ -148,7 +148,7 @@ def test_gguf_head(hub: HubServer, target: Target) -> None:
 
 @pytest.mark.parametrize("repo", ["me/DFlash", "me/DFlash-GGUF"])
 def test_block_drafters(hub: HubServer, target: Target, repo: str) -> None:
-    """A checkpoint, which is converted, and a GGUF that is called as those beside targets are."""
+    """The block drafter is a checkpoint, which is converted, or a GGUF with the usual name beside targets."""
     with Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id=repo, **LOAD) as llm:
         assert llm.draft_sources == ("dflash", "ngram")
         assert take(llm, [1, 2, 3], 12) == text_of(target)
@@ -173,7 +173,7 @@ def test_checkpoints_are_converted_once(
         assert take(llm, [1, 2, 3], 12) == text_of(target)
     assert hub.fetched() == ["Tiny-Q4_K_M.gguf", *needed]
     assert Path(head).is_relative_to(tmp_path / "ours")
-    # what `convert` makes of the same folder
+    # the result of `convert` for the same folder
     folder = tmp_path / "folder"
     folder.mkdir()
     for name in needed:
@@ -218,8 +218,8 @@ def test_doubts_are_told(hub: HubServer, caplog: pytest.LogCaptureFixture, tmp_p
 
 
 def test_broken_connections_go_on(hub: HubServer, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one run."""
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # what is less than a chunk is lost
+    """Downloads continue after broken connections, within one run."""
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # less than a chunk is lost
     assert len(hub.repos["me/Tiny-GGUF"].files["Tiny-Q4_K_M.gguf"]) < 1_400_000
     hub.n_bytes_max = 700_000
     assert greedy(Eagle3Llama.from_pretrained("me/Tiny-GGUF", **LOAD)) == text_of(target)
@@ -228,7 +228,7 @@ def test_broken_connections_go_on(hub: HubServer, target: Target, monkeypatch: p
 
 
 def test_killed_downloads_go_on(hub: HubServer, target: Target) -> None:
-    """In the next run: what a process had when it was killed is not fetched again."""
+    """A killed process's part of a file is not fetched again in the next run."""
     size = len(hub.repos["me/Tiny-GGUF"].files["Tiny-Q4_K_M.gguf"])
     hub.n_bytes_max, hub.hangs = size // 3, True
     code = """
@@ -240,7 +240,7 @@ fetch_pair("me/Tiny-GGUF", None, Access())
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         assert hub.cut.wait(60)
-        # it has what was sent once that lies in its file
+        # its file has the sent bytes once
         parts = Path(constants.HF_HUB_CACHE)
         deadline = 100
         while not any(p.stat().st_size for p in parts.rglob("*.incomplete")) and deadline:
@@ -371,7 +371,7 @@ def test_command_line(hub: HubServer, capsys: pytest.CaptureFixture[str], target
     assert "head: me/Bin, pytorch_model.bin, converted for this target\n" in said
     assert "n_draft   = 2" in said
     assert "converted before" in simple("-m", target.path, "--hf-repo-draft", "me/Bin", "--spec-draft-n-max", 2)
-    # the head beside the target, unless nothing shall be drafted
+    # the head beside the target, unless drafts are switched off
     assert "eagle3-Tiny-F16.gguf, which lies beside the target" in simple("-hf", "me/Both", "--spec-draft-n-max", 2)
     for kind in ("none", "ngram-simple"):
         assert "head:" not in simple("-hf", "me/Both", "--spec-type", kind)
@@ -384,7 +384,7 @@ def test_command_line(hub: HubServer, capsys: pytest.CaptureFixture[str], target
     assert "to accept" in capsys.readouterr().out
     assert main(["doctor", *pair]) in (0, 1)
     assert "they fit" in capsys.readouterr().out
-    # tokens are not written down
+    # tokens are not logged
     simple("-hf", "me/Gated", "-hft", TOKEN, "--json", tmp_path / "report.json")
     assert TOKEN not in (tmp_path / "report.json").read_text()
 
@@ -431,7 +431,7 @@ def test_without_the_extra(hub: HubServer, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_files_arrive_whole(hub: HubServer) -> None:
-    """A byte that the hub changes meanwhile does not end up in a file of the old size."""
+    """A byte that the hub changes meanwhile is not put into a file of the old size."""
     from llama_cpp_eagle3.hub import Access, fetch_pair
 
     rng = np.random.default_rng(0)
@@ -443,7 +443,7 @@ def test_files_arrive_whole(hub: HubServer) -> None:
 
 
 def test_documented_pairs() -> None:
-    """What commands in docs/pairs.md and README.md name is in the table, and is the name of a repository."""
+    """The names in commands of docs/pairs.md and README.md are in the table, and are repositories' names."""
     from llama_cpp_eagle3.hub import split_name
 
     root = Path(__file__).parents[2]
@@ -459,7 +459,7 @@ def test_documented_pairs() -> None:
 def test_what_belongs_to_the_weights_is_fetched(
     hub: HubServer, target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The row of the mask token beside them; what may belong to them is said."""
+    """The row of the mask token beside the weights is fetched too; files that may belong to them are reported."""
     access = Access(cache_dir=str(tmp_path / "hf"))
     head = fetch_pair(None, "me/Mask", access, target_path=str(target.path)).head
     assert head is not None

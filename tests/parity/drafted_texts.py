@@ -1,12 +1,12 @@
-"""One text by every way that our kernels promise it: with drafts, beside others, after a cached prefix, by threads.
+"""Write each text in every way that our kernels keep it: with drafts, beside others, after a cached prefix, by threads.
 
     python tests/parity/drafted_texts.py [-n 1000] [--tokens 24] [-t 2] [--settings default "-fa off"]
         [--kernels off] [target [head]]
 
 For each setting of the cache, texts are written alone first: without drafts, one at a time, from an empty context, by
 one thread; every other one is sampled. Then again with chains of drafts, and once more with trees, eight at a time in
-cells that they share, by as many threads as are given, of prompts whose first half is in the cache. Tokens are
-compared. With --kernels off some must differ: what is compared can differ. Without a target it is the bundled pair's in
+shared cells, by as many threads as are given, after prompts whose first half is in the cache. Tokens are compared. With
+--kernels off some must differ, which proves that a difference is noticed. Without a target it is the bundled pair's in
 Q4_0.
 """
 
@@ -29,7 +29,7 @@ from inflate import quantize_target
 
 Texts = list[tuple[int, ...]]
 
-N_ROWS_MAX = 64  # without flash attention longer passes are ggml's
+N_ROWS_MAX = 64  # longer passes without flash attention are ggml's
 N_SLOTS = 8
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.05}
 Q8_0 = {"type_k": "q8_0", "type_v": "q8_0"}
@@ -48,14 +48,14 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def prompts(llm: Eagle3Llama, n: int) -> list[list[int]]:
-    """Windows of the held-out texts, each followed by the same one with another end."""
+    """Return windows of the held-out texts, each followed by the same window with another end."""
     windows = (text[first : first + 200] for first in range(0, 600, 12) for text in heldout_prompts())
     tokens = [llm.tokenize(window.encode()) for _, window in zip(range((n + 1) // 2), windows, strict=False)]
     return [t for whole in tokens for t in (whole[: len(whole) // 2], whole)][:n]
 
 
 def write(llm: Eagle3Llama, n: int, n_tokens: int, *, is_together: bool) -> Iterator[Texts]:
-    """Texts by one way, some at a time."""
+    """Yield the texts written in one way, some at a time."""
     asked = prompts(llm, n)
     options = [{**(SAMPLED if i % 4 > 1 else {"temperature": 0.0}), "seed": i} for i in range(n)]
     n_once = 4 * N_SLOTS if is_together else 1
@@ -68,7 +68,7 @@ def write(llm: Eagle3Llama, n: int, n_tokens: int, *, is_together: bool) -> Iter
 
 
 def load(args: argparse.Namespace, setting: str, way: str) -> Eagle3Llama:
-    """The target as a way needs it, with a head if that drafts."""
+    """Load the target for a way of writing, with a head if that drafts."""
     options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
     options |= {"cpu_kernels": args.kernels, **SETTINGS[setting], **WAYS[way]}
     if way == "together":
@@ -78,7 +78,7 @@ def load(args: argparse.Namespace, setting: str, way: str) -> Eagle3Llama:
 
 
 def compare(args: argparse.Namespace, setting: str) -> int:
-    """Print how many texts of a setting differ, by way; return that."""
+    """Print by way the number of texts of a setting that differ; return that."""
     alone: Texts = []
     n_different = 0
     for way in WAYS:
@@ -107,7 +107,7 @@ def compare(args: argparse.Namespace, setting: str) -> int:
 
 
 def main() -> int:
-    """Compare, and say how many differ."""
+    """Compare, and print how many texts differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", nargs="?")
     parser.add_argument("head", nargs="?", default=str(bundled_pair()[1]))

@@ -1,4 +1,4 @@
-"""pytest plugin for llama.cpp's server tests: nothing is downloaded, and each test ends its servers."""
+"""A pytest plugin for llama.cpp's server tests: nothing is downloaded, and each test ends its servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.modules["wget"] = wget
 
 
 def pytest_collection_finish() -> None:
-    """Names of headers have no case; the tests look them up in a plain dict of what came."""
+    """Make names of headers case-insensitive; the tests look them up in a plain dict of the received ones."""
     from requests.structures import CaseInsensitiveDict
 
     servers: Any = sys.modules["utils"].ServerProcess
@@ -35,7 +35,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Their own conftest does this, after it has loaded eight models that are not here."""
+    """End the servers as the tests' own conftest does, which first loads eight models that are not here."""
     utils = sys.modules.get("utils")
     for server in list(getattr(utils, "server_instances", ())):
         server.stop()

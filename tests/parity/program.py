@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What llama.cpp's server tests start as LLAMA_SERVER_BIN_PATH: our server, or llama-server, with a local model.
+"""Start a server for llama.cpp's server tests, as LLAMA_SERVER_BIN_PATH: ours, or llama-server, with a local model.
 
-The environment says which: PARITY_SERVER is llama-server's path, or empty for ours; PARITY_MODEL and PARITY_HEAD are
-the files that stand for the models that the tests would download.
+The environment selects it: PARITY_SERVER is llama-server's path, or empty for ours; PARITY_MODEL and PARITY_HEAD are
+the files in place of the models that the tests would download.
 """
 
 from __future__ import annotations

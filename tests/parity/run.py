@@ -2,8 +2,8 @@
 
     python tests/parity/run.py [--part] [-f FILES] [-k EXPRESSION]
 
-Every test that llama-server passes must pass here, except those in exceptions.txt, which says why. Many assert what a
-model writes that is not at hand: those fail on both sides.
+Every test that llama-server passes must pass here, except those in exceptions.txt, with reasons. Many tests assert the
+text of a model that is not at hand: those fail on both sides.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FILES = (
     *("infill", "embedding"),
 )
 PART = ("tokenize", "ignore_eos", "metrics", "slot_save", "compat_oai_responses")
-"""For the continuous integration, which does not build llama-server: what it passes is in passed.txt."""
+"""Tests for the continuous integration, which does not build llama-server: passed.txt lists those that it passes."""
 PASSED = FOLDER / "passed.txt"
 
 
 def run(files: list[str], server: str, tests: Path, expression: str) -> dict[str, tuple[str, str]]:
-    """Test -> (passed, failed or skipped; the reason)."""
+    """Return test -> (passed, failed or skipped; the reason)."""
     target, head = bundled_pair()
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -77,7 +77,7 @@ def run(files: list[str], server: str, tests: Path, expression: str) -> dict[str
 
 
 def exceptions() -> dict[str, str]:
-    """Test, or its beginning up to a bracket -> why it cannot pass here."""
+    """Return test, or its beginning up to a bracket -> why it cannot pass here."""
     lines = (FOLDER / "exceptions.txt").read_text(encoding="utf-8").splitlines()
     pairs = (line.split("  ", 1) for line in lines if line and not line.startswith("#"))
     return {name: reason.strip() for name, reason in pairs}

@@ -1,10 +1,10 @@
-"""The same requests to llama-server and to us: for the same seed both must write the same text, whatever the samplers.
+"""Send the same requests to llama-server and to us: for the same seed both must write the same text, with any samplers.
 
     python tests/parity/texts.py [-n 3] [--drafts]
 
 Without drafts both decode the same batches, so that all texts must be the same. With drafts (--drafts) batches have
-more rows, logits differ in their last digits, and a text may part from the other one where a draw is close to a border:
-all must begin alike, and most must be the same. That drafts follow the same law is tested elsewhere.
+more rows, logits differ in their last digits, and texts may part where a draw is close to a border: all must begin
+alike, and most must be the same. Other tests check that drafts keep the distribution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests with models that people use: they run for those that --real names, which are fetched once (make real)."""
+"""Tests with widely used models: they run for those that --real names, which are fetched once (make real)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _LINES = pytest.StashKey[list[str]]()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """They take files of up to 1.1 GB, and minutes."""
+    """Skip these tests by default, since they take files of up to 1.1 GB, and minutes."""
     return None if config.getoption("real") else True
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """All models run with as many threads."""
+    """Set the number of threads for all models."""
     n = config.getoption("real_threads") or n_cores()
     OPTIONS.update(n_threads=n, n_threads_batch=n)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """So that `-m "not real"` leaves them out of a run of everything."""
+    """Mark the tests, so that `-m "not real"` leaves them out of a run of all tests."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.real)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test that takes `real` runs with each model that was named, and with each of its drafters."""
+    """Run each test that takes `real` with each named model, and with each of its drafters."""
     names = metafunc.config.getoption("real")
     chosen = [real for real in REAL.values() if real.name in names or "all" in names]
     if "drafter" in metafunc.fixturenames:
@@ -44,17 +44,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache() -> None:
-    """The user's cache folder, where the models lie, and default settings as a user has them."""
+    """Use the user's cache folder, where the models lie, and a user's default settings."""
 
 
 @pytest.fixture(autouse=True, scope="session")
 def no_trials() -> None:
-    """Files are tried in a process of their own first, as a user's are."""
+    """Try files in a child process first, as a user's are."""
 
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> object:
-    """`tell(text)`: a line of figures, shown when all tests have run."""
+    """Return `tell(text)`: it adds a line of figures, shown when all tests have run."""
 
     def add(text: str) -> None:
         request.config.stash.setdefault(_LINES, []).append(f"{request.node.name}: {text}")
@@ -63,7 +63,7 @@ def tell(request: pytest.FixtureRequest) -> object:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What was compared, and how much of it."""
+    """Print the comparisons and their figures."""
     if lines := config.stash.get(_LINES, []):
         terminalreporter.section("figures")
         for line in lines:

@@ -1,7 +1,7 @@
 """Greedy text at default settings beside plain llama_cpp's, whose kernels are ggml's: the same, or parted at a tie.
 
-Kernels that sum in other orders give logits that differ in their last digits. Where the two best of them are as near
-as that, either may win; what follows are two different texts.
+Kernels that sum in other orders give logits that differ in their last digits. If the two best are as near as that,
+either may win, and the texts differ from there on.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from loading import logits_at, take
 from real import N_CTX, OPTIONS, Real, common_length, prompts
 
 _N_ROUNDING = 4
-"""Times the difference of ggml's logits between passes of other sizes, that the two best may lie apart at a tie."""
+"""Factor on the difference of ggml's logits between sizes of passes: at a tie the two best lie no further apart."""
 
 
 def rounding_at(llm: llama_cpp.Llama, tokens: Sequence[int]) -> tuple[np.ndarray, float]:
-    """ggml's logits after these tokens, and what they differ by in passes of other sizes."""
+    """Return ggml's logits after these tokens, and their difference in passes of other sizes."""
     together = logits_at(llm, tokens)
     others = [logits_at(llm, tokens, n_rows=n) for n in (1, 5, 32)]
     return together, max(float(np.abs(together - other).max()) for other in others)

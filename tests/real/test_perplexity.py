@@ -17,11 +17,11 @@ from real import OPTIONS, Real
 TASKS = Path(__file__).parents[2] / "benchmarks" / "tasks"
 N_CTX = 256
 LIMIT = 1e-3
-"""Of the logarithms' difference, beyond what chance gives: both sides round activations to 8 bits, each in its way."""
+"""Limit of the logarithms' difference beyond chance: both sides round activations to 8 bits, each in its own way."""
 
 
 def windows(llm: llama_cpp.Llama, n: int) -> list[list[int]]:
-    """Pieces of this project's own code, each for an empty context."""
+    """Return pieces of this project's own code, each for an empty context."""
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(TASKS.glob("*.txt")))
     tokens = llm.tokenize(text.encode(), add_bos=False)
     bos = [llm.token_bos()] if llm.metadata.get("tokenizer.ggml.add_bos_token", "true") == "true" else []
@@ -31,7 +31,7 @@ def windows(llm: llama_cpp.Llama, n: int) -> list[list[int]]:
 
 
 def losses(llm: llama_cpp.Llama, texts: list[list[int]]) -> npt.NDArray[np.float64]:
-    """Of each token of each window's second half, as llama-perplexity takes it."""
+    """Return the loss of each token of each window's second half, as llama-perplexity does."""
     found = []
     for tokens in texts:
         llm.reset()
@@ -54,7 +54,7 @@ def test_ours_is_that_of_ggml(
         ours = losses(llm, texts)
     with closing(llama_cpp.Llama(real.path, **OPTIONS | options)) as plain:
         ggml = losses(plain, texts)
-    more = ours - ggml  # of the logarithm: 0.001 is 0.1 %
+    more = ours - ggml  # difference of the logarithms: 0.001 is 0.1 %
     error = float(more.std() / np.sqrt(len(more)))
     tell(
         f"{len(more)} tokens in passes of {n_batch}: {np.exp(ours.mean()):.4f}, with ggml's kernels "

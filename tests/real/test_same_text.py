@@ -13,7 +13,7 @@ from real import N_CTX, SAMPLED, SEED, Real, prompts
 
 Texts = list[list[int]]
 _plain: dict[tuple[str, bool], Texts] = {}
-"""What a model says without drafts."""
+"""Model, and whether it is sampled -> texts without drafts."""
 
 
 def answers(llm: Eagle3Llama, n: int, n_tokens: int, *, is_sampled: bool) -> Texts:
@@ -37,7 +37,7 @@ def test_text_with_drafts_is_that_without(
     key = real.name, is_sampled
     if key not in _plain:
         with closing(real.load()) as llm:
-            assert "matrices by" in llm.loaded.where  # or nothing is promised
+            assert "matrices by" in llm.loaded.where  # else nothing is promised
             _plain[key] = answers(llm, n, n_tokens, is_sampled=is_sampled)
     with closing(real.load(drafter)) as llm:
         found = answers(llm, n, n_tokens, is_sampled=is_sampled)
@@ -47,5 +47,5 @@ def test_text_with_drafts_is_that_without(
         f"{n} answers, {sum(map(len, found))} tokens, {stats.accepted} of {stats.drafted} drafted ones accepted, "
         f"{stats.mean_acceptance_length:.2f} tokens a step, {len(different)} texts differ"
     )
-    assert stats.accepted or drafter == "auto"  # which may find that drafts do not pay
+    assert stats.accepted or drafter == "auto"  # auto may find that drafts do not pay
     assert different == []

@@ -57,7 +57,7 @@ _OTHERS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight
 
 
 class Found(NamedTuple):
-    """What a text gives."""
+    """The results for a text."""
 
     rows: Rows
     """(boundary, token, channel): the embedding, then the residual stream after each layer, then the final norm's."""
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 def hugging_face_name(name: str) -> str:
-    """What transformers calls a tensor of the file."""
+    """Return transformers' name of a tensor of the file."""
     if name in _OTHERS:
         return _OTHERS[name]
     if name == "output.weight":
@@ -75,7 +75,7 @@ def hugging_face_name(name: str) -> str:
 
 
 def by_transformers(path: str, tokens: list[int]) -> Found:
-    """The config is made of the file's keys."""
+    """Compute with transformers, whose config is made from the file's keys."""
     reader = gguf.GGUFReader(path)
     keys = {name: field.contents() for name, field in reader.fields.items() if name.startswith("qwen2.")}
     weights = {
@@ -102,7 +102,7 @@ def by_transformers(path: str, tokens: list[int]) -> Found:
     assert set(left.missing_keys) <= {"lm_head.weight"}
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its frequencies are no weights
-    last: list[torch.Tensor] = []  # of the last layer, which transformers gives after the norm alone
+    last: list[torch.Tensor] = []  # the last layer's output, which transformers gives only after the norm
     model.model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
     with torch.no_grad():
         out = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False)
@@ -118,7 +118,7 @@ def by_us(path: str, tokens: list[int], **options: Any) -> Found:
 
 
 def distances(found: Found, expected: Found) -> npt.NDArray[np.float64]:
-    """Of each boundary's rows, and of the logits: the norm of the difference beside that of what is expected."""
+    """Return for each boundary's rows, and for the logits, the norm of the difference relative to the expected norm."""
 
     def distance(a: Rows, b: Rows) -> float:
         return float(np.linalg.norm(a.astype(np.float64) - b) / np.linalg.norm(b.astype(np.float64)))
@@ -146,7 +146,7 @@ def expected(model: Real, tokens: list[int]) -> Found:
 
 @pytest.fixture(scope="module")
 def f32_path(model: Real, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The file in F32, by libllama's dequantizer; 2 GB."""
+    """Write the file in F32, by libllama's dequantizer; 2 GB."""
     path = tmp_path_factory.mktemp("f32") / "f32.gguf"
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize = int(gguf.LlamaFileType.ALL_F32), True

@@ -1,4 +1,4 @@
-"""Gemma 3's sliding window: prompts beyond it, a cache that forgets what lies before it, prefixes that come again."""
+"""Gemma 3's sliding window: prompts beyond it, a cache that drops the cells before it, prefixes that recur."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from real import REAL, Real
 NAME = "gemma-3-270m"
 TASKS = Path(__file__).parents[2] / "benchmarks" / "tasks"
 N_ROWS = 64
-"""Of a pass, at most: up to so many, a row's logits are the same bits whatever else is in it."""
+"""Rows of a pass at most: up to this number, a row's logits are the same bits whatever else is in it."""
 OPTIONS: dict[str, Any] = {"n_ctx": 2048, "n_batch": N_ROWS, "n_ubatch": N_ROWS}
 
 
@@ -29,7 +29,7 @@ def model(pytestconfig: pytest.Config) -> Real:
 
 @pytest.fixture(scope="module")
 def conversation(model: Real) -> list[list[int]]:
-    """Prompts of which each begins with the one before, or parts from it long before the last window or inside it."""
+    """Return prompts that begin with the one before, or part from it long before the last window or inside it."""
     text = (TASKS / "fim_stats.py.txt").read_text(encoding="utf-8")
     other = (TASKS / "fim_tree.cpp.txt").read_text(encoding="utf-8")
     with closing(model.load()) as llm:
@@ -41,7 +41,7 @@ def conversation(model: Real) -> list[list[int]]:
 
 
 def answers(llm: Eagle3Llama, prompts: list[list[int]], n: int) -> tuple[list[list[int]], list[int]]:
-    """And how many tokens of each prompt were evaluated."""
+    """Return the answers, and the number of evaluated tokens of each prompt."""
     texts, n_evaluated = [], []
     for prompt in prompts:
         (result,) = llm.generate_batch([prompt], max_tokens=n, temperature=0.0)
@@ -72,5 +72,5 @@ def test_prefixes_and_drafts(
         lengths = [len(prompt) for prompt in conversation]
         tell(f"prompts of {lengths} tokens, evaluated {n_evaluated}; {stats.accepted} of {stats.drafted} accepted")
         assert n_evaluated[0] == lengths[0]
-        assert n_evaluated[1] < 500  # what the first one does not have, and no window again
+        assert n_evaluated[1] < 500  # only the new tokens, and no window again
         assert drafter is None or stats.accepted

@@ -1,4 +1,4 @@
-"""Drafts from text: compared with a search through the whole text, over appends, other texts and going back."""
+"""Drafts from text match a search through the whole text, after appends, other texts and going back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import reference_text
 from llama_cpp_eagle3._core import NgramDrafter, NgramStore
 
 tokens = st.integers(0, 3)
-"""Few, so that texts repeat themselves."""
+"""Few tokens, so that texts repeat themselves."""
 
 
 def check(drafter: NgramDrafter, text: list[int], n_max: int, n_nodes: int, top_k: int, seq_id: int = 0) -> None:
-    """Same nodes; equally likely paths may come in another order, so that probabilities are compared with room."""
+    """Check for the same nodes; equally likely paths may come in another order, so probabilities have a tolerance."""
     found = drafter.propose(n_max, n_nodes, top_k, seq_id)
     expected = reference_text.propose(text, n_max, n_nodes, top_k)
     assert [p for _, _, p, _ in found] == pytest.approx([p for _, _, p, _ in expected], rel=1e-4)
@@ -38,7 +38,7 @@ def test_as_a_search_through_the_text(edits: list[tuple[str, list[int]]], n_max:
     for what, piece in edits:
         if what == "append":
             text = text + piece
-        elif what == "repeat":  # of what is there, then something else
+        elif what == "repeat":  # repeat some of the text, then add something else
             first = len(piece) % (len(text) + 1)
             text = text + text[first : first + 20] + piece[:2]
         else:
@@ -129,7 +129,7 @@ def test_limits_and_errors() -> None:
     drafter = NgramDrafter(2)
     drafter.update([1, 2, 3, 1, 2])
     assert [node[:2] for node in drafter.propose(3, 8)] == [(-1, 3), (0, 1), (1, 2)]
-    assert [token for _, token, _, _ in drafter.propose(8, 8)] == [3, 1, 2, 3, 1, 2, 3, 1]  # what repeats goes on
+    assert [token for _, token, _, _ in drafter.propose(8, 8)] == [3, 1, 2, 3, 1, 2, 3, 1]  # the repetition continues
     assert drafter.propose(0, 8) == drafter.propose(8, 0) == []
     for seq_id in (-1, 2):
         with pytest.raises(ValueError, match=r"expected a sequence in 0..1"):

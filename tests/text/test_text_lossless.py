@@ -1,4 +1,4 @@
-"""Drafts from text, alone and beside a head: the output is the target's own, whatever way rejected tokens go."""
+"""Drafts from text, alone and beside a head: the output is the target's own, for each way to take tokens back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_clock")
 
 
 def looping(n: int, seed: int) -> list[list[int]]:
-    """Prompts whose ends occurred before."""
+    """Return prompts whose ends occurred before."""
     rng = np.random.default_rng(seed)
     parts = [rng.integers(3, 100, 12).tolist() for _ in range(n)]
     return [[*part, *part[:9], *part[3:10]] for part in parts]
@@ -40,7 +40,7 @@ def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ..
     with closing(load_plain(target)) as plain, closing(load(*files, draft_sources=sources, **options)) as llm:
         assert llm.target.rollback_kind == kind
         cheap_rows(llm)
-        texts = looping(3, 1) * 2  # the second time all is in the store
+        texts = looping(3, 1) * 2  # the second time the store has all texts
         expected = [take(plain, text, N_TOKENS) for text in texts]
         found = [take(llm, text, N_TOKENS) for text in texts]
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
@@ -61,7 +61,7 @@ def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
         results = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True)
         found = [result.tokens[:N_TOKENS] for result in results]  # a character may have been completed
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
-        # a replay of one of several sequences is a pass of its own, which these texts would not pay for
+        # a replay of one of several sequences is a pass of its own, which would not pay for these texts
         assert llm.last_stats.of("ngram").drafted > 0 or kind == "checkpoint"
 
 

@@ -1,4 +1,4 @@
-"""The stub of the compiled module is what tools/stubs.py writes from it: docstrings and types have one place."""
+"""The stub of the compiled module is the output of tools/stubs.py: docstrings and types have one source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_the_stub_is_current() -> None:
 
 
 def test_everything_is_explained() -> None:
-    """Each class has a docstring, and no type is left that Python does not know."""
+    """Each class has a docstring, and all types are known to Python."""
     text = stubs.STUB.read_text(encoding="utf-8")
     assert "eagle3::" not in text
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]

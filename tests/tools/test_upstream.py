@@ -1,4 +1,4 @@
-"""tools/upstream.py: what it compares, and that what is recorded is of this release."""
+"""tools/upstream.py: its comparisons, and that the record is of this release."""
 
 from __future__ import annotations
 
