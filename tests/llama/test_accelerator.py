@@ -11,18 +11,15 @@ import pytest
 from joint import write_both
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from loading import cheap_rows, load, prompts, take
+from placement import ON_AN_ACCELERATOR, ON_CPU
 from rpc_server import RpcServer
 from serving import Running
 from tiny import write_head
 from vlm_pairs import BEFORE, load_vlm
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _core.local_accelerators(), reason="there is no accelerator"),
-]
+pytestmark = ON_AN_ACCELERATOR
 
 N_TOKENS = 24
-ON_CPU: dict[str, Any] = {"devices": "none"}
 CHAIN: dict[str, Any] = {"draft": "chain", "draft_n_max": 4}
 TREE: dict[str, Any] = {"draft": "tree", "draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
 

@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 
 from drafter_kinds import KINDS
-from llama_cpp_eagle3 import _core
 from loading import bundled_pair, load, prompts, take
+from placement import ON_AN_ACCELERATOR, ON_CPU
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _core.local_accelerators(), reason="there is no accelerator"),
-]
+pytestmark = ON_AN_ACCELERATOR
 
 HEAD = "head"
-ON_CPU = {"devices": "none"}  # with n_gpu_layers=0 an accelerator multiplies in passes of 32 rows and more
 PLACES = {
     "all": {"n_gpu_layers": -1},
     "two layers": {"n_gpu_layers": 2},

@@ -9,11 +9,20 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import pytest
+
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.model.rpc import RpcServers
 
 PLACES = ("target-on-rpc", "both-on-rpc")
 ON_GPU = "on-gpu"
+ON_CPU: dict[str, Any] = {"devices": "none"}
+"""Options of Eagle3Llama; with n_gpu_layers=0 an accelerator multiplies in passes of 32 rows and more."""
+ON_AN_ACCELERATOR = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _core.local_accelerators(), reason="there is no accelerator"),
+]
+"""Marks of tests that need one, and place their models themselves."""
 
 
 class Placement:
