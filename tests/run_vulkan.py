@@ -18,8 +18,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
+from signal import SIGINT, SIGKILL
+from threading import Timer
 from time import monotonic
 
 import debian
@@ -36,12 +40,10 @@ _CORE_H = "vulkan/vulkan_core.h"
 _HEADER_MIN = (3, 275)  # VK_EXT_layer_settings in the C++ headers, which ggml uses
 _NEWER = "trixie"  # Debian's release whose headers are used if the installed ones are too old
 PART = ("tests/core/test_drafter.py", "tests/core/test_drafter_tree.py", "tests/core/test_target.py")
-PART_SECONDS = 480
-SKIPPED = {
-    "tests/core/test_drafter.py::test_long_contexts_cross_the_padding": "Mesa 22.3 crashes in a thread of its own "
-    "(libvulkan_lvp.so)",
-}
-"""Tests that are left out on this driver -> the reason."""
+PART_SECONDS, ALL_SECONDS = 480, 9000
+NO_TIME = "no time was left"
+PROBES = Path(__file__).parent / "vulkan"
+CXX = ("c++", "-std=c++17", "-O1")
 
 
 def main(arguments: list[str]) -> int:
@@ -144,31 +146,115 @@ def newer_headers() -> Path:
     return include
 
 
-def run_tests(arguments: list[str], is_part: bool) -> int:
-    """Run tests marked `gpu` on the first device, which is the driver in software if there is no other."""
-    environment = os.environ | {
+def environment() -> dict[str, str]:
+    """The tests run in it: on the first device, which is the driver in software where there is no other."""
+    return os.environ | {
         "PYTHONPATH": str(SITE),
         "GGML_VK_VISIBLE_DEVICES": "0",  # else devices of type CPU are left out
         "GGML_VK_DISABLE_F16": "1",
-        "GGML_VK_DISABLE_ASYNC": "1",  # Mesa 22.3 uses a destroyed buffer in trees
+        "GALLIVM_PERF": "nopt",  # the driver compiles for minutes otherwise
         "MESA_SHADER_CACHE_DIR": str(BUILD / "shaders"),
+        "PYTHONUNBUFFERED": "1",
+        **keep_buffers(),
     }
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", *arguments]
-    for test, why in SKIPPED.items():
-        print(f"left out: {test}: {why}", flush=True)
-        command += ["--deselect", test]
-    if not is_part:
-        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-    end = monotonic() + PART_SECONDS
-    for file in PART:  # one file after the other, so that a file that is too slow is named
-        try:
-            subprocess.run([*command, "-x", file], cwd=ROOT, env=environment, timeout=end - monotonic(), check=True)
-        except subprocess.CalledProcessError as e:
-            return e.returncode
-        except subprocess.TimeoutExpired:
-            print(f"{file} was not done in the {PART_SECONDS} seconds of the part, nor what comes after it")
-            break
-    return 0
+
+
+def keep_buffers() -> dict[str, str]:
+    """What the environment needs besides, if the driver uses destroyed buffers (vulkan/unused_descriptor.cpp)."""
+    probe = [str(BUILD / "unused_descriptor"), str(BUILD / "unused_descriptor.spv")]
+    make(["glslc", "-o", probe[1], str(PROBES / "unused_descriptor.comp")])
+    make([*CXX, "-o", probe[0], str(PROBES / "unused_descriptor.cpp"), "-lvulkan"])
+    found = subprocess.run(probe, capture_output=True, text=True, check=False)
+    print(f"Vulkan's device: {found.stdout.strip()}", flush=True)
+    if found.returncode == 0:
+        return {}
+    library = BUILD / "libkeep_buffers.so"
+    make([*CXX, "-shared", "-fPIC", "-o", str(library), str(PROBES / "keep_buffers.cpp"), "-ldl"])
+    kept = {"LD_PRELOAD": str(library)}
+    if subprocess.run(probe, env=os.environ | kept, stdout=subprocess.DEVNULL, check=False).returncode:
+        raise SystemExit(f"the driver fails {PROBES / 'unused_descriptor.cpp'}, with buffers kept too")
+    print("It uses destroyed buffers that no shader uses, and crashes: so buffers are kept", flush=True)
+    return kept
+
+
+def make(command: list[str]) -> None:
+    """Run a compiler whose output is not there, or older than its source."""
+    output, source = Path(command[command.index("-o") + 1]), Path(command[command.index("-o") + 2])
+    if not output.exists() or output.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run(command, check=True)
+
+
+@dataclass
+class Outcomes:
+    """Of the tests in a file."""
+
+    file: str
+    n_tests: int
+    counts: Counter[str] = field(default_factory=Counter)
+    ended: str = ""
+    """What ended the process before all were run."""
+
+    @property
+    def n_failed(self) -> int:
+        return self.counts["FAILED"] + self.counts["ERROR"]
+
+    def __str__(self) -> str:
+        n_passed, n_run = self.counts["PASSED"], self.counts.total()
+        numbers = (n_passed, self.n_failed, n_run - n_passed - self.n_failed, self.n_tests - n_run)
+        return f"| {self.file} | {' | '.join(map(str, numbers))} | {self.ended} |"
+
+
+def run_tests(arguments: list[str], is_part: bool) -> int:
+    """Run what is marked `gpu`, a process for each file, and print what became of each file's tests.
+
+    Returns 0 if none failed and no process crashed; what the time was too short for does not count.
+    """
+    variables = environment()
+    end = monotonic() + (PART_SECONDS if is_part else ALL_SECONDS)
+    paths = [a for a in arguments if (ROOT / a.split("::")[0]).exists()] or (list(PART) if is_part else [])
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", *(a for a in arguments if a not in paths)]
+    listing = subprocess.run(
+        [*command, "-qq", "--collect-only", *paths],
+        cwd=ROOT,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    files = [Outcomes(m[1], int(m[2])) for m in re.finditer(r"^(tests/\S+): (\d+)$", listing.stdout, re.MULTILINE)]
+    if not files:
+        print(f"no tests are selected:\n{listing.stdout}")
+        return 1
+    for file in files:
+        chosen = [p for p in paths if p.startswith(f"{file.file}::")] or [file.file]
+        run_file([*command, "-v", *chosen], variables, file, end)
+    print("| file | passed | failed | skipped | not run | |\n|---|---|---|---|---|---|", *files, sep="\n")
+    return int(any(file.n_failed or file.ended not in ("", NO_TIME) for file in files))
+
+
+def run_file(command: list[str], variables: dict[str, str], outcomes: Outcomes, end: float) -> None:
+    """Run a file's tests until all is done or the time is over, and count their outcomes as they come."""
+    if monotonic() >= end:
+        outcomes.ended = NO_TIME
+        return
+    running = ""
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as process:
+        left = end - monotonic()
+        timers = [Timer(left, process.send_signal, [SIGINT]), Timer(left + 20, process.kill)]
+        for timer in timers:
+            timer.start()
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            if test := re.match(r"(tests/\S+?::.*?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b|$)", line):
+                running = "" if test[2] else test[1]
+                outcomes.counts.update([test[2]] if test[2] else [])
+        status = process.wait()
+        for timer in timers:
+            timer.cancel()
+    if monotonic() >= end and status in (2, -SIGKILL):
+        outcomes.ended = NO_TIME
+    elif status not in (0, 1):
+        outcomes.ended = f"ended with {status} in {running.strip()}"
 
 
 if __name__ == "__main__":
