@@ -95,7 +95,8 @@ def test_only_the_last_logits(low):
 )
 def test_bad_decode(low, tokens, n_past, error, message):
     low.target.decode([1, 2, 3], 0)
-    expected = low.target.logits(2)
+    low.target.decode([3], 2)
+    expected = low.target.logits(0)
     with pytest.raises(error, match=message):
         low.target.decode(tokens, n_past)
     low.target.decode([3], 2)  # the target can continue
