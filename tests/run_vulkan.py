@@ -46,7 +46,7 @@ TOO_LONG = (
     "tests/core/test_target.py::test_sliding_window_cannot_go_far_back",
     "tests/core/test_target.py::test_two_threads",
 )
-"""They read thousands of tokens, of which a driver in software reads some in a second."""
+"""Tests that read thousands of tokens, which takes a driver in software many minutes."""
 NO_TIME = "no time was left"
 PROBES = Path(__file__).parent / "vulkan"
 CXX = ("c++", "-std=c++17", "-O1")
@@ -153,7 +153,7 @@ def newer_headers() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """The tests run in it: on the first device, which is the driver in software where there is no other."""
+    """Return the environment of the tests: the first device, which is the driver in software if there is no other."""
     return os.environ | {
         "PYTHONPATH": str(SITE),
         "GGML_VK_VISIBLE_DEVICES": "0",  # else devices of type CPU are left out
@@ -166,7 +166,7 @@ def environment() -> dict[str, str]:
 
 
 def driver_environment() -> dict[str, str]:
-    """What vulkan/software_driver.cpp needs, which knows of a driver that fails vulkan/unused_descriptor.cpp."""
+    """Return what loads vulkan/software_driver.cpp, and has it keep buffers if the driver needs that."""
     library, probe = BUILD / "libsoftware_driver.so", BUILD / "unused_descriptor"
     make(["glslc", "-o", f"{probe}.spv", str(PROBES / "unused_descriptor.comp")])
     make([*CXX, "-o", str(probe), str(PROBES / "unused_descriptor.cpp"), "-lvulkan"])
@@ -183,7 +183,7 @@ def driver_environment() -> dict[str, str]:
 
 
 def make(command: list[str]) -> None:
-    """Run a compiler whose output is not there, or older than its source."""
+    """Run a compiler if its output is missing, or older than its source."""
     output, source = Path(command[command.index("-o") + 1]), Path(command[command.index("-o") + 2])
     if not output.exists() or output.stat().st_mtime < source.stat().st_mtime:
         subprocess.run(command, check=True)
@@ -191,13 +191,13 @@ def make(command: list[str]) -> None:
 
 @dataclass
 class Outcomes:
-    """Of the tests in a file."""
+    """The outcomes of the tests of a file."""
 
     file: str
     n_tests: int
     counts: Counter[str] = field(default_factory=Counter)
     ended: str = ""
-    """What ended the process before all were run."""
+    """What ended the process before all tests were run."""
 
     @property
     def n_failed(self) -> int:

@@ -1,4 +1,4 @@
-// Stands between ggml and a driver in software (LD_PRELOAD):
+// A library to be loaded between ggml and a driver in software (LD_PRELOAD):
 // - ggml spins while it waits for the device, which is the same processor: it sleeps until the fence is there.
 // - with KEEP_BUFFERS in the environment, for a driver that fails unused_descriptor.cpp, buffers are never destroyed,
 // so
