@@ -43,6 +43,7 @@ _NEWER = "trixie"  # Debian's release whose headers are used if the installed on
 PART = ("tests/core/test_drafter.py", "tests/core/test_drafter_tree.py", "tests/core/test_target.py")
 PART_SECONDS, ALL_SECONDS = 480, 9000
 TOO_LONG = (
+    "tests/core/test_drafter.py::test_a_second_thread_is_kept_out",
     "tests/core/test_target.py::test_sliding_window_cannot_go_far_back",
     "tests/core/test_target.py::test_two_threads",
 )
