@@ -181,14 +181,19 @@ for kernels in ("off", "on"):
             found[f"accepted of {draft}, kernels {kernels}"] = [llm.stats.accepted, llm.stats.drafted]
 print(json.dumps(found))
 """
-TESTS = (
-    "tests/core/test_target.py",
-    "tests/core/test_target_tree.py",
-    "tests/core/test_drafter_tree.py",
-    "tests/core/test_kernel_flash.py",
-    "tests/engine/test_engine.py",
-)
-"""Tests of the C++ side and the engine that an emulated processor can run in a quarter of an hour."""
+TESTS = {
+    "tests/core/test_target.py": "",
+    "tests/core/test_target_tree.py": "",
+    "tests/core/test_drafter_tree.py": "",
+    "tests/core/test_kernel_flash.py": "",
+    "tests/engine/test_engine.py": "not (token or random or qwen3next or mamba2)",
+}
+"""Files of tests of the C++ side and the engine -> the tests of each that run (pytest's -k).
+
+An emulated processor runs them in a quarter of an hour. The engine's whole file alone would take longer: of its six
+pairs one with attention and one with a recurrent state remain, with streams, pools, batches, chains, trees, and both
+ways to take rejected tokens back.
+"""
 TESTS_SECONDS = 1800.0  # for each file
 
 
@@ -208,13 +213,13 @@ def try_package(sources: Path) -> int:
     is_right = found["machine"] == "aarch64" and not wrong and all(n[0] > 0 for n in accepted.values())
     print(f"{found['machine']}: {'the text of plain llama_cpp' if is_right else f'FAILED: {found}'}", flush=True)
     print(f"accepted of drafted tokens: {accepted}", flush=True)
-    passed = [test_package(file) for file in TESTS]
+    passed = [test_package(file, chosen) for file, chosen in TESTS.items()]
     return int(not (is_right and all(passed)))
 
 
-def test_package(file: str) -> bool:
-    """Run a file of tests under qemu; return whether all passed."""
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", file]
+def test_package(file: str, chosen: str) -> bool:
+    """Run tests of a file under qemu; return whether all passed."""
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, file]
     try:
         tests = arm_python.run(command, ROOT, TESTS_SECONDS)
     except subprocess.TimeoutExpired:
