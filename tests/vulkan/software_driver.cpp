@@ -1,8 +1,7 @@
 // A library to be loaded between ggml and a driver in software (LD_PRELOAD):
 // - ggml spins while it waits for the device, which is the same processor: it sleeps until the fence is there.
 // - with KEEP_BUFFERS in the environment, for a driver that fails unused_descriptor.cpp, buffers are never destroyed,
-// so
-//   that no descriptor is of one that was. Their memory is freed as ever, and a handle is a few hundred bytes.
+//   so no descriptor has a destroyed one. Their memory is freed as ever, and a handle is a few hundred bytes.
 #include <dlfcn.h>
 #include <vulkan/vulkan.h>
 
