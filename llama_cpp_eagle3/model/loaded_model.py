@@ -270,32 +270,37 @@ class LoadedModel:
     # what passes cost
 
     def costs_key(self) -> dict[str, Any]:
-        """Everything that measured costs depend on, ready for JSON."""
+        """Everything that measured costs depend on, ready for JSON: of the target's, and of its drafters' alone."""
         loading, params = self._loading, self._context_params
         draft, tap = loading.draft, loading.tap
         has_accelerator = bool(local_accelerators()) or loading.servers is not None
-        return {
+        target = {
             "target": fingerprint(loading.model_path),
-            "draft": loading.pair_id[1] or None,
             "boundaries": None if tap is None else tap.boundaries,
             "tap": None if tap is None else tap.kind,
             "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
             "tensor_split": self._tensor_split,
             "rpc_servers": loading.rpc_servers,
-            "draft_device": self._draft_device,
             "machine": machine(),
-            "n_threads": [params.n_threads, params.n_threads_batch, *filter(None, [draft.given["draft_n_threads"]])],
+            "n_threads": [params.n_threads, params.n_threads_batch],
             "n_ubatch": min(params.n_ubatch, _N_ROWS),
             "offload_kqv": bool(params.offload_kqv),
             "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
-            "cpu_kernels_draft": self._draft_kernels,
-            "draft_type": draft.type,
-            "draft_vocab": self._draft_vocab,
-            "types": [params.type_k, params.type_v, draft.type_k, draft.type_v],
+            "types": [params.type_k, params.type_v],
             "flash_attn_type": params.flash_attn_type,
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
             **loading.model.costs_key(),
         }
+        drafters = {
+            "draft": loading.pair_id[1] or None,
+            "draft_device": self._draft_device,
+            "n_threads": draft.given["draft_n_threads"],
+            "cpu_kernels": self._draft_kernels,
+            "draft_type": draft.type,
+            "draft_vocab": self._draft_vocab,
+            "types": [draft.type_k, draft.type_v],
+        }
+        return {"target": target, "drafters": drafters}
 
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again with its matrices in another ggml type; its cache is empty then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -353,20 +354,27 @@ def test_tokens_that_are_evaluated_again(target: str, name: str, n_snapshots: in
 
 
 def test_own_time() -> None:
-    """The planner takes less than 20 microseconds a step: the least of several runs, since other programs run too."""
-    least = {}
-    for name, options in (("chain", CHAIN), ("tree", TREE)):
+    """A step takes the planner less than 0.6 of a known job, which takes some 35 microseconds on an idle machine.
+
+    Both are timed in turns, and the least of each counts, since other programs run too.
+    """
+
+    def known_job() -> float:
+        start = perf_counter()
+        sum(range(2000))
+        return 1e6 * (perf_counter() - start)
+
+    for options in (CHAIN, TREE):
         machine = Machine(Costs(us(TARGETS["F16"])), HEADS["varied"])
         planner = make_policy(machine, **options)
-        times = []
+        times, known = [], []
         for _ in range(40):
             before = planner.stats()
             run_auto(machine, planner, 100)
             now = planner.stats()
             times.append((now["planning_us"] - before["planning_us"]) / (now["steps"] - before["steps"]))
-        least[name] = min(times)
-    assert least["chain"] < 20
-    assert least["tree"] < 20
+            known.append(known_job())
+        assert min(times) < 0.6 * min(known)
 
 
 def test_figures() -> None:

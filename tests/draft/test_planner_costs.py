@@ -20,6 +20,7 @@ from llama_cpp_eagle3.draft import costs
 from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, make_policy, timing
 from llama_cpp_eagle3.draft.costs import save_costs as save
 from llama_cpp_eagle3.draft.costs.cache import costs_path
+from llama_cpp_eagle3.draft.costs.contention import Contention
 from llama_cpp_eagle3.engine import Engine
 from llama_cpp_eagle3.files.cache_dir import cache_dir
 from loading import load, path_of, prompts, take
@@ -261,7 +262,9 @@ def test_guesses_are_not_kept(tiny_target: Any, tiny_head: Any, monkeypatch: pyt
         assert llm.last_stats.drafts > 0
         key = llm.loaded.costs_key()
     kept = json.loads(costs_path(key).read_text())
-    assert (kept["whole"], kept["target"], kept["drafts"]) == (False, {"1": 1e9}, [{"begin": {}, "step": {}}])
+    (pair,) = kept["pairs"]
+    assert kept["target"]["curve"] == {"1": 1e9}
+    assert (pair["whole"], pair["drafts"]) == (False, [{"begin": {}, "step": {}}])
 
 
 def test_a_file_that_goes_before_the_model_is_closed(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
@@ -376,23 +379,78 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
         {"draft_target_layers": [0, 1, 3]},
     ):
         with closing(load(tiny_target, tiny_head, **options)) as llm:
-            keys.append(costs_path(llm.loaded.costs_key()))
-            assert costs_path(llm.loaded.costs_key()) == keys[-1]
+            keys.append(json.dumps(llm.loaded.costs_key()))
+            assert json.dumps(llm.loaded.costs_key()) == keys[-1]
     with closing(load(tiny_target)) as llm:
-        keys.append(costs_path(llm.loaded.costs_key()))
+        keys.append(json.dumps(llm.loaded.costs_key()))
     assert len(set(keys)) == len(keys)
 
 
-GOOD: dict[str, Any] = {
-    "format": 5,
-    "key": {"draft": "x"},
-    "target": {"1": 1},
+def test_drafters_share_what_is_known_of_their_target(
+    tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter's costs are measured beside known costs of the target, and leave those of other drafters."""
+    seen: list[Costs | None] = []
+    with closing(load(tiny_target, tiny_head)) as llm:
+        key = llm.loaded.costs_key()
+        save(key, replace(COSTS, contention=0.2))
+        other = {**key, "drafters": {**key["drafters"], "draft": "another"}}
+        assert load_costs(other) is None
+
+        def measured(*args: Any) -> Costs:
+            seen.append(args[-1])
+            return replace(COSTS, target={1: 900.0, 4: 1000.0, 8: 1100.0}, contention=0.3)
+
+        monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure_types", measured)
+        monkeypatch.setattr(Contention, "share", 0.3)
+        found = costs.costs_of(llm.engine, llm.head, other, log=lambda text: None)
+        assert seen == [replace(COSTS, drafts=(), is_whole=False, contention=0.2)]
+        assert load_costs(other) == found
+        both = load_costs(key)
+        assert both is not None
+        assert (both.target, both.drafts, both.contention) == (found.target, COSTS.drafts, 0.3)
+        # the target was timed beside other programs, which are gone
+        monkeypatch.setattr(Contention, "share", 0.0)
+        third = {**key, "drafters": {**key["drafters"], "draft": "a third"}}
+        costs.costs_of(llm.engine, llm.head, third, log=lambda text: None)
+        assert seen[1:] == [None]
+
+
+def test_known_times_of_a_slower_machine_are_forgotten(tiny_target: Any) -> None:
+    """Known times of the target are kept if they are as fast as now, and missing sizes are timed first."""
+    with closing(load(tiny_target)) as llm:
+        fast = Costs({1: 0.5, 2: 0.6})
+        assert timing.measure(llm.engine, seconds=0.01, known=fast).target[1] == 0.5
+        slow = Costs({1: 1e9, 2: 1e9, 64: 1e9})
+        found = timing.measure(llm.engine, seconds=0.0, known=slow).target
+        assert sorted(found) == [1, 4]
+        assert max(found.values()) < 1e6
+
+
+def test_what_took_longer_than_more_rows_is_timed_again() -> None:
+    calls: list[int] = []
+
+    def run(n: int) -> float:
+        calls.append(n)
+        return {3: 0.004, 4: 0.002}[n]
+
+    times = {1: 1000.0, 3: 4500.0, 4: 9000.0, 8: 3000.0}
+    again = timing._again_if_slower(run, times, timing.Limit())
+    assert again == {1: 1000.0, 3: pytest.approx(4000.0), 4: pytest.approx(2000.0), 8: 3000.0}
+    assert calls == [4, 3, 3]  # four rows were disturbed, three are the kernels' staircase
+
+
+KEY: dict[str, Any] = {"target": {"target": "t"}, "drafters": {"draft": "x"}}
+TARGET: dict[str, Any] = {"curve": {"1": 1}, "contention": 0.0, "growth": [0.0, 0.0]}
+PAIR: dict[str, Any] = {
+    "key": KEY["drafters"],
     "drafts": [{"begin": {"1": 1}, "step": {"1": 1}}],
     "draft_type": None,
     "whole": True,
     "contention": 0.0,
     "growths": [],
 }
+FILE: dict[str, Any] = {"format": 6, "key": KEY["target"], "target": TARGET, "pairs": [PAIR]}
 
 
 @pytest.mark.parametrize(
@@ -403,40 +461,53 @@ GOOD: dict[str, Any] = {
         "[]",
         "null",
         "{}",
-        '{"format": 5}',
-        json.dumps({name: value for name, value in GOOD.items() if name != "draft_type"}),
+        '{"format": 6}',
         *(
-            json.dumps(GOOD | change)
+            json.dumps(FILE | change)
+            for change in ({"format": 5}, {"key": {"target": "u"}}, {"pairs": []}, {"pairs": None}, {"pairs": [1]})
+        ),
+        *(
+            json.dumps(FILE | {"target": TARGET | change})
             for change in (
-                {"format": 1},
+                {"curve": {}},
+                {"curve": {"0": 1}},
+                {"curve": {"1": float("nan")}},
+                {"curve": {"1": "a"}},
+                {"curve": [1]},
+                {"contention": 1.5},
+                {"growth": [0.0]},
+                {"growth": [0.0, -1.0]},
+                {"growth": None},
+            )
+        ),
+        json.dumps(FILE | {"pairs": [{name: value for name, value in PAIR.items() if name != "draft_type"}]}),
+        *(
+            json.dumps(FILE | {"pairs": [PAIR | change]})
+            for change in (
                 {"key": {"draft": "y"}},
                 {"drafts": []},
                 {"drafts": [{"begin": {}, "step": {}}]},
                 {"drafts": 2 * [{"begin": {"1": 1}, "step": {"1": 1}}]},
                 {"drafts": [1]},
-                {"target": {}},
-                {"target": {"0": 1}},
-                {"target": {"1": float("nan")}},
-                {"target": {"1": "a"}},
-                {"target": [1]},
                 {"draft_type": 8},
                 {"whole": False},
                 {"contention": 1.5},
                 {"contention": float("nan")},
                 {"draft_type": "q4_0"},
                 {"growths": [[0.0, 0.0]]},
-                {"growths": 3 * [[0.0, -1.0]]},
-                {"growths": 3 * [[0.0]]},
-                {"growths": None},
+                {"growths": 3 * [[0.0, 0.0]]},
+                {"growths": 2 * [[0.0, -1.0]]},
+                {"growths": 2 * [[0.0]]},
+                {"growths": 1},
             )
         ),
         "\0\xff",
     ],
 )
 def test_bad_files_are_ignored_and_replaced(text: str) -> None:
-    key = {"draft": "x"}
+    key = KEY
     costs_path(key).parent.mkdir(parents=True)
-    costs_path(key).write_text(json.dumps(GOOD))
+    costs_path(key).write_text(json.dumps(FILE))
     assert load_costs(key) == Costs({1: 1.0}, (DraftCosts({1: 1.0}, {1: 1.0}),))
     costs_path(key).write_bytes(text.encode("latin-1"))
     assert load_costs(key) is None
@@ -447,8 +518,8 @@ def test_bad_files_are_ignored_and_replaced(text: str) -> None:
 
 def test_folders_that_cannot_be_written(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    assert load_costs({"draft": None}) is None
-    assert save({"draft": None}, COSTS) is None
+    assert load_costs(KEY) is None
+    assert save(KEY, COSTS) is None
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -583,7 +654,7 @@ class TestCommand:
         assert main(["calibrate", *flags, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         (file,) = cache.rglob("*.json")
-        assert found["target"] == json.loads(file.read_text())["target"]
+        assert found["target"] == json.loads(file.read_text())["target"]["curve"]
         assert found["drafts"] == []
 
     def test_unwritable(self, flags: list[str], cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

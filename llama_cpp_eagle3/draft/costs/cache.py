@@ -1,4 +1,4 @@
-"""Measured costs as JSON files in the user's cache folder, one per pair and setting."""
+"""Measured costs as JSON files in the user's cache folder: one per target and setting, with those of its drafters."""
 
 from __future__ import annotations
 
@@ -10,53 +10,74 @@ from typing import Any
 
 from ...files.cache_dir import cache_dir
 from ...files.whole_file import write_whole
-from .costs import GGML_TYPE_NARROW, Costs
+from .costs import GGML_TYPE_NARROW, Costs, Growth
 
-_FORMAT = 5
+_FORMAT = 6
+_NO_GROWTH = (0.0, 0.0)
 
 
 def costs_path(key: dict[str, Any]) -> Path:
-    """The file for these settings."""
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    """The file for the target's settings of a key."""
+    digest = hashlib.sha256(json.dumps(key["target"], sort_keys=True).encode()).hexdigest()
     return cache_dir() / "costs" / f"{digest[:24]}.json"
 
 
 def load_costs(key: dict[str, Any]) -> Costs | None:
-    """The costs that were measured with these settings; None if some are missing, or the file is damaged."""
+    """The costs that were measured with these settings; None if some are missing, or the file is damaged.
+
+    key: everything that they depend on: `target`, the settings of the target alone, and `drafters`, those of its
+    drafters.
+    """
     costs = _load(key)
     if costs is None or not costs.is_whole or costs.doubt:  # doubt: an earlier version kept them
         return None
-    n_drafts = len(key["draft"].split("+")) if key["draft"] is not None else 0
+    draft = key["drafters"]["draft"]
+    n_drafts = len(draft.split("+")) if draft is not None else 0
     return costs if all(costs.curves) and len(costs.drafts) == n_drafts else None
 
 
 def load_part(key: dict[str, Any]) -> Costs | None:
-    """The part of the costs that an earlier run measured before its time was over; None if there is none."""
+    """What is known of costs that are not whole: an earlier run's time was over, or the target had other drafters."""
     costs = _load(key)
     return None if costs is None or costs.is_whole else costs.part()
 
 
 def _load(key: dict[str, Any]) -> Costs | None:
+    key = _plain(key)
     try:
-        document = json.loads(costs_path(key).read_text(encoding="utf-8"))
-        # through JSON, which makes lists of tuples
-        if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
+        document = _document(key)
+        target = document["target"]
+        pair = next((pair for pair in document["pairs"] if pair["key"] == key["drafters"]), None)
+        if pair is None:
+            return Costs(_curve(target["curve"]), is_whole=False, contention=_share(target["contention"]))
+        curves = [_curve(target["curve"])]
+        curves += [_curve(draft[name]) for draft in pair["drafts"] for name in ("begin", "step")]
+        if pair["draft_type"] not in (key["drafters"].get("draft_type"), GGML_TYPE_NARROW):
             return None
-        curves = [_curve(document["target"])]
-        curves += [_curve(draft[name]) for draft in document["drafts"] for name in ("begin", "step")]
-        draft_type = document["draft_type"]
-        if draft_type not in (key.get("draft_type"), GGML_TYPE_NARROW):
+        growths = (_growth(target["growth"]), *map(_growth, pair["growths"] or [_NO_GROWTH] * (len(curves) - 1)))
+        if len(growths) != len(curves):
             return None
-        contention = float(document["contention"])
-        growths = tuple((float(per_pass), float(per_row)) for per_pass, per_row in document["growths"])
-        if not 0.0 <= contention <= 1.0 or len(growths) not in (0, len(curves)):
-            return None
-        if not all(0.0 <= t < 1e12 for growth in growths for t in growth):
-            return None
-        found = Costs.of_curves(curves, draft_type, bool(document["whole"]))
-        return replace(found, contention=contention, growths=growths)
+        found = Costs.of_curves(curves, pair["draft_type"], bool(pair["whole"]))
+        return replace(
+            found,
+            contention=max(_share(target["contention"]), _share(pair["contention"])),
+            growths=growths if any(growth != _NO_GROWTH for growth in growths) else (),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _document(key: dict[str, Any]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(costs_path(key).read_text(encoding="utf-8"))
+    if document["format"] != _FORMAT or document["key"] != key["target"]:
+        raise ValueError("not the costs of these settings")
+    return document
+
+
+def _plain(key: dict[str, Any]) -> dict[str, Any]:
+    """A key as a file has it: JSON makes lists of tuples."""
+    plain: dict[str, Any] = json.loads(json.dumps(key))
+    return plain
 
 
 def _curve(entries: Any) -> dict[int, float]:
@@ -66,19 +87,40 @@ def _curve(entries: Any) -> dict[int, float]:
     return curve
 
 
+def _growth(times: Any) -> Growth:
+    per_pass, per_row = map(float, times)
+    if not (0.0 <= per_pass < 1e12 and 0.0 <= per_row < 1e12):
+        raise ValueError("not a growth")
+    return per_pass, per_row
+
+
+def _share(value: Any) -> float:
+    if not 0.0 <= float(value) <= 1.0:
+        raise ValueError("not a share")
+    return float(value)
+
+
 def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
-    """Keep measured costs; returns the file, or None if the folder cannot be written."""
-    path = costs_path(key)
-    document = {
-        "format": _FORMAT,
-        "key": key,
-        "target": costs.target,
+    """Keep measured costs; returns the file, or None if the folder cannot be written.
+
+    The target's replace those that were kept for it, those of its other drafters stay.
+    """
+    key, path = _plain(key), costs_path(key)
+    try:
+        pairs = [pair for pair in _document(key)["pairs"] if pair["key"] != key["drafters"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        pairs = []
+    growths = costs.growths or (_NO_GROWTH,) * len(costs.curves)
+    pair = {
+        "key": key["drafters"],
         "drafts": [asdict(draft) for draft in costs.drafts],
         "draft_type": costs.draft_type,
         "whole": costs.is_whole,
         "contention": costs.contention,
-        "growths": costs.growths,
+        "growths": growths[1:],
     }
+    target = {"curve": costs.target, "contention": costs.contention, "growth": growths[0]}
+    document = {"format": _FORMAT, "key": key["target"], "target": target, "pairs": [*pairs, pair]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(document, indent=1))

@@ -90,6 +90,8 @@ def costs_of(
     costs = load_costs(key)
     if costs is None or _is_calmer_now(engine, costs):
         known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
+        if known is not None and _is_calmer_now(engine, known):
+            known = None
         if costs is not None:
             what = f"measuring again what passes cost, since other programs had {_percent(costs)} at first"
         elif known is not None:
