@@ -87,7 +87,7 @@ def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeyp
         llm.reset()
         take(llm, [1, 2, 3], 10)
         (file,) = tmp_path.rglob("*.json")
-        assert "1" in json.loads(file.read_text())["target"]
+        assert "1" in json.loads(file.read_text())["target"]["curve"]
         before = file.stat().st_mtime_ns
     with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
         llm.eval([1, 2, 3])
