@@ -6,9 +6,9 @@
 
 Both sides take turns in one process on one loaded model; a figure is the fastest of several passes. The context is
 filled with copies of its first 512 tokens, moved to the positions after them, since a pass's time does not depend on
-the cached values; evaluating a long prompt for each setting would take minutes. Recurrent states cannot be moved: they
-are evaluated, and passes stay in the context. Without flash attention llama.cpp quantizes K alone. --shape: random
-weights of random_model, in Q4_0.
+the cached values; evaluating a long prompt for each setting would take minutes. Recurrent states cannot be moved, and
+windows lack the first tokens: both are evaluated, and passes over states stay in the context. Without flash attention
+llama.cpp quantizes K alone. --shape: random weights of random_model, in Q4_0.
 
 `growth` is the extra time of a pass over that after the first depth. Its floor is the greater of two: reading K and V
 of the tokens between once, and their multiply-adds at the speed of NumPy's float32 matrix products with as many
@@ -41,6 +41,7 @@ from llama_cpp_eagle3.bench.report import table
 from passes import random_target
 
 N_BATCH = 512
+DEFAULT_MODEL = "qwen2.5-coder-1.5b"
 TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0": llama_cpp.GGML_TYPE_Q4_0}
 BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 """Bytes of a value in the cache."""
@@ -68,6 +69,7 @@ class Context:
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         self.batch = lib.llama_batch_init(N_BATCH, 0, 1)
         self.is_recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+        self.has_window = lib.llama_model_n_swa(model) > 0
         self.n = 0
 
     def decode(self, n: int, keep: bool = False) -> float:
@@ -89,7 +91,7 @@ class Context:
     def fill(self, depth: int) -> None:
         """Add tokens until there are `depth`."""
         while self.n < depth:
-            if self.n < N_BATCH or self.is_recurrent:
+            if self.n < N_BATCH or self.is_recurrent or self.has_window:
                 self.decode(min(N_BATCH, depth - self.n), keep=True)
                 continue
             n = min(self.n, depth - self.n)
@@ -266,7 +268,7 @@ def tell_passes(llm: llama_cpp.Llama, args: argparse.Namespace, path: str, varia
 def main() -> None:
     """Print one table."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("-m", "--model", default="qwen2.5-coder-1.5b", help="a file, or a name of `models`")
+    p.add_argument("-m", "--model", default=DEFAULT_MODEL, help="a file, or a name of `models`")
     p.add_argument("--shape", nargs="+", choices=random_model.SHAPES, default=[], help="random weights instead")
     p.add_argument("--depths", type=numbers, default=[256, 6144, 16384], metavar="N,N,...")
     p.add_argument("--rows", type=numbers, default=[1, 8, N_BATCH], metavar="N,N,...", help=f"at most {N_BATCH}")
@@ -282,7 +284,8 @@ def main() -> None:
     paths = {f"depth-{name}": str(random_target(name, "Q4_0", args.threads)) for name in args.shape}
     if not paths:
         exists = Path(args.model).exists()
-        paths["depth"] = args.model if exists else str(models.fetched(args.model, common.progress))
+        variant = "depth" if args.model == DEFAULT_MODEL else f"depth-{Path(args.model).stem}"
+        paths[variant] = args.model if exists else str(models.fetched(args.model, common.progress))
     for variant, path in paths.items():
         llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
         if args.prompts:
