@@ -114,7 +114,7 @@ def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> 
         f"Command: `{command}`  ",
         f"Machine: {about['machine']}, {about['threads']} threads  ",
         f"Versions: {about['versions']}; {about['date']}  ",
-        f"Files: {', '.join(file_line(f) for f in files)}",
+        *([f"Files: {', '.join(map(file_line, files))}"] if files else []),
     ]
     text = "\n".join(lines)
     print(f"## {section.title}\n\n{text}\n")
