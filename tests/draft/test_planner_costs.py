@@ -393,7 +393,8 @@ def test_drafters_share_what_is_known_of_their_target(
     seen: list[Costs | None] = []
     with closing(load(tiny_target, tiny_head)) as llm:
         key = llm.loaded.costs_key()
-        save(key, replace(COSTS, contention=0.2))
+        growths = ((2.0, 3.0), (0.0, 0.0), (0.0, 1.0))
+        save(key, replace(COSTS, contention=0.2, growths=growths))
         other = {**key, "drafters": {**key["drafters"], "draft": "another"}}
         assert load_costs(other) is None
 
@@ -404,11 +405,13 @@ def test_drafters_share_what_is_known_of_their_target(
         monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure_types", measured)
         monkeypatch.setattr(Contention, "share", 0.3)
         found = costs.costs_of(llm.engine, llm.head, other, log=lambda text: None)
-        assert seen == [replace(COSTS, drafts=(), is_whole=False, contention=0.2)]
+        assert seen == [replace(COSTS, drafts=(), is_whole=False, contention=0.2, growths=growths[:1])]
         assert load_costs(other) == found
+        assert found.growths == (growths[0], (0.0, 0.0), (0.0, 0.0))
         both = load_costs(key)
         assert both is not None
         assert (both.target, both.drafts, both.contention) == (found.target, COSTS.drafts, 0.3)
+        assert both.growths == growths
         # the target was timed beside other programs, which are gone
         monkeypatch.setattr(Contention, "share", 0.0)
         third = {**key, "drafters": {**key["drafters"], "draft": "a third"}}

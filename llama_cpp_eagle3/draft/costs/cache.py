@@ -48,19 +48,20 @@ def _load(key: dict[str, Any]) -> Costs | None:
         document = _document(key)
         target = document["target"]
         pair = next((pair for pair in document["pairs"] if pair["key"] == key["drafters"]), None)
-        if pair is None:
-            return Costs(_curve(target["curve"]), is_whole=False, contention=_share(target["contention"]))
+        growth, contention = _growth(target["growth"]), _share(target["contention"])
         curves = [_curve(target["curve"])]
+        if pair is None:
+            return Costs(curves[0], (), None, False, contention, () if growth == _NO_GROWTH else (growth,))
         curves += [_curve(draft[name]) for draft in pair["drafts"] for name in ("begin", "step")]
         if pair["draft_type"] not in (key["drafters"].get("draft_type"), GGML_TYPE_NARROW):
             return None
-        growths = (_growth(target["growth"]), *map(_growth, pair["growths"] or [_NO_GROWTH] * (len(curves) - 1)))
+        growths = (growth, *map(_growth, pair["growths"] or [_NO_GROWTH] * (len(curves) - 1)))
         if len(growths) != len(curves):
             return None
         found = Costs.of_curves(curves, pair["draft_type"], bool(pair["whole"]))
         return replace(
             found,
-            contention=max(_share(target["contention"]), _share(pair["contention"])),
+            contention=max(contention, _share(pair["contention"])),
             growths=growths if any(growth != _NO_GROWTH for growth in growths) else (),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -95,7 +95,7 @@ class Costs:
         """The curves that need not be measured again, if some are missing or in doubt."""
         target = {n: t for n, t in self.target.items() if n not in implausible(self.target)}
         good = [d if not implausible(d.begin) and not implausible(d.step) else DraftCosts({}, {}) for d in self.drafts]
-        return Costs(target, tuple(good), self.draft_type, is_whole=False, contention=self.contention)
+        return Costs(target, tuple(good), self.draft_type, False, self.contention, self.growths)
 
     def guessed(self, experts: Experts = (0, 0)) -> Costs:
         """These costs with guesses for what is missing, to plan with until it is measured; `target` has one row's time.

@@ -90,6 +90,7 @@ def costs_of(
     costs = load_costs(key)
     if costs is None or _is_calmer_now(engine, costs):
         known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
+        kept = costs or known
         if known is not None and _is_calmer_now(engine, known):
             known = None
         if costs is not None:
@@ -99,9 +100,10 @@ def costs_of(
         else:
             what = "measuring what passes cost on this machine"
         log(f"{what}: about {seconds:g} s, up to {limit:g} s if weights are read or shaders compiled meanwhile")
-        before, costs = costs, measure_types(engine, head, seconds, log, limit, known)
-        if before is not None and len(before.growths) == len(costs.curves):
-            costs = replace(costs, growths=before.growths)
+        costs = measure_types(engine, head, seconds, log, limit, known)
+        if kept is not None and kept.growths:
+            growths = (*kept.growths, *((0.0, 0.0),) * len(costs.curves))
+            costs = replace(costs, growths=growths[: len(costs.curves)])
         if costs.doubt:
             log(f"the machine was busy meanwhile ({costs.doubt}): such values are measured again the next time")
             save_costs(key, costs.part())
