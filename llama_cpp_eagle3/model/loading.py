@@ -123,7 +123,8 @@ class Loading:
 
     def tell_rotation(self, options: Mapping[str, Any]) -> None:
         """Log once that arguments for RoPE do not change a head, which was trained with the rotation in its file."""
-        names = [name for name in _ROTATION if options[name] != LLAMA_DEFAULTS[name]]
+        usual = lib.llama_context_default_params()  # as the command line has them
+        names = [name for name in _ROTATION if options[name] not in (LLAMA_DEFAULTS[name], getattr(usual, name))]
         if not names or not self.draft_files:
             return
         alike = " and ".join(["the target", *(f"the {f.title}" for f in self.draft_files if not f.has_own_rotation)])

@@ -43,6 +43,14 @@ def test_a_head_keeps_its_own(kind: str, tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.text.count(f"rope_freq_base: for the target; the {title} rotates as its file says") == 1
 
 
+def test_the_defaults_are_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither Llama's nor those of llama.h, which the command line has, are arguments of the user."""
+    target = write_target(tmp_path / "target.gguf")
+    head = write_head(tmp_path / "draft.gguf", target, boundaries=(1, 2, 3))
+    with load(target.path, head.path, yarn_attn_factor=-1.0, yarn_beta_fast=-1.0, yarn_beta_slow=-1.0):
+        assert "for the target" not in caplog.text
+
+
 def test_a_small_model_takes_the_targets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As in llama.cpp, the same file as target and drafter drafts the target's tokens."""
     target = write_target(tmp_path / "target.gguf")
