@@ -52,7 +52,10 @@ def test_truncated_anywhere(tiny_target, tiny_head, model_address, tmp_path):
 
 
 # llama-cpp-python's logger decodes the damaged names that llama.cpp logs, if an earlier test has let it print
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored on calling ctypes callback function. <function llama_log_callback"
+    ":pytest.PytestUnraisableExceptionWarning"
+)
 def test_bytes_changed_anywhere_in_the_header(tiny_target, tiny_head, model_address, tmp_path, rng):
     """Damage either is found or does no harm: it never crashes."""
     model = model_address(tiny_target.path)

@@ -354,7 +354,7 @@ def test_tokens_that_are_evaluated_again(target: str, name: str, n_snapshots: in
 
 
 def test_own_time() -> None:
-    """A step takes the planner less than 0.6 of a known job, which takes some 35 microseconds on an idle machine.
+    """A step takes the planner less than 0.56 of a known job, which takes some 35 microseconds on an idle machine.
 
     Both are timed in turns, and the least of each counts, since other programs run too.
     """
@@ -374,7 +374,7 @@ def test_own_time() -> None:
             now = planner.stats()
             times.append((now["planning_us"] - before["planning_us"]) / (now["steps"] - before["steps"]))
             known.append(known_job())
-        assert min(times) < 0.6 * min(known)
+        assert min(times) < 0.56 * min(known)
 
 
 def test_figures() -> None:

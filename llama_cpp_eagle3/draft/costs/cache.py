@@ -10,10 +10,9 @@ from typing import Any
 
 from ...files.cache_dir import cache_dir
 from ...files.whole_file import write_whole
-from .costs import GGML_TYPE_NARROW, Costs, Growth
+from .costs import GGML_TYPE_NARROW, NO_GROWTH, Costs, Growth
 
 _FORMAT = 6
-_NO_GROWTH = (0.0, 0.0)
 
 
 def costs_path(key: dict[str, Any]) -> Path:
@@ -51,18 +50,18 @@ def _load(key: dict[str, Any]) -> Costs | None:
         growth, contention = _growth(target["growth"]), _share(target["contention"])
         curves = [_curve(target["curve"])]
         if pair is None:
-            return Costs(curves[0], (), None, False, contention, () if growth == _NO_GROWTH else (growth,))
+            return Costs(curves[0], (), None, False, contention, () if growth == NO_GROWTH else (growth,))
         curves += [_curve(draft[name]) for draft in pair["drafts"] for name in ("begin", "step")]
         if pair["draft_type"] not in (key["drafters"].get("draft_type"), GGML_TYPE_NARROW):
             return None
-        growths = (growth, *map(_growth, pair["growths"] or [_NO_GROWTH] * (len(curves) - 1)))
+        growths = (growth, *map(_growth, pair["growths"] or [NO_GROWTH] * (len(curves) - 1)))
         if len(growths) != len(curves):
             return None
         found = Costs.of_curves(curves, pair["draft_type"], bool(pair["whole"]))
         return replace(
             found,
             contention=max(contention, _share(pair["contention"])),
-            growths=growths if any(growth != _NO_GROWTH for growth in growths) else (),
+            growths=growths if any(growth != NO_GROWTH for growth in growths) else (),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -111,7 +110,7 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
         pairs = [pair for pair in _document(key)["pairs"] if pair["key"] != key["drafters"]]
     except (OSError, ValueError, KeyError, TypeError):
         pairs = []
-    growths = costs.growths or (_NO_GROWTH,) * len(costs.curves)
+    growths = costs.all_growths
     pair = {
         "key": key["drafters"],
         "drafts": [asdict(draft) for draft in costs.drafts],

@@ -27,6 +27,7 @@ GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
 
 Growth = tuple[float, float]
 """Microseconds that each 1,000 tokens before the rows add to a pass, and to each of its rows."""
+NO_GROWTH: Growth = (0.0, 0.0)
 Experts = tuple[int, int]
 """Number of experts, and how many of them a row uses; (0, 0): the model is dense."""
 
@@ -65,6 +66,12 @@ class Costs:
     """Share of the processors' time that other programs had while costs were measured."""
     growths: tuple[Growth, ...] = ()
     """What real passes have shown for each curve: empty, or as many as `curves`."""
+
+    @property
+    def all_growths(self) -> tuple[Growth, ...]:
+        """One of `growths` for each curve: nothing for those of which none is known."""
+        n = len(self.curves)
+        return (*self.growths, *(NO_GROWTH,) * n)[:n]
 
     @property
     def was_busy(self) -> bool:

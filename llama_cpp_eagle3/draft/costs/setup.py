@@ -91,7 +91,7 @@ def costs_of(
     if costs is None or _is_calmer_now(engine, costs):
         known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
         kept = costs or known
-        if known is not None and _is_calmer_now(engine, known):
+        if known is not None and not known.drafts and _is_calmer_now(engine, known):  # the target's alone
             known = None
         if costs is not None:
             what = f"measuring again what passes cost, since other programs had {_percent(costs)} at first"
@@ -102,8 +102,7 @@ def costs_of(
         log(f"{what}: about {seconds:g} s, up to {limit:g} s if weights are read or shaders compiled meanwhile")
         costs = measure_types(engine, head, seconds, log, limit, known)
         if kept is not None and kept.growths:
-            growths = (*kept.growths, *((0.0, 0.0),) * len(costs.curves))
-            costs = replace(costs, growths=growths[: len(costs.curves)])
+            costs = replace(costs, growths=replace(costs, growths=kept.growths).all_growths)
         if costs.doubt:
             log(f"the machine was busy meanwhile ({costs.doubt}): such values are measured again the next time")
             save_costs(key, costs.part())
@@ -149,15 +148,13 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
         now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()
     )
     growths = tuple(curve.growth for curve in policy.costs)
-    none = ((0.0, 0.0),) * len(growths)
     is_grown = any(
         abs(sum(now) - sum(then)) > _GROWN * min(curve.values())
-        for now, then, curve in zip(growths, kept.growths or none, stored, strict=True)
+        for now, then, curve in zip(growths, kept.all_growths, stored, strict=True)
     )
     if is_faster or is_grown:
         costs = Costs.of_curves(curves if is_faster else stored, None if head is None else head.type).bounded()
         if not costs.doubt:
-            growths = () if growths == none else growths
             save_costs(of, replace(costs, contention=kept.contention, growths=growths))
 
 
@@ -284,9 +281,8 @@ def make_policy(engine: Engine, costs: Costs, experts: Experts = (0, 0), **optio
     """A policy for a loaded pair. experts: the target's; `options` are those of `Policy`."""
     options.setdefault("n_snapshots", engine.target.n_snapshots)
     options.setdefault("ngram", engine.drafting.ngram)
-    growths = costs.growths or ((0.0, 0.0),) * len(costs.curves)
     curves = [
         CostCurve(curve, growth, experts if i == 0 else (0, 0))
-        for i, (curve, growth) in enumerate(zip(costs.curves, growths, strict=True))
+        for i, (curve, growth) in enumerate(zip(costs.curves, costs.all_growths, strict=True))
     ]
     return Policy(tuple(engine.drafters), curves, **options)

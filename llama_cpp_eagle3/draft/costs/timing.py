@@ -87,7 +87,8 @@ def measure(
     known = known or Costs({})
     n_drafters = len(engine.drafters)
     try:
-        now = min(verify(1) for _ in range(1 if 1e-6 * known.target.get(1, math.inf) > _SHORT * seconds else 2))
+        is_short = 1e-6 * known.target.get(1, math.inf) <= _SHORT * seconds
+        now = min(verify(1) for _ in range(2 if is_short else 1))
         limit.leave(seconds)
         contention = Contention()
         # if the machine is faster now than it was: all sizes by the same measure
