@@ -8,7 +8,7 @@ from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
 from lowlevel import LowLevel
 from reference import ReferenceHead, run_target
 from tiny import write_head, write_perfect_pair, write_target
-from tolerance import tolerance
+from tolerance import of_target
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
@@ -79,8 +79,8 @@ def test_drafts_from_the_rows_of_a_real_target(arch, kind, name, tmp_path, rng):
         reference.process(run_target(target, loop.tokens[:-1]).rows(head.boundaries), loop.tokens[:-1], 0)
         want = reference.propose(loop.tokens[-1], N_STEPS)
         assert draft_chain(drafter, loop.tokens[-1], N_STEPS) == want.ids
-        assert rel_error(drafter.draft_logits, want.logits[-1]) < tolerance(1e-4)
-        assert rel_error(drafter.hidden_state, want.states[-1]) < tolerance(1e-4)
+        assert rel_error(drafter.draft_logits, want.logits[-1]) < of_target(1e-4)
+        assert rel_error(drafter.hidden_state, want.states[-1]) < of_target(1e-4)
 
 
 @pytest.mark.parametrize("kind", ["row", "token"])

@@ -10,7 +10,7 @@ import pytest
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, _core
 from lowlevel import LowLevel, parts_of
 from random_arch import N_VOCAB, load_random_arch
-from tolerance import tolerance
+from tolerance import of_target
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -71,8 +71,8 @@ def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: boo
             low.target.decode([token], len(text))
             fresh.target.decode([token], len(text))
             text.append(token)
-            np.testing.assert_allclose(low.target.logits(0), fresh.target.logits(0), atol=tolerance(2e-4))
-            np.testing.assert_allclose(low.tap.rows, fresh.tap.rows, atol=tolerance(2e-4))
+            np.testing.assert_allclose(low.target.logits(0), fresh.target.logits(0), atol=of_target(2e-4))
+            np.testing.assert_allclose(low.tap.rows, fresh.tap.rows, atol=of_target(2e-4))
 
 
 @pytest.mark.parametrize("arch", KINDS)
@@ -88,8 +88,8 @@ def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
         assert low.target.tokens.tolist() == [8, 9, 10]
         assert low.target.pos.tolist() == [5, 6, 7]
         assert low.tap.rows.shape[0] == 3
-        np.testing.assert_allclose(low.tap.rows, fresh.tap.rows[5:], atol=tolerance(1e-5))
-        np.testing.assert_allclose(low.target.logits_all(3), fresh.target.logits_all(8)[5:], atol=tolerance(1e-4))
+        np.testing.assert_allclose(low.tap.rows, fresh.tap.rows[5:], atol=of_target(1e-5))
+        np.testing.assert_allclose(low.target.logits_all(3), fresh.target.logits_all(8)[5:], atol=of_target(1e-4))
         low.target.accept(0, [0, 1, 2])
         assert low.target.n_replay() == 0
 
@@ -120,7 +120,7 @@ def test_abort(tmp_path: Path, arch: str) -> None:
         assert low.target.n_past() == 3
         low.target.decode([7, 8], 3)
         fresh.target.decode([1, 2, 3, 7, 8], 0)
-        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(4), atol=tolerance(1e-4))
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(4), atol=of_target(1e-4))
 
 
 @pytest.mark.parametrize("n_snapshots", N_SNAPSHOTS)
@@ -153,7 +153,7 @@ def test_where_snapshots_do_not_reach(tmp_path: Path, n_snapshots: int) -> None:
                     fresh.target.truncate(0)
                     fresh.target.decode(text, 0)
                     found, expected = low.target.logits(0), fresh.target.logits(len(text) - 1)
-                    np.testing.assert_allclose(found, expected, atol=tolerance(2e-4), err_msg=f"{n_kept} of {n_draft}")
+                    np.testing.assert_allclose(found, expected, atol=of_target(2e-4), err_msg=f"{n_kept} of {n_draft}")
                     continue
                 assert low.target.n_past() == 0  # the state before the batch is gone
 
@@ -181,7 +181,7 @@ def test_saved_states(tmp_path: Path, arch: str) -> None:
             assert low.target.n_past() == expected
             for i in range(expected, 850, 50):
                 low.target.decode(text[i : i + 50], i)
-                np.testing.assert_allclose(low.target.logits(49), fresh_logits[i + 50], atol=tolerance(5e-4))
+                np.testing.assert_allclose(low.target.logits(49), fresh_logits[i + 50], atol=of_target(5e-4))
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def test_sequences(tmp_path: Path, arch: str, n_snapshots: int) -> None:
                 fresh.target.decode(texts[s], 0)
                 fresh.target.decode(tokens, n_past)
                 last = first + len(tokens)
-                np.testing.assert_allclose(rows[first:last], fresh.tap.rows, atol=tolerance(2e-4))
+                np.testing.assert_allclose(rows[first:last], fresh.tap.rows, atol=of_target(2e-4))
                 np.testing.assert_allclose(
-                    logits[first:last], fresh.target.logits_all(len(tokens)), atol=tolerance(2e-4)
+                    logits[first:last], fresh.target.logits_all(len(tokens)), atol=of_target(2e-4)
                 )
                 n_accepted = int(rng.integers(1, len(tokens) + 1))
                 if len(tokens) > 1:
@@ -251,7 +251,7 @@ def test_states(tmp_path: Path, arch: str) -> None:
         assert low.target.n_past(0) == len(text)
         low.target.decode([7, 8], len(text), seq_id=0)
         fresh.target.decode([*text, 7, 8], 0)
-        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(len(text) + 1), atol=tolerance(2e-4))
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(len(text) + 1), atol=of_target(2e-4))
         for broken in (b"", state[:-1], state + b"x", b"x" * 40):
             with pytest.raises(ValueError, match="not a state of a sequence"):
                 low.target.state_set(1, broken)
@@ -284,11 +284,11 @@ def test_copies(tmp_path: Path, arch: str, swa_full: bool) -> None:
             return
         low.target.decode([3, 4], 40, seq_id=1)
         fresh.target.decode([*text[:40], 3, 4], 0)
-        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(41), atol=tolerance(2e-4))
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(41), atol=of_target(2e-4))
         low.target.decode(text[50:], 50)
         fresh.target.truncate(0)
         fresh.target.decode(text, 0)
-        np.testing.assert_allclose(low.target.logits(9), fresh.target.logits(59), atol=tolerance(2e-4))
+        np.testing.assert_allclose(low.target.logits(9), fresh.target.logits(59), atol=of_target(2e-4))
 
 
 def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
         for n_each in (4, 5, 9, 12, 14, 20):
             n_replay, found = after(n_each)
             n_replayed.append(n_replay)
-            np.testing.assert_allclose(found, expected, atol=tolerance(1e-4), err_msg=f"{n_each} rows of each prompt")
+            np.testing.assert_allclose(found, expected, atol=of_target(1e-4), err_msg=f"{n_each} rows of each prompt")
         assert n_replayed == [0, 0, 1, 1, 1, 1]
         # snapshots that are older than a batch of others
         low.target.decode([2, 2, 3, 4, 9], 0, seq_id=1)
@@ -329,4 +329,4 @@ def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
         assert low.target.truncate(4, 1) == 0
         low.target.decode([2, 2, 3, 4], 0, seq_id=1)
         low.target.decode([8], 4, seq_id=1)
-        np.testing.assert_allclose(low.target.logits(0), expected, atol=tolerance(1e-4))
+        np.testing.assert_allclose(low.target.logits(0), expected, atol=of_target(1e-4))

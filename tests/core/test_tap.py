@@ -8,7 +8,7 @@ import pytest
 from llama_cpp_eagle3 import Eagle3Error, _core
 from lowlevel import LowLevel
 from tiny import Target, write_target
-from tolerance import tolerance
+from tolerance import of_target, tolerance
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -92,7 +92,7 @@ def test_other_architectures(tmp_path, arch):
     boundaries = [0, 1, 3, 4]
     whole = decode(model.path, "callback", boundaries=boundaries)
     pieces = decode(model.path, "callback", boundaries=boundaries, n_ubatch=7)
-    np.testing.assert_allclose(whole, pieces, rtol=tolerance(1e-4), atol=tolerance(1e-5))
+    np.testing.assert_allclose(whole, pieces, rtol=of_target(1e-4), atol=of_target(1e-5))
     embd = model.weights["model.embed_tokens.weight"][random_tokens(40)]
     scale = np.sqrt(model.n_embd) if arch == "gemma3" else 1.0
     np.testing.assert_allclose(whole[:, 0], embd * scale, rtol=1e-6)
@@ -148,7 +148,7 @@ def test_sequences_equal_single_runs(path, kind, kv_unified):
     for seq in range(4):
         mine = [i for i, (_, _, s) in enumerate(batch) if s == seq]
         (alone,) = decode_batch(path, kind, [[(batch[i][0], batch[i][1], 0) for i in mine]])
-        np.testing.assert_allclose(rows[mine], alone, rtol=tolerance(1e-4), atol=tolerance(1e-5))
+        np.testing.assert_allclose(rows[mine], alone, rtol=of_target(1e-4), atol=of_target(1e-5))
 
 
 def test_shared_sequences_in_a_unified_cache(path):

@@ -11,7 +11,7 @@ import pytest
 from llama_cpp_eagle3 import Eagle3Error, _core
 from lowlevel import LowLevel
 from random_arch import N_VOCAB, load_random_arch
-from tolerance import tolerance
+from tolerance import of_target
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -58,8 +58,8 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
             for node in range(len(tokens)):
                 path = path_to(node, parents)
                 fresh.target.decode([tokens[i] for i in path], len(text))
-                np.testing.assert_allclose(logits[path], fresh.target.logits_all(len(path)), atol=tolerance(1e-3))
-                np.testing.assert_allclose(rows[path], fresh.tap.rows, atol=tolerance(1e-3))
+                np.testing.assert_allclose(logits[path], fresh.target.logits_all(len(path)), atol=of_target(1e-3))
+                np.testing.assert_allclose(rows[path], fresh.tap.rows, atol=of_target(1e-3))
                 assert low.target.pos[node] == len(text) + len(path) - 1
             path = path_to(int(rng.integers(0, len(tokens))), parents)
             if len(tokens) > 1:
@@ -81,7 +81,7 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
             assert llama_cpp.llama_memory_seq_pos_max(memory, s) == -1
         low.target.decode([3], len(text))
         fresh.target.decode([3], len(text))
-        np.testing.assert_allclose(low.target.logits(0), fresh.target.logits(0), atol=tolerance(1e-3))
+        np.testing.assert_allclose(low.target.logits(0), fresh.target.logits(0), atol=of_target(1e-3))
 
 
 def test_cells_of_rejected_nodes_are_free_again(tmp_path: Path) -> None:
@@ -159,4 +159,4 @@ def test_behind_a_state_that_came_back(tmp_path: Path) -> None:
         fresh.target.decode(text[:30], 0)
         for path in ([0, 1], [0, 2]):
             fresh.target.decode([tokens[i] for i in path], 30)
-            np.testing.assert_allclose(logits[path], fresh.target.logits_all(2), atol=tolerance(1e-3))
+            np.testing.assert_allclose(logits[path], fresh.target.logits_all(2), atol=of_target(1e-3))

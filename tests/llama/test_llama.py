@@ -16,9 +16,9 @@ import pytest
 from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine.draft import Draft
-from loading import Drafts, load, load_plain, path_of, prompts, take
+from loading import Drafts, is_tie, load, load_plain, path_of, prompts, take
 from tiny import vocab, write_target
-from tolerance import tolerance
+from tolerance import of_target
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -52,7 +52,7 @@ def same(a: Any, b: Any) -> None:
         for x, y in zip(a, b, strict=True):
             same(x, y)
     elif isinstance(a, float | np.floating):
-        assert a == pytest.approx(b, abs=tolerance(1e-4))
+        assert a == pytest.approx(b, abs=of_target(1e-4))
     else:
         assert a == b
 
@@ -186,7 +186,7 @@ def test_processors_and_criteria_see_what_llama_shows_them(both: Any) -> None:
     assert len(seen[0]) == len(seen[1]) == 11
     for (ids_a, scores_a), (ids_b, scores_b) in zip(*seen, strict=True):
         assert ids_a == ids_b
-        np.testing.assert_allclose(scores_a, scores_b, atol=tolerance(1e-4))
+        np.testing.assert_allclose(scores_a, scores_b, atol=of_target(1e-4))
 
 
 def test_criteria_get_the_logits_of_the_row(tiny_target: Any, tiny_head: Any) -> None:
@@ -209,7 +209,7 @@ def test_scores_are_llama_s(both: Any) -> None:
     plain, llm = both
     assert plain.n_tokens == llm.n_tokens
     np.testing.assert_array_equal(plain._input_ids, llm._input_ids)
-    np.testing.assert_allclose(plain._scores, llm._scores, atol=tolerance(1e-4))
+    np.testing.assert_allclose(plain._scores, llm._scores, atol=of_target(1e-4))
     assert list(plain.eval_tokens) == list(llm.eval_tokens)
 
 
@@ -224,6 +224,10 @@ def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: fl
         llm.engine.drafting.override = Drafts(lambda _, __, c=context: Draft.chain(c[llm.n_tokens + 1 :][:6]))
         options = {"max_tokens": 60, "temperature": 0.0}
         expected, found = plain.create_completion(prompt, **options), llm.create_completion(prompt, **options)
+        n = min(plain.n_tokens, llm.n_tokens)
+        texts = [model.input_ids[len(prompt) : n].tolist() for model in (plain, llm)]
+        if is_tie(plain, prompt, *texts):
+            continue
         same(answer(expected), answer(found))
         n_stopped += found["choices"][0]["finish_reason"] == "stop"
         assert plain.n_tokens == llm.n_tokens
@@ -313,7 +317,7 @@ def test_pickle(tiny_target: Any, tiny_head: Any) -> None:
 def test_embedding_without_a_head(cpu_kernels: str, atol: float, tiny_target: Any) -> None:
     """Our kernels add F32 numbers in another order than ggml's."""
     plain, llm = load_plain(tiny_target, embedding=True), load(tiny_target, embedding=True, cpu_kernels=cpu_kernels)
-    np.testing.assert_allclose(plain.embed(PROMPT), llm.embed(PROMPT), atol=atol)
+    np.testing.assert_allclose(plain.embed(PROMPT), llm.embed(PROMPT), atol=of_target(atol))
     plain.close()
     llm.close()
 
@@ -361,4 +365,4 @@ def test_prefix_from_host_memory(perfect_pair: Any, logits_all: bool) -> None:
             assert llm.n_tokens == n
             assert llm.input_ids[:n].tolist() == prompt
             if logits_all:
-                np.testing.assert_allclose(llm.scores[:n], plain.scores[:n], atol=tolerance(1e-4))
+                np.testing.assert_allclose(llm.scores[:n], plain.scores[:n], atol=of_target(1e-4))

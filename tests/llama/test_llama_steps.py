@@ -16,7 +16,7 @@ from drafting import draft_chain
 from faults import watched
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama, _core
 from loading import load, load_plain, path_of, prompts, take
-from tolerance import tolerance
+from tolerance import of_target
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
@@ -55,7 +55,7 @@ def check(llm: Eagle3Llama) -> None:
     fresh.eval(llm._input_ids.tolist())
     for drafter in (fresh.drafters[0], llm.drafters[0]):
         draft_chain(drafter, 7, 3)
-    np.testing.assert_allclose(llm.drafters[0].draft_logits, fresh.drafters[0].draft_logits, atol=tolerance(2e-4))
+    np.testing.assert_allclose(llm.drafters[0].draft_logits, fresh.drafters[0].draft_logits, atol=of_target(2e-4))
     fresh.close()
 
 

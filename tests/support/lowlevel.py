@@ -99,7 +99,7 @@ class LowLevel:
         params.n_threads = params.n_threads_batch = n_threads
         # K/V in F32, so that a row does not depend on the rest of the batch
         params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
-        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        placement.preset_context(params)
         self.tap = None
         if boundaries is not None:
             n_layer, n_embd, arch = describe(self.model)

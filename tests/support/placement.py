@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import llama_cpp
 import pytest
 
 from llama_cpp_eagle3 import _core
@@ -61,7 +62,7 @@ class OnGpu:
         return str(_core.local_accelerators()[0].name)
 
     def load_options(self, _: bool) -> dict[str, Any]:
-        return {"n_gpu_layers": -1}
+        return {"n_gpu_layers": -1} | ({"flash_attn": True} if is_vulkan() else {})
 
     def preset(self, params: Any) -> None:
         params.n_gpu_layers = 999
@@ -85,6 +86,17 @@ def preset(params: Any) -> None:
     """Set the devices in llama_model_params."""
     if current is not None:
         current.preset(params)
+
+
+def is_vulkan() -> bool:
+    """Whether the models run on Vulkan, where a target without flash attention rounds rows to F16."""
+    return device_name().startswith("Vulkan")
+
+
+def preset_context(params: Any) -> None:
+    """Set flash attention in llama_context_params: on with Vulkan, else off."""
+    types = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    params.flash_attn_type = types[is_vulkan()]
 
 
 def draft_device() -> _core.Device | None:
