@@ -314,7 +314,8 @@ class Context:
             data = (ctypes.c_uint8 * len(state.llama_state)).from_buffer_copy(state.llama_state)
             if lib.llama_state_set_data(ctx, data, len(data)) != len(data):
                 raise ValueError(
-                    "llama.cpp does not take the state: it is damaged, or was saved with another model or n_ctx"
+                    "llama.cpp does not take the state: it is damaged, or was saved with another model, n_ctx, type_k, "
+                    "type_v or flash_attn; these must be equal"
                 )
             for seq_id in range(engine.target.n_seq):  # the state has what other texts held
                 if seq_id != _SEQ_ID or not n_tokens:

@@ -384,7 +384,7 @@ class Eagle3Llama(LlamaCompletion):
 
         Raises:
             IncompatibleDraftError: the state belongs to another pair, or does not fit the context.
-            ValueError: the state is damaged, or was saved with another model or n_ctx.
+            ValueError: the state is damaged, or was saved with another model, n_ctx, type_k, type_v or flash_attn.
         """
         with self._guard:
             check_state(state, self._loading.pair_id, self._n_ctx)

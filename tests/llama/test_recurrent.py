@@ -65,7 +65,7 @@ def test_snapshots_of_several_sequences(request: Any, pair: Any, draft: str, n_p
     """On a CPU `auto` keeps no snapshots of many sequences, since it rarely drafts for them."""
     arch, target, head = pair
     with closing(load(target, head, draft=draft, n_parallel=n_parallel, **OPTIONS)) as llm:
-        n_kept = max(n_kept, "both-on-rpc" in request.node.name)  # a device
+        n_kept = max(n_kept, any(place in request.node.name for place in ("both-on-rpc", "on-gpu")))
         assert llm.target.n_snapshots == (n_kept if KINDS[arch] == "snapshots" else 0)
 
 

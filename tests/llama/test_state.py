@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import placement
 from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3State, IncompatibleDraftError
 from loading import load, load_plain, prompts, take
@@ -89,7 +90,10 @@ def test_damaged_states(tiny_target: Any, tiny_head: Any) -> None:
 
 def test_a_plain_state_works(tiny_target: Any, tiny_head: Any) -> None:
     """llama_cpp's own state has nothing of the drafter: it continues without drafts until the next prompt."""
-    with closing(load_plain(tiny_target)) as plain, closing(load(tiny_target, tiny_head)) as llm:
+    with (
+        closing(load_plain(tiny_target, flash_attn=placement.is_vulkan())) as plain,
+        closing(load(tiny_target, tiny_head)) as llm,
+    ):
         tokens = take(plain, PROMPT, 10)
         state = plain.save_state()
         expected = take(plain, [*PROMPT, *tokens], 20)
@@ -100,8 +104,23 @@ def test_a_plain_state_works(tiny_target: Any, tiny_head: Any) -> None:
         assert llm.last_stats.drafted > 0
 
 
+def test_a_state_of_another_flash_attention_is_refused(tiny_target: Any) -> None:
+    """Without flash attention llama.cpp keeps V transposed."""
+    with (
+        closing(load_plain(tiny_target, flash_attn=False)) as plain,
+        closing(load(tiny_target, flash_attn=True)) as llm,
+    ):
+        take(plain, PROMPT, 3)
+        with pytest.raises(ValueError, match="type_v or flash_attn; these must be equal"):
+            llm.load_state(plain.save_state())
+        assert take(llm, PROMPT, 3)
+
+
 def test_our_state_works_in_plain_llama(tiny_target: Any, tiny_head: Any) -> None:
-    with closing(load_plain(tiny_target)) as plain, closing(load(tiny_target, tiny_head)) as llm:
+    with (
+        closing(load_plain(tiny_target, flash_attn=placement.is_vulkan())) as plain,
+        closing(load(tiny_target, tiny_head)) as llm,
+    ):
         tokens = take(llm, PROMPT, 10)
         plain.load_state(llm.save_state())
         assert take(plain, [*PROMPT, *tokens], 20) == take(llm, [*PROMPT, *tokens], 20)
