@@ -13,6 +13,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+import placement
 from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine.draft import Draft
@@ -224,10 +225,11 @@ def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: fl
         llm.engine.drafting.override = Drafts(lambda _, __, c=context: Draft.chain(c[llm.n_tokens + 1 :][:6]))
         options = {"max_tokens": 60, "temperature": 0.0}
         expected, found = plain.create_completion(prompt, **options), llm.create_completion(prompt, **options)
-        n = min(plain.n_tokens, llm.n_tokens)
-        texts = [model.input_ids[len(prompt) : n].tolist() for model in (plain, llm)]
-        if is_tie(plain, prompt, *texts):
-            continue
+        if placement.is_vulkan():  # plain is on the CPU
+            n = min(plain.n_tokens, llm.n_tokens)
+            texts = [model.input_ids[len(prompt) : n].tolist() for model in (plain, llm)]
+            if is_tie(plain, prompt, *texts):
+                continue
         same(answer(expected), answer(found))
         n_stopped += found["choices"][0]["finish_reason"] == "stop"
         assert plain.n_tokens == llm.n_tokens
