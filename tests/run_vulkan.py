@@ -1,11 +1,11 @@
 """Run the tests for devices on Mesa's Vulkan driver in software (llvmpipe), which runs on any CPU.
 
-    python tests/run_vulkan.py [--part] [--if-built] [pytest arguments]
+    python tests/run_vulkan.py [--part] [--if-built] [--rounding] [pytest arguments]
 
 It installs missing packages by apt, compiles ggml with Vulkan into build/vulkan (once; some minutes), and runs `pytest
 -m gpu` with it under the installed llama-cpp-python, whose libllama is the same, as our module is. --part runs a few
-files within eight minutes. --if-built does nothing if there is no build. If Debian's packages cannot be had it says so
-and ends with 0.
+files within eight minutes. --if-built does nothing if there is no build. --rounding runs vulkan/rounding.py instead. If
+Debian's packages cannot be had it says so and ends with 0.
 
 The driver is slow, and compiles shaders when they are first used: it keeps them in build/vulkan/shaders. F16 is off,
 since tests compare with float64 to 1e-4. Each file has a process; at the end a table says how many tests passed,
@@ -57,7 +57,8 @@ CXX = ("c++", "-std=c++17", "-O1")
 def main(arguments: list[str]) -> int:
     """Prepare, test, and return pytest's status; 0 if nothing can be prepared."""
     is_part, needs_build = "--part" in arguments, "--if-built" in arguments
-    arguments = [a for a in arguments if a not in ("--part", "--if-built")]
+    shows_rounding = "--rounding" in arguments
+    arguments = [a for a in arguments if a not in ("--part", "--if-built", "--rounding")]
     if needs_build and not is_built():
         print("no build with Vulkan in build/vulkan: `make vulkan` makes one. Its tests are left out")
         return 0
@@ -66,6 +67,8 @@ def main(arguments: list[str]) -> int:
     except CannotBeHad as e:
         print(f"The tests on Vulkan are left out: {e}")
         return 0
+    if shows_rounding:
+        return subprocess.run([sys.executable, str(PROBES / "rounding.py")], env=environment(), check=False).returncode
     return run_tests(arguments, is_part)
 
 
