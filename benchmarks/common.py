@@ -97,6 +97,11 @@ def prompts(args: argparse.Namespace) -> list[str]:
     return list(texts)[: args.n_prompts]
 
 
+def path_of(model: str) -> str:
+    """Return the path of a file, or of a model that is fetched by its name."""
+    return str(models.fetched(model, progress)) if model in models.names() else model
+
+
 def progress(text: str) -> None:
     """Show the progress, on a terminal only."""
     if sys.stderr.isatty():

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import common
 from comparison.figures import percent
-from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.bench.report import table
 from task_requests import FOLDER, requests_of
 from task_sides import Answer, open_side, run_group
@@ -101,7 +100,7 @@ def main() -> None:
     args = p.parse_args()
     args.clients = 1
     pair = args.model or "qwen2.5-coder-1.5b", args.model_draft or "qwen2.5-coder-0.5b"
-    model, draft = (str(models.fetched(f, common.progress)) if f in models.names() else f for f in pair)
+    model, draft = map(common.path_of, pair)
     found = {}
     for side in args.sides:
         found[side] = fill(side, model, draft, args)

@@ -19,6 +19,7 @@ from typing import Any
 import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+import common
 from comparison import peer_tools
 from llama_cpp_eagle3.draft.kinds import kind_of
 from task_requests import Asked, Json
@@ -236,12 +237,16 @@ def spec_flags(types: str, draft: str) -> list[str]:
 def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequence[str] = ()) -> list[str]:
     """Return the command of a server, ours or llama.cpp's; more: flags of all sides.
 
+    A side of ours may name its own drafter after a `=`; else it is `draft`.
+
     Raises:
         ValueError: there is no such side.
     """
     common_flags = ["-m", model, "-c", str(args.ctx_size * args.clients), "-np", str(args.clients)]
     common_flags += ["-t", str(args.threads), "--no-ui", "--host", "127.0.0.1", *more]
     name, _, types = side.partition(":")
+    side, _, other = side.partition("=")
+    draft = common.path_of(other) if other else draft
     if name in ("llama-server", "llama-server-spm"):
         flags = spec_flags(types, draft) if types else []
         flags += ["--spm-infill"] if name.endswith("spm") else []

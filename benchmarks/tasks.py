@@ -10,11 +10,11 @@ that no cache has the prompt of an earlier round. Times are the client's. With -
 earlier calls have published under the same name.
 
 Sides are `plain`, `auto` (all that can draft), `auto-ngram` and `auto-draft` (one drafter alone), `auto-spm` (n-grams,
-and /infill with the suffix first), `chain-3` (fixed chains of -md), `llama-server` and `llama-server:TYPES` (its
---spec-type: `ngram-mod`, `ngram-mod@16` with drafts of at most 16, `ngram-mod@16+draft@3` with those of -md after
-them), and `llama_cpp` and `llama_cpp:lookup` (llama-cpp-python in this process, plain and with its prompt lookup). The
-last table has, task by task, the side of llama-server whose answers took the least time. The default is
-Qwen2.5-Coder-1.5B-Instruct with the 0.5B as -md.
+and /infill with the suffix first), `chain-3` (fixed chains of -md); `auto=FILE` and the like have another -md;
+`llama-server` and `llama-server:TYPES` (its --spec-type: `ngram-mod`, `ngram-mod@16` with drafts of at most 16,
+`ngram-mod@16+draft@3` with those of -md after them), and `llama_cpp` and `llama_cpp:lookup` (llama-cpp-python in this
+process, plain and with its prompt lookup). The first table has, task by task, the side of llama-server whose answers
+took the least time. The default is Qwen2.5-Coder-1.5B-Instruct with the 0.5B as -md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from typing import Any
 
 import common
 from comparison.figures import percent
-from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.bench.report import Spread, table
 from task_requests import TASKS, Json, requests_of
 from task_sides import SIDES, Answer, open_side, run_group
@@ -188,7 +187,7 @@ def main() -> None:
     if args.clients > 1 and any(side.startswith("llama_cpp") for side in args.sides):
         p.error("llama_cpp answers one client")
     pair = args.model or "qwen2.5-coder-1.5b", args.model_draft or "qwen2.5-coder-0.5b"
-    model, draft = (str(models.fetched(f, common.progress)) if f in models.names() else f for f in pair)
+    model, draft = map(common.path_of, pair)
     name = args.name or f"tasks-{'-'.join(args.tasks)}"
     new = {task: {side: [] for side in args.sides} for task in args.tasks}
     found: Found = earlier(name, args.tasks, args.sides) if args.add else new

@@ -78,6 +78,8 @@ def test_sides() -> None:
     command = sides.command_of("auto-ngram", "m.gguf", "d.gguf", args)
     assert command[-2:] == ["--spec-type", "ngram-simple"]
     assert command[command.index("-c") + 1] == "8192"
+    command = sides.command_of("auto=other.gguf", "m.gguf", "d.gguf", args)
+    assert command[-2:] == ["-md", "other.gguf"]
     assert tasks.different({"plain": ["a"], "auto": ["b"], "llama-server": ["c"]}) == {"auto": 1}
     assert tasks.different({"plain": ["a"], "auto": ["a"]}) == {}
 
