@@ -24,6 +24,7 @@ from random_arch import N_VOCAB, load_random_arch
 MODELS = ("llama", "qwen3", "gemma3", "qwen35", "qwen3moe", "gpt-oss")
 N_ROWS = (2, 8, 24, 50)
 N_CTX = 64
+_SILENT = llama_cpp.llama_log_callback(lambda level, text, user_data: None)
 FLASH = {
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -58,6 +59,7 @@ def main() -> None:
     """Print a row for each model, with flash attention off and on."""
     if _core.local_accelerators():
         placement.current = placement.OnGpu()
+    llama_cpp.llama_log_set(_SILENT, None)
     llama_cpp.llama_backend_init()
     print(f"{placement.device_name()}: largest difference of a logit from that of a pass of one row\n")
     print("| model | flash attention | largest logit |", *(f"{n} rows |" for n in N_ROWS))
