@@ -21,9 +21,10 @@ import placement
 from llama_cpp_eagle3 import _core
 from random_arch import N_VOCAB, load_random_arch
 
-MODELS = ("llama", "qwen3", "gemma3", "qwen35", "qwen3moe", "gpt-oss")
+MODELS = ("llama", "qwen3", "gemma3", "qwen35", "qwen3moe", "deepseek2", "gpt-oss")
 N_ROWS = (2, 8, 24, 50)
 N_CTX = 64
+N_TEXTS = 4
 _SILENT = llama_cpp.llama_log_callback(lambda level, text, user_data: None)
 FLASH = {
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
@@ -64,13 +65,14 @@ def main() -> None:
     print(f"{placement.device_name()}: largest difference of a logit from that of a pass of one row\n")
     print("| model | flash attention | largest logit |", *(f"{n} rows |" for n in N_ROWS))
     print("|---|---|---:|" + "---:|" * len(N_ROWS))
-    tokens = np.random.default_rng(0).integers(0, N_VOCAB, max(N_ROWS)).tolist()
+    texts = np.random.default_rng(0).integers(0, N_VOCAB, (N_TEXTS, max(N_ROWS))).tolist()
     with tempfile.TemporaryDirectory() as folder:
         for name in MODELS:
             model = load_random_arch(Path(folder), name)
             for flash in FLASH:
-                alone = logits(model, tokens, 1, flash)
-                differences = [np.abs(logits(model, tokens, n, flash) - alone).max() for n in N_ROWS]
+                alone = [logits(model, tokens, 1, flash) for tokens in texts]
+                together = [[logits(model, tokens, n, flash) for tokens in texts] for n in N_ROWS]
+                differences = [np.abs(np.subtract(found, alone)).max() for found in together]
                 cells = [name, flash, f"{np.abs(alone).max():.1f}", *(f"{d:.1e}" for d in differences)]
                 print(f"| {' | '.join(cells)} |", flush=True)
             llama_cpp.llama_model_free(model)
