@@ -98,8 +98,9 @@ def prompts(args: argparse.Namespace) -> list[str]:
 
 
 def path_of(model: str) -> str:
-    """Return the path of a file, or of a model that is fetched by its name."""
-    return str(models.fetched(model, progress)) if model in models.names() else model
+    """Return the path of a model that `models` knows by name, unless a file has that name; else what was given."""
+    is_name = model in models.names() and not Path(model).exists()
+    return str(models.fetched(model, progress)) if is_name else model
 
 
 def progress(text: str) -> None:
