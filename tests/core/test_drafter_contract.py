@@ -160,12 +160,13 @@ class Assistant(Kind):
 
 
 class Small(Kind):
-    atol = 3e-4  # ggml's sums with AVX-512 differ by 1.6e-4
     i_state, n_state = 24, 400
 
     def __init__(self, folder: Path, target: Any, head: Any, name: str, is_pooled: bool):
         super().__init__()
         self.path, self.is_pooled = write_random_arch(folder, name), is_pooled
+        if name == "gemma3":
+            self.atol = 5e-3  # a step of ggml's table for GELU is 4.7e-4 here, cells that were lost 5.7e-2 and more
         self.drafter, self.hand = self.another(), small.ByHand(self.path)
 
     def evaluate(self, text: Sequence[int], seq_id: int) -> np.ndarray:
