@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <numeric>
 #include <random>
 
@@ -184,14 +183,9 @@ std::map<std::string, kernel_times> time_kernels(const matrices & weights, const
     auto set_n_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(ggml_backend_get_device(backend.get())), "ggml_backend_set_n_threads"));
     set_n_threads(backend.get(), n_threads);
-    // In a thread of its own: OpenMP keeps a team of threads for each thread that computes. With more of them than
-    // processors they would sleep instead of spinning, and later passes of the calling thread would take 1.5 times as
-    // long.
-    std::async(std::launch::async, [&] {
-        for (const auto & [name, own] : found) {
-            times.emplace(name, time_kernel(backend.get(), name, own, n_rows, seconds / found.size()));
-        }
-    }).get();
+    for (const auto & [name, own] : found) {
+        times.emplace(name, time_kernel(backend.get(), name, own, n_rows, seconds / found.size()));
+    }
     return times;
 }
 

@@ -13,13 +13,15 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..draft.costs import implausible, machine
+from ..draft.costs import CONTENTION_MAX, Contention, implausible, machine
 from ..files.cache_dir import cache_dir
 
 N_ROWS_MAX = 64
@@ -37,17 +39,18 @@ _PROMPTS_OF_GGML = ("f16/avx2",)
 """Those of the kernels with AVX2 that were slower at prompts than ggml's: on an AMD EPYC (Zen 3), 2026-11-27,
 by CPU time (benchmarks/README.md, "Prompts by format")."""
 _N_VALUES_MIN = 1 << 22  # products with fewer weights are not limited by reading these
-_FORMAT = 3
+_MARGIN = 1.1
+"""Times ggml's time that ours may take: only ours gives a row the same bits in all passes (batch_invariance.py)."""
+_FORMAT = 4
 
 
 def decide(times: Times) -> int:
     """Up to how many rows a kernel is used; 0: never.
 
     Either ours or ggml's compute all passes of up to N_ROWS_MAX rows, so that a row's sums never depend on how many
-    there are: those that are faster by the weighted mean of passes of up to 16 rows.
+    there are: ggml's if they are faster by more than a tenth, by the weighted mean of passes of up to 16 rows.
     """
-    known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
-    if sum(w * times[n][0] / times[n][1] for n, w in known.items()) > sum(known.values()):
+    if gain(times) * _MARGIN < 1.0:
         return 0
     prompts = [times[n][0] / times[n][1] for n in _N_ROWS_PROMPTS if n in times]
     return _N_ROWS_ANY if sum(prompts) <= len(prompts) else N_ROWS_MAX
@@ -61,19 +64,49 @@ def fastest(names: Sequence[str]) -> list[str]:
     return list(formats.values())
 
 
-def is_doubtful(times: Times) -> bool:
-    """Whether other programs disturbed measuring: more rows took much less than one, or much longer than in parts.
-
-    Or the time was too short for all numbers of rows that count, which take a fraction of it on a quiet machine.
-    """
-    sides = [{n: pair[i] for n, pair in times.items()} for i in (0, 1)]
-    return not _WEIGHTS.keys() <= times.keys() or any(implausible(side) for side in sides)
-
-
 def gain(times: Times) -> float:
-    """How many times as fast as ggml's our kernel is, by the same mean."""
+    """How many times as fast as ggml's our kernel is, by the weighted mean of passes of up to 16 rows."""
     known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
     return sum(known.values()) / sum(w * times[n][0] / times[n][1] for n, w in known.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Times of a kernel, as they are stored."""
+
+    times: Times
+    contention: float
+    """Share of the processors' time that other programs had meanwhile."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether other programs disturbed measuring, as they had a share or as our times show.
+
+        More rows took much less than one, or much longer than in parts, or the time was too short for all numbers of
+        rows that count, which take a fraction of it on a quiet machine. ggml's times prove nothing: with AVX-512 it
+        takes five times as long for 8 rows of Q6_K as for 4. If they are too long, ours compute.
+        """
+        ours = {n: pair[0] for n, pair in self.times.items()}
+        return not _WEIGHTS.keys() <= ours.keys() or self.contention > CONTENTION_MAX or bool(implausible(ours))
+
+
+def measure(matrices: Sequence[int], names: Sequence[str], n_threads: int, seconds: float) -> dict[str, Measured]:
+    """Time kernels and ggml's code on these weights, for about so many seconds.
+
+    In a thread of its own: OpenMP keeps a team of threads for each thread that computes. With more of them than
+    processors they would sleep instead of spinning, and later passes of the calling thread would take 1.5 times as
+    long. The team is there as long as its thread, so that contention is asked for there.
+    """
+
+    def run() -> dict[str, Measured]:
+        contention = Contention()
+        sizes = [*_WEIGHTS, *_N_ROWS_PROMPTS]
+        times = time_cpu_kernels(matrices, dict.fromkeys(names, N_ROWS_MAX), n_threads, sizes, seconds)
+        share = contention.share
+        return {name: Measured(found, share) for name, found in times.items()}
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(run).result()
 
 
 class KernelChoice:
@@ -98,21 +131,20 @@ class KernelChoice:
             if not is_known and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
                 wanted.append(name)
         known = {name: _load(name) for name in wanted}
-        if missing := {name: N_ROWS_MAX for name, times in known.items() if times is None or is_doubtful(times)}:
+        if missing := [name for name, kept in known.items() if kept is None or kept.is_doubtful]:
             if _can_keep():
                 why = "again, since the machine was busy" if all(known[name] for name in missing) else "once"
                 log(f"measuring CPU kernels, {why}: {', '.join(missing)}")
-                sizes = [*_WEIGHTS, *_N_ROWS_PROMPTS]
-                for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
-                    _keep(name, times)
+                for name, measured in measure(matrices, missing, n_threads, self._seconds).items():
+                    _keep(name, measured)
             else:
                 log(f"our CPU kernels are used without measuring them: times cannot be kept in {_folder()}")
         for name in wanted:
             # the stored times, not those that were measured here: another process may have been first
             kept = _load(name)
-            if kept is not None and not is_doubtful(kept):
-                self.times[name] = kept
-                self._limits[name] = decide(kept)
+            if kept is not None and not kept.is_doubtful:
+                self.times[name] = kept.times
+                self._limits[name] = decide(kept.times)
                 continue
             cannot = f"what is measured cannot be kept in {_folder()}"
             busy = "the machine was busy: the next start measures it again"
@@ -157,17 +189,19 @@ def _path(key: Mapping[str, Any]) -> Path:
     return _folder() / f"{digest[:24]}.json"
 
 
-def _load(name: str) -> Times | None:
-    """The stored times of a kernel, which `is_doubtful` must be asked about."""
+def _load(name: str) -> Measured | None:
+    """The stored times of a kernel, which may be doubtful."""
     key = _key(name)
     try:
         document = json.loads(_path(key).read_text(encoding="utf-8"))
         if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
             return None
         times = {int(n): (float(ours), float(ggml)) for n, (ours, ggml) in document["times"].items()}
+        contention = float(document["contention"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return times if times and all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair) else None
+    is_valid = times and all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair)
+    return Measured(times, contention) if is_valid and 0.0 <= contention <= 1.0 else None
 
 
 def _can_keep() -> bool:
@@ -176,15 +210,16 @@ def _can_keep() -> bool:
     return _folder().is_dir() and os.access(_folder(), os.W_OK | os.X_OK)
 
 
-def _keep(name: str, times: Times) -> None:
+def _keep(name: str, measured: Measured) -> None:
     """Store measured times, unless another process was first. Doubtful times are replaced by others."""
     key = _key(name)
     path = _path(key)
     kept = _load(name)
-    if kept is None or (is_doubtful(kept) and not is_doubtful(times)):  # there is none, or it is damaged or doubtful
+    if kept is None or (kept.is_doubtful and not measured.is_doubtful):  # there is none, or it is damaged or doubtful
         with suppress(OSError):
             path.unlink()
-    text = json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1)
+    document = {"format": _FORMAT, "key": key, "times": measured.times, "contention": measured.contention}
+    text = json.dumps(document, indent=1)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with suppress(OSError):
         part.write_text(text, encoding="utf-8")

@@ -6,12 +6,15 @@
 
 from .best_chain import BestChain, best_chain
 from .cache import load_costs, save_costs
+from .contention import CONTENTION_MAX, Contention
 from .costs import Costs, DraftCosts, implausible, machine
 from .setup import brought, costs_of, experts_of, have_policy, keep_corrections, make_policy, measure_types, why_not
 from .timing import is_idle, measure
 
 __all__ = [
+    "CONTENTION_MAX",
     "BestChain",
+    "Contention",
     "Costs",
     "DraftCosts",
     "best_chain",

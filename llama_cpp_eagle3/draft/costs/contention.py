@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+CONTENTION_MAX = 0.1
+"""Share of the processors' time with which times are not in doubt: programs that always run have less."""
 _TASKS = Path("/proc/self/task")
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import llama_cpp
 
 from ..._core import CostCurve, local_accelerators
+from .contention import CONTENTION_MAX
 
 # Two rows of a quantized target may take a little longer than two passes, four a little less than one
 _SLOW, _FAST = 1.5, 0.5
 # Costs that are not measured yet are guessed low, since real passes correct only what is drafted
 _GUESSED_N, _GUESSED_PASS, _GUESSED_GRAPH = 4, 1.5, 0.1
-
-_CONTENTION_MAX = 0.1  # share of the processors' time: programs that always run have less
 
 GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
 """The head is timed in this type too: CPUs have their fastest kernels for it, other devices read the fewest bytes."""
@@ -76,7 +75,7 @@ class Costs:
     @property
     def was_busy(self) -> bool:
         """Whether other programs had so much of the processors' time that passes may be much faster."""
-        return self.contention > _CONTENTION_MAX
+        return self.contention > CONTENTION_MAX
 
     @property
     def doubt(self) -> str:
