@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.config.serve_options import ServeOptions
 from llama_cpp_eagle3.serve.app import make_app
 from llama_cpp_eagle3.serve.protocol import http_config
@@ -21,7 +22,7 @@ from loading import load
 
 
 class Running(AbstractContextManager["Running"]):
-    """A pair, served in this process."""
+    """A pair, served in this process. target: a file, or a model that is loaded."""
 
     def __init__(
         self,
@@ -32,9 +33,10 @@ class Running(AbstractContextManager["Running"]):
         n_connections: int = 512,
         **model: Any,
     ):
-        llm = load(target, head, **{"n_parallel": 2, "n_ctx": 512} | model)
+        is_loaded = isinstance(target, Eagle3Llama)
+        llm = target if is_loaded else load(target, head, **{"n_parallel": 2, "n_ctx": 512} | model)
         said = {"model_name": "tiny", "metrics": True} | (options or {})
-        if head is None:
+        if head is None and not is_loaded:
             said.setdefault("why_no_draft", "no head was given: -md takes one")
         self.server = Server(llm, ServeOptions(**said))
         self._socket = socket.create_server(("127.0.0.1", 0))
