@@ -38,6 +38,8 @@ _N_ROWS_PROMPTS = (128, 512)
 _PROMPTS_OF_GGML = ("f16/avx2",)
 """Those of the kernels with AVX2 that were slower at prompts than ggml's: on an AMD EPYC (Zen 3), 2026-11-27,
 by CPU time (benchmarks/README.md, "Prompts by format")."""
+_measured: set[Path] = set()
+"""Files of the kernels that this process measured: if the machine was busy, the next process measures them again."""
 _N_VALUES_MIN = 1 << 22  # products with fewer weights are not limited by reading these
 _MARGIN = 1.1
 """Times ggml's time that ours may take: only ours gives a row the same bits in all passes (batch_invariance.py)."""
@@ -131,12 +133,13 @@ class KernelChoice:
             if not is_known and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
                 wanted.append(name)
         known = {name: _load(name) for name in wanted}
-        if missing := [name for name, kept in known.items() if kept is None or kept.is_doubtful]:
+        if missing := [name for name, kept in known.items() if kept is None or (kept.is_doubtful and _is_new(name))]:
             if _can_keep():
                 why = "again, since the machine was busy" if all(known[name] for name in missing) else "once"
                 log(f"measuring CPU kernels, {why}: {', '.join(missing)}")
                 for name, measured in measure(matrices, missing, n_threads, self._seconds).items():
                     _keep(name, measured)
+                    _measured.add(_path(_key(name)))
             else:
                 log(f"our CPU kernels are used without measuring them: times cannot be kept in {_folder()}")
         for name in wanted:
@@ -147,7 +150,7 @@ class KernelChoice:
                 self._limits[name] = decide(kept.times)
                 continue
             cannot = f"what is measured cannot be kept in {_folder()}"
-            busy = "the machine was busy: the next start measures it again"
+            busy = "the machine was busy: the next process measures it again"
             self._unmeasured[name] = cannot if kept is None else busy
             if name in _PROMPTS_OF_GGML:
                 self._limits[name] = N_ROWS_MAX
@@ -171,6 +174,7 @@ class KernelChoice:
 
 def clear_cache() -> None:
     """Forget measured times, so that kernels are measured again."""
+    _measured.clear()
     for path in _folder().glob("*.json"):
         with suppress(OSError):  # a folder that cannot be written: doctor reports it
             path.unlink()
@@ -202,6 +206,11 @@ def _load(name: str) -> Measured | None:
         return None
     is_valid = times and all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair)
     return Measured(times, contention) if is_valid and 0.0 <= contention <= 1.0 else None
+
+
+def _is_new(name: str) -> bool:
+    """Whether this process has not measured a kernel."""
+    return _path(_key(name)) not in _measured
 
 
 def _can_keep() -> bool:
