@@ -11,6 +11,7 @@ from typing import Any
 import code_prompts
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.chat import apply_request
+from loading import cheap_rows
 
 N_CTX = 1024
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.05}
@@ -42,24 +43,28 @@ class Real:
         return str(models.smollm2()[1] if self.draft == "shipped" else models.fetched(self.draft, print))
 
     def load(self, drafter: str | None = None, **options: Any) -> Eagle3Llama:
-        """Load the model with a drafter of `drafters`, or without."""
+        """Load the model with a drafter of `drafters`, or without; "ngram" drafts whatever its rows cost."""
         with_draft: dict[str, Any] = {}
         if drafter is not None:
             with_draft = dict(self.drafters[drafter])
             if with_draft.get("draft_sources") != ("ngram",):
                 with_draft["draft_model_path"] = self.draft_path
-        return Eagle3Llama(self.path, **OPTIONS | with_draft | options)
+        llm = Eagle3Llama(self.path, **OPTIONS | with_draft | options)
+        if drafter == "ngram":
+            cheap_rows(llm)
+        return llm
 
 
-_NGRAM = {"draft": "auto", "draft_sources": ("ngram",)}
+_NGRAM = {"ngram": {"draft": "auto", "draft_sources": ("ngram",)}}
+_AUTO = {"auto": _NGRAM["ngram"]}
 _FILE = {"auto": {}, "chain": {"draft": "chain", "draft_n_max": 4}, "tree": {"draft": "tree"}}
 REAL = {
     real.name: real
     for real in (
-        Real("smollm2-135m", "shipped", {"ngram": _NGRAM, **_FILE}),
-        Real("gemma-3-270m", None, {"ngram": _NGRAM}),
-        Real("qwen2.5-coder-0.5b", None, {"ngram": _NGRAM}),
-        Real("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", {"ngram": _NGRAM, **_FILE}),
+        Real("smollm2-135m", "shipped", _NGRAM | _FILE),
+        Real("gemma-3-270m", None, _NGRAM | _AUTO),
+        Real("qwen2.5-coder-0.5b", None, _NGRAM | _AUTO),
+        Real("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", _NGRAM | _FILE),
     )
 }
 
