@@ -16,11 +16,13 @@ from ..llama import Eagle3Llama
 from ..log import log_to, progress_bar
 from ..models import bundled_pair, smollm2
 from .fetch_files import fetch_files
-from .flag_names import errors_in_flags
+from .flag_names import errors_in_flags, in_flags
 from .flags.load import LOAD_MODES
 from .sources import drafts_by_block, lacks_head, source_options
 
 _N_CTX = 4096
+
+_SIZES = ("draft_n_max", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens")
 
 # llama.cpp's patterns for -cmoe, -ncmoe and -ncffn
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -78,10 +80,15 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     """Load target and head (None: only the target). more: options that no flag of the command sets."""
     if args.log_file is not None:
         log_to(args.log_file)
-    if draft is None and (missing := lacks_head(args)):
+    missing = lacks_head(args) if draft is None else ""
+    if missing:
         print(missing, file=sys.stderr, flush=True)
     given = _given(args)
     if draft is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
+        unused = [in_flags(name) for name in _SIZES if given.get(name) is not None]
+        if unused and not missing and () not in (args.spec_type, more.get("draft_sources")):
+            why = "nothing drafts here: -md takes a drafter, --spec-type ngram-simple needs none"
+            print(f"{', '.join(unused)}: {why}", file=sys.stderr, flush=True)
         given = {name: value for name, value in given.items() if not name.startswith("draft_")}
     flash_attn: bool | None = args.flash_attn == "on"
     if args.flash_attn == "auto":

@@ -45,8 +45,8 @@ class DraftingOptions(LlamaOptions, total=False):
         Literal["auto", "chain", "tree"] | None,
         Option(
             '`"auto"`: each step drafts what pays best on this machine, which may be nothing; `"chain"`: `draft_n_max` '
-            'tokens; `"tree"`: a tree. `None`: chain or tree if one of their arguments is given, else auto. On targets '
-            "with a recurrent state, or with `swa_full=False`, trees become chains",
+            'tokens; `"tree"`: a tree. `None`: chain or tree if one of their arguments is given, else auto, in which '
+            "alone n-grams draft. On targets with a recurrent state, or with `swa_full=False`, trees become chains",
             check=one_of(MODES),
         ),
     ]

@@ -97,7 +97,7 @@ class LoadedModel:
             if self.head is not None:
                 self.n_state_bytes = _measure_state(target, llama.model.token_bos())
             loading.check_servers()
-            self._tell()
+            self._tell(has_draft_model=llama.options["draft_model"] is not None)
             self._tell_files(folder)
         except BaseException:
             self.close()
@@ -154,8 +154,8 @@ class LoadedModel:
             log(f"the {files[0].describe()} does not draft: {e}")
             return None
 
-    def _tell(self) -> None:
-        """Log what runs where, and with which head."""
+    def _tell(self, *, has_draft_model: bool) -> None:
+        """Log what runs where, and with which head. has_draft_model: a `LlamaDraftModel` of llama_cpp drafts."""
         self._log(self.where)
         if told := self.batch_invariance:
             self._log(told)
@@ -164,8 +164,16 @@ class LoadedModel:
                 "the model runs on the CPU although this machine has %s: use n_gpu_layers=-1",
                 " and ".join(f"{device.name} ({device.description})" for device in local_accelerators()),
             )
+        draft = self._loading.draft
+        is_asked = draft.settings.mode != "auto" and draft.settings.n_max and draft.given["draft_sources"] != ()
         if self.head is not None:
             self._log(self.description)
+        elif is_asked and not has_draft_model:
+            _log.warning(
+                "nothing is drafted: %s of a fixed size are a drafter's with weights (draft_model_path), and there is "
+                'none; n-grams draft with draft="auto"',
+                "trees" if draft.settings.mode == "tree" else "chains",
+            )
 
     def _tell_files(self, folder: object) -> None:
         """Log the prefixes that earlier runs have left in files."""

@@ -371,3 +371,14 @@ def test_a_head_that_is_named_and_not_given(tiny_target: Any, capsys: Any) -> No
     assert missing + "ngram-simple alone may draft" in capsys.readouterr().err
     args = parse("-m", path_of(tiny_target), "--spec-type", "draft-eagle3")
     assert why_no_draft(args) == missing + "nothing drafts"
+
+
+def test_sizes_of_drafts_that_nobody_drafts(tiny_target: Any, capsys: Any) -> None:
+    from llama_cpp_eagle3.cli import main
+
+    command = ["speculative-simple", "-p", "a", "-n", "2", "-t", "1", "-m", path_of(tiny_target)]
+    sizes = ["--spec-draft-n-max", "4"]
+    told = "--spec-draft-n-max: nothing drafts here: -md takes a drafter, --spec-type ngram-simple needs none"
+    for flags, is_told in ((sizes, True), ([], False), ([*sizes, "--spec-type", "none"], False)):
+        assert main([*command, *flags]) == 0
+        assert (told in capsys.readouterr().err) == is_told, flags

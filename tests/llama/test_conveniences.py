@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
 from llama_cpp_eagle3.model import loaded_model
@@ -66,6 +67,28 @@ def test_what_runs_where(
             n = tiny_target.n_layer + 1
             assert f"target {n} of {n} layers (with the output's) on GPU7" in llm.loaded.where
             assert llm.loaded.where in caplog.text
+
+
+def test_fixed_drafts_without_weights(tiny_target: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """N-grams alone draft in auto; chains and trees that nobody can draft are told."""
+    text = {"draft_sources": ("ngram",)}
+    for options, mode, told in (
+        (text | {"draft_n_max": 4}, "auto", ""),
+        (text | {"draft_p_min": 0.5, "draft_tree_topk": 2}, "auto", ""),
+        (text | {"draft": "chain"}, "chain", "nothing is drafted: chains"),
+        (text | {"draft": "tree"}, "tree", "nothing is drafted: trees"),
+        ({"draft_n_max": 4}, "chain", "nothing is drafted: chains"),
+        ({"draft_n_max": 0}, "chain", ""),
+        ({"draft_n_max": 4, "draft_sources": ()}, "chain", ""),
+        ({"draft_n_max": 4, "draft_model": LlamaPromptLookupDecoding()}, "chain", ""),
+        ({}, "auto", ""),
+    ):
+        caplog.clear()
+        with load(tiny_target, **options) as llm:
+            assert llm.draft == mode
+            assert llm.draft_ngram_n_max == (options.get("draft_n_max") or 64)
+        warnings = [r.getMessage() for r in caplog.records if r.getMessage().startswith("nothing is drafted")]
+        assert [warning.startswith(told) for warning in warnings] == ([True] if told else [])
 
 
 def test_verbose_shows_the_log(tiny_target: Any, capsys: pytest.CaptureFixture[str]) -> None:
