@@ -55,8 +55,8 @@ class Real:
         return llm
 
 
-_NGRAM = {"ngram": {"draft": "auto", "draft_sources": ("ngram",)}}
-_AUTO = {"auto": _NGRAM["ngram"]}
+_NGRAM = {"ngram": {"draft": "auto", "draft_sources": ("ngram",), "draft_ngram_n_max": 5}}
+_AUTO = {"auto": {"draft": "auto", "draft_sources": ("ngram",)}}
 _FILE = {"auto": {}, "chain": {"draft": "chain", "draft_n_max": 4}, "tree": {"draft": "tree"}}
 REAL = {
     real.name: real
