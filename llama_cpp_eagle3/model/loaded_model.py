@@ -165,10 +165,10 @@ class LoadedModel:
                 " and ".join(f"{device.name} ({device.description})" for device in local_accelerators()),
             )
         draft = self._loading.draft
-        is_asked = draft.settings.mode != "auto" and draft.settings.n_max and draft.given["draft_sources"] != ()
+        wants_none = draft.settings.n_max == 0 or draft.given["draft_sources"] in ((), [])
         if self.head is not None:
             self._log(self.description)
-        elif is_asked and not has_draft_model:
+        elif draft.settings.mode != "auto" and not wants_none and not has_draft_model:
             _log.warning(
                 "nothing is drafted: %s of a fixed size are a drafter's with weights (draft_model_path), and there is "
                 'none; n-grams draft with draft="auto"',

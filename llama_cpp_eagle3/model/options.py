@@ -69,9 +69,10 @@ class DraftOptions:
         kinds = tuple(kind for name in chosen for kind in {of_file, MtpBlock} if kind and kind.source == name)
         if of_file is not None and of_file not in kinds:
             kinds = (of_file,)
-        is_fixed = bool(kinds) or not chosen  # n-grams alone draft in "auto"
         has_chain = n_max is not None or bool(n_min or p_min)
-        usual_mode: DraftMode = "auto" if not is_fixed else "tree" if has_tree else "chain" if has_chain else "auto"
+        usual_mode: DraftMode = "tree" if has_tree else "chain" if has_chain else "auto"
+        if chosen == (NGRAM,) and not kinds:
+            usual_mode = "auto"  # in which alone n-grams draft
         mode: DraftMode = draft or usual_mode
         settings = DraftSettings(
             mode=mode,
