@@ -18,7 +18,7 @@ from ..models import bundled_pair, smollm2
 from .fetch_files import fetch_files
 from .flag_names import errors_in_flags, in_flags
 from .flags.load import LOAD_MODES
-from .sources import drafts_by_block, lacks_head, source_options
+from .sources import has_drafter, lacks_head, source_options
 
 _N_CTX = 4096
 
@@ -84,7 +84,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     if missing:
         print(missing, file=sys.stderr, flush=True)
     given = _given(args)
-    if draft is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
+    if not has_drafter(args, draft):
         unused = [in_flags(name) for name in _SIZES if given.get(name) is not None]
         if unused and not missing and () not in (args.spec_type, more.get("draft_sources")):
             why = "nothing drafts here: -md takes a drafter, --spec-type ngram-simple needs none"

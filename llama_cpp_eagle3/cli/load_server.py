@@ -11,7 +11,7 @@ from ..serve.log_lines import configure
 from ..serve.server import Server
 from .load_model import load_model, resolve_pair
 from .server_options import serve_options
-from .sources import drafts_by_block, head_of, lacks_head, source_options
+from .sources import has_drafter, head_of, lacks_head
 
 _N_SLOTS = 4
 _log = logging.getLogger("llama_cpp_eagle3.serve")
@@ -45,7 +45,7 @@ def why_no_draft(args: argparse.Namespace) -> str:
         return "--spec-type none"
     if (missing := lacks_head(args)) and len(args.spec_type) == 1:
         return missing
-    if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
+    if not has_drafter(args, head_of(args)):
         return "no head was given: -md takes one, or a small model, and --spec-type ngram-simple needs none"
     return ""
 

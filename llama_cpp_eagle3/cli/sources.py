@@ -52,6 +52,11 @@ def lacks_head(args: argparse.Namespace) -> str:
     return f"--spec-type names {head}, but no head is given (-md): {rest}"
 
 
+def has_drafter(args: argparse.Namespace, draft: str | None) -> bool:
+    """Whether a drafter is named: a file that drafts, the target's own block, or n-grams."""
+    return draft is not None or drafts_by_block(args) or bool(source_options(args).get("draft_sources"))
+
+
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `Eagle3Llama` that --spec-type sets; none if it names no drafter."""
     types = args.spec_type
