@@ -2,10 +2,11 @@
 
     python benchmarks/code_prompts.py prompts.jsonl --n 6000
 
-The code is of Python's standard library and of this project. One file in eight, and those that tasks/ has copies of,
-are left out (`is_kept_out`), so that a head is measured on text that it did not learn from. Functions to write and
-questions come from head_prompts.py, none from HumanEval or questions.jsonl. The file is for ``llama-cpp-eagle3 train
--f``; the same seed gives the same file with the same sources and the same Python.
+The code is of Python's standard library, of packages that ``heads[train]`` installs and of this project. One file in
+eight, and those that tasks/ has copies of, are left out (`is_kept_out`), so that a head is measured on text that it did
+not learn from. Functions to write are documented ones of these files and the exercises of replay/exercises.txt, none of
+HumanEval; questions come from head_prompts.py. The file is for ``llama-cpp-eagle3 train -f``; the same seed gives the
+same file with the same sources and the same Python.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from head_prompts import prompts as function_prompts
+from head_prompts import question
 
 PROJECT = Path(__file__).parents[1]
+EXERCISES = PROJECT / "benchmarks" / "replay" / "exercises.txt"
 _LIBRARY = (
     "json", "email", "http", "urllib", "collections", "concurrent", "importlib", "logging", "asyncio", "unittest",
 )  # fmt: skip
+_PACKAGES = ("jinja2", "mpmath", "networkx", "numpy", "sympy")
+"""Packages whose functions have long docstrings with examples."""
 _N_CHARS = 1700
 """Characters of a piece of code, at most: a longer one leaves too little room for the answer."""
 _WHOLE = (
@@ -56,6 +60,11 @@ _EXPLAIN = (
     "Translate this to JavaScript.", "Translate this to C++.", "Which edge cases does this code not handle?",
     'Describe this code as JSON with the keys "name", "purpose", "arguments" and "returns".',
 )  # fmt: skip
+_ASK = (
+    "{code}", "{code}", "{code}", "Complete this function:\n\n```python\n{code}```",
+    "Write the body of this Python function.\n\n{code}", "Please implement the following function:\n\n{code}",
+    "```python\n{code}```", "{code}\nWrite the whole function.", "Solve this in Python:\n\n{code}",
+)  # fmt: skip
 _NEW_NAMES = ("source", "entries", "current", "result", "options", "target", "parts", "found", "handle", "state")
 _MUTATIONS = (
     ("==", "!="), ("<", "<="), (">", ">="), (" + ", " - "), (" and ", " or "), ("not ", ""), ("True", "False"),
@@ -72,8 +81,9 @@ def is_kept_out(path: Path) -> bool:
 
 def sources() -> list[Path]:
     """Return the files that code is taken from, the project's three times, since they are few."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    found = sorted(library.glob("*.py")) + sorted(p for name in _LIBRARY for p in (library / name).rglob("*.py"))
+    library, installed = (Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib"))
+    folders = [library / name for name in _LIBRARY] + [installed / name for name in _PACKAGES]
+    found = sorted(library.glob("*.py")) + sorted(p for folder in folders for p in folder.rglob("*.py"))
     ours = sorted((PROJECT / "llama_cpp_eagle3").rglob("*.py"))
     ours += sorted(p for suffix in ("*.cpp", "*.h") for p in (PROJECT / "csrc").rglob(suffix))
     return [path for path in found + 3 * ours if not is_kept_out(path)]
@@ -133,6 +143,26 @@ def _ask(rng: random.Random, instruction: str, piece: str, path: Path) -> dict[s
     return {"messages": [{"role": "user", "content": content}]}
 
 
+def _documented(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
+    """Return a function of a Python file up to the end of its docstring, to be completed."""
+    path = rng.choice(paths)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        nodes = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and ast.get_docstring(n)]
+    except SyntaxError:  # C++, or a file that shows bad Python
+        return None
+    if not nodes:
+        return None
+    node = rng.choice(nodes)
+    return _function(rng, "\n".join(text.splitlines()[node.lineno - 1 : node.body[0].end_lineno]))
+
+
+def _function(rng: random.Random, code: str) -> dict[str, Any] | None:
+    if not 80 < len(code) < 1000:
+        return None
+    return {"messages": [{"role": "user", "content": rng.choice(_ASK).format(code=code + "\n")}]}
+
+
 def _edits(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
     path = rng.choice(paths)
     piece = _piece(rng, path)
@@ -165,14 +195,11 @@ def _hole(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
 def prompts(n: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield prompts as lines for ``train -f``, no two of them the same."""
     rng = random.Random(seed)
-    paths, written = sources(), function_prompts(20 * n, seed)
-
-    def function(is_code: bool) -> dict[str, Any]:
-        return next(p for p in written if "messages" in p and ("def " in p["messages"][0]["content"]) == is_code)
-
+    paths, exercises = sources(), EXERCISES.read_text(encoding="utf-8").split("\n###\n")
     kinds: list[tuple[int, Callable[[], dict[str, Any] | None]]] = [
-        (40, lambda: function(True)), (30, lambda: _edits(rng, paths)), (12, lambda: _explanation(rng, paths)),
-        (6, lambda: _hole(rng, paths)), (12, lambda: function(False)),
+        (40, lambda: _function(rng, rng.choice(exercises).strip("\n"))), (20, lambda: _documented(rng, paths)),
+        (24, lambda: _edits(rng, paths)), (6, lambda: _explanation(rng, paths)), (4, lambda: _hole(rng, paths)),
+        (6, lambda: {"messages": [{"role": "user", "content": question(rng)}]}),
     ]  # fmt: skip
     seen: set[str] = set()
     while len(seen) < n:
