@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from head_prompts import question
+from head_prompts import documented_functions, question
 
 PROJECT = Path(__file__).parents[1]
 EXERCISES = PROJECT / "benchmarks" / "replay" / "exercises.txt"
@@ -145,16 +145,8 @@ def _ask(rng: random.Random, instruction: str, piece: str, path: Path) -> dict[s
 
 def _documented(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
     """Return a function of a Python file up to the end of its docstring, to be completed."""
-    path = rng.choice(paths)
-    text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        nodes = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and ast.get_docstring(n)]
-    except SyntaxError:  # C++, or a file that shows bad Python
-        return None
-    if not nodes:
-        return None
-    node = rng.choice(nodes)
-    return _function(rng, "\n".join(text.splitlines()[node.lineno - 1 : node.body[0].end_lineno]))
+    found = documented_functions(rng.choice(paths).read_text(encoding="utf-8", errors="replace"))
+    return _function(rng, rng.choice(found)[1]) if found else None
 
 
 def _function(rng: random.Random, code: str) -> dict[str, Any] | None:

@@ -192,27 +192,22 @@ def _single(rng: random.Random) -> str:
     return f'def {signature.replace(name, name + suffix)}:\n    """' + "\n    ".join([text, *lines[:n]]) + '\n    """\n'
 
 
+def documented_functions(source: str) -> list[tuple[ast.FunctionDef, str]]:
+    """Return the functions of a file that have a docstring, and their text up to its end; none if it is no Python."""
+    try:
+        nodes = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and ast.get_docstring(n)]
+    except SyntaxError:
+        return []
+    lines = source.splitlines()
+    return [(node, "\n".join(lines[node.lineno - 1 : node.body[0].end_lineno])) for node in nodes]
+
+
 def _library(rng: random.Random, paths: list[Path]) -> str | None:
     """Return a function of the standard library up to the end of its docstring."""
-    path = rng.choice(paths)
-    source = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return None
-    lines = source.splitlines()
-    found = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-        and ast.get_docstring(node)
-        and not node.decorator_list
-        and node.body[0].end_lineno - node.lineno < 25
-    ]
-    if not found:
-        return None
-    node = rng.choice(found)
-    return "\n".join(lines[node.lineno - 1 : node.body[0].end_lineno]) + "\n"
+    source = rng.choice(paths).read_text(encoding="utf-8", errors="replace")
+    functions = documented_functions(source)
+    found = [code for node, code in functions if not node.decorator_list and code.count("\n") < 25]
+    return rng.choice(found) + "\n" if found else None
 
 
 def question(rng: random.Random) -> str:
