@@ -1437,6 +1437,9 @@ def grammar_sampler(
 def has_nearly(n_dft: int, n_tgt: int) -> bool:
     """Whether two numbers of tokens differ only by padding and a few tokens at the end."""
 
+def header_size(path: str) -> int:
+    """Return how many bytes the header of a GGUF file takes. Raises ModelFileError if it is no GGUF file."""
+
 def local_accelerators() -> list[Device]:
     """Return the GPUs of this machine; integrated ones only if it has no other."""
 

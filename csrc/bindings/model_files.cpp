@@ -98,6 +98,11 @@ void register_model_files(py::module_ & m) {
         )pbdoc");
 
     m.def(
+        "header_size", [](const std::string & path) { return gguf_file(path).data_offset(); }, py::arg("path"),
+        py::call_guard<nogil>(),
+        "Return how many bytes the header of a GGUF file takes. Raises ModelFileError if it is no GGUF file.");
+
+    m.def(
         "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
         "Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary "
         "and the other files of a split model. Raises ModelFileError; returns how many bytes the header takes.");

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ class Engine:
         prefix_cache_bytes: int = 0,
         ctx_checkpoints: int = 32,
         checkpoint_min_step: int = 256,
-        prefix_folder: PrefixFolder | None = None,
+        prefix_folder: Future[PrefixFolder | None] | None = None,
         n_swa: int = 0,
         swa_full: bool = True,
         before_step: Callable[[], None] = lambda: None,
@@ -82,7 +83,8 @@ class Engine:
                 windows go back to.
             ctx_checkpoints: at most so many such states of one text.
             checkpoint_min_step: tokens between two of them, except those at the end of a prompt.
-            prefix_folder: where prefixes are kept over restarts; `close` closes it.
+            prefix_folder: where prefixes are kept over restarts, once a thread has opened it (None: it cannot be
+                used); `close` closes it.
             n_swa: tokens of the target's sliding windows; 0 = it has none.
             swa_full: whether the context keeps tokens that have left them.
             before_step: called before each step; it may raise.
@@ -281,6 +283,7 @@ class Engine:
         n_prompt = len(sequence.tokens)
         ends = sorted({n for n in boundaries if 1 < n <= n_prompt})
         sequence.n_turn = (ends[-1] if ends else n_prompt) - 1
+        sequence.ends = sorted({n - 1 for n in (*ends[:1], *ends[-2:], sequence.n_turn + 1)})
         if not self.memory.needs_states:
             return
         saves: list[int] = []
@@ -360,7 +363,7 @@ class Engine:
         """Close the engine, before the context is freed: every later call raises."""
         with self._guard:
             try:
-                if self.slots.cache.has_folder:
+                if self.slots.cache.may_have_folder:
                     self.stepper.recover()
                     self.slots.cache.close()
             except Exception as e:

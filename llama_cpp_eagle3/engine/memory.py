@@ -6,6 +6,7 @@ position; `commit` keeps the accepted rows of a step in both.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
@@ -16,6 +17,7 @@ from .media import Media
 from .request import NGRAM
 from .sequence import Saved, ScheduledSequence, Sequence, StoredPrefix
 
+_log = logging.getLogger("llama_cpp_eagle3")
 N_MIN_COPIED = 32
 """Shorter prefixes are neither stored in host memory nor copied: evaluating them again is as fast."""
 
@@ -51,6 +53,8 @@ class Memory:
         """Whether the target can go back far only to saved states."""
         self.is_cut_anywhere = not self.needs_states and n_swa == 0
         """Whether a saved slot can be cut anywhere once it is loaded: only the end of a window is saved."""
+        self.n_window = n_swa if not self.needs_states else 0
+        """Tokens of a window, if a slot holds what has left it, and what is saved of a slot does not; else 0."""
         self._n_heads = 1
         self._log = log
 
@@ -115,15 +119,21 @@ class Memory:
         return Saved(stored.target, stored.draft, len(stored.tokens), n_heads)
 
     def load(self, seq_id: int, state: Saved, tokens: SequenceOf[int]) -> bool:
-        """Load a state into an empty slot; False if there is no room. tokens: the state's tokens, or more."""
+        """Load a state into an empty slot; False if there is no room. tokens: the state's tokens, or more.
+
+        Drafters that refuse their part go on after its tokens.
+        """
         try:
             self.target.state_set(seq_id, state.target)
         except ContextFullError:
             return False
-        if not self.knows_draft(state):
-            self.drafters.restart(len(tokens), seq_id, tokens)
-        elif self.drafters:
-            self.drafters.state_set(state.draft, seq_id)
+        if self.drafters and self.knows_draft(state):
+            try:
+                self.drafters.state_set(state.draft, seq_id)
+                return True
+            except Exception as e:
+                _log.warning("the drafters' part of a cached prefix is left out: %s", e)
+        self.drafters.restart(len(tokens), seq_id, tokens)
         return True
 
     def load_states(self, seq_id: int, n_tokens: int, target: bytes, draft: bytes) -> None:
@@ -140,6 +150,14 @@ class Memory:
             self.drafters.state_set(draft, seq_id)
         else:
             self.drafters.restart(n_tokens, seq_id)
+
+    def windows_at(self, seq_id: int, positions: SequenceOf[int]) -> list[tuple[int, SavedState]]:
+        """States of the sliding windows at these positions. The slot is cut to the first of them."""
+        found = []
+        for n in sorted(positions, reverse=True):
+            if self.target.truncate(n, seq_id) == n and (state := self.target.save(seq_id)) is not None:
+                found.append((n, state))
+        return found[::-1]
 
     # one sequence
 

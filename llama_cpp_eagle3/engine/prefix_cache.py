@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .._core import SavedState
@@ -25,6 +28,8 @@ _EVALUATE_NS = 1e6
 _N_SHARE = 8
 """A text is copied from its slot while the engine is idle once an eighth of it is new: so a conversation of many turns
 is written a few times, and what is lost when the process is killed is little of it."""
+_CLOSE_SECONDS = 5.0
+"""What `close` waits at most for a folder that is being opened."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -99,16 +104,24 @@ class PrefixCache:
         slots: SequenceOf[Slot],
         n_bytes_max: int,
         n_states_max: int,
-        folder: PrefixFolder | None = None,
+        folder: PrefixFolder | Future[PrefixFolder | None] | None = None,
     ):
         """n_bytes_max: limit of host memory. n_states_max: states of one text at most. folder: kept over restarts."""
         self.memory, self.slots = memory, slots
-        self.tree = PrefixTree(n_bytes_max, n_states_max, 0 if folder is None else folder.n_bytes_max)
-        self._disk = None if folder is None else PrefixDisk(folder, self.tree, memory)
+        self.tree = PrefixTree(n_bytes_max, n_states_max)
+        self._disk: PrefixDisk | None = None
+        self._coming: Future[PrefixFolder | None] | None = None
+        if isinstance(folder, Future):
+            self._coming = folder
+            self._open()
+        elif folder is not None:
+            self._disk = PrefixDisk(folder, self.tree, memory)
         self.n_too_large = 0
         """Prefixes and states that were not kept because host memory may not hold one of them."""
         self._n_too_long = 0  # tokens of the shortest such prefix
         self._evaluate_ns = _EVALUATE_NS
+        self._awaited: dict[Sequence, SequenceOf[Prefix | State]] = {}  # what waiting sequences are about to begin with
+        self._has_failed = False
         self._offered: dict[int, tuple[int, int]] = {}  # [slot]: what was copied last, or could not be
         self._n_reused = {"slot": 0, "host": 0, "disk": 0}
 
@@ -116,6 +129,24 @@ class PrefixCache:
     def has_folder(self) -> bool:
         """Whether prefixes are kept in a folder."""
         return self._disk is not None
+
+    @property
+    def may_have_folder(self) -> bool:
+        """Whether they are, or will be once the folder is open."""
+        return self._disk is not None or self._coming is not None
+
+    def _open(self, seconds: float = 0.0) -> None:
+        """Use the folder once it is open. seconds: how long to wait for that."""
+        if self._coming is None or not wait([self._coming], seconds).done:
+            return
+        coming, self._coming = self._coming, None
+        try:
+            folder = coming.result()
+        except Exception as e:
+            _log.warning("nothing is kept over restarts: %s (--cache-disk, prefix_cache_dir)", e)
+            return
+        if folder is not None:
+            self._disk = PrefixDisk(folder, self.tree, self.memory)
 
     @property
     def stats(self) -> PrefixStats:
@@ -179,18 +210,68 @@ class PrefixCache:
         return best
 
     def fetch(self, sequence: Sequence, blocks: bool) -> bool:
-        """Read what a sequence can begin with from its file; False: it is still being read. blocks: wait for that."""
+        """Read what a sequence can begin with from its files; False: not yet, ask again. blocks: wait for that.
+
+        What is read stays in host memory until `let_go`. It is not begun where not all of it has room there.
+        """
         if self._disk is None or sequence.saved is not None:
             return True
+        was_begun = self.let_go(sequence)
         source = self.find(sequence, in_files=True)
-        items = (source.prefix, source.state)
-        missing = [x for x in items if x is not None and x.saved is None and x.file is not None]
-        if not missing:
+        items = [x for x in (source.prefix, source.state) if x is not None and (x.saved or x.file)]
+        missing = [x for x in items if x.saved is None]
+        if missing:
+            n_new = source.n_past - self.find(sequence).n_past
+            n_bytes, n_bytes_max = sum(x.n_bytes for x in items), self.tree.n_bytes_max
+            is_slow = self._disk.read_ns(missing) > self._evaluate_ns * n_new
+            if n_new < N_MIN_COPIED or is_slow or n_bytes > n_bytes_max:
+                return True
+            others = {x for held in self._awaited.values() for x in held} - {*items}
+            if not blocks and n_bytes + sum(x.n_bytes for x in others) > n_bytes_max:
+                return False
+        elif not was_begun:
             return True
-        n_new = source.n_past - self.find(sequence).n_past
-        if n_new < N_MIN_COPIED or self._disk.read_ns(missing) > self._evaluate_ns * n_new:
-            return True
-        return self._disk.fetch(missing, blocks)
+        self._hold(sequence, items)
+        return not missing or self._disk.fetch(missing, blocks)
+
+    def _hold(self, sequence: Sequence, items: SequenceOf[Prefix | State]) -> None:
+        """Keep items in host memory, as a sequence is about to begin with them."""
+        self._awaited[sequence] = items
+        for item in items:
+            item.n_waiting += 1
+
+    def let_go(self, sequence: Sequence) -> bool:
+        """Tell that a sequence has begun, or will not; returns whether something was read for it."""
+        items = self._awaited.pop(sequence, None)
+        for item in items or ():
+            item.n_waiting -= 1
+        return items is not None
+
+    @contextmanager
+    def held(self, sequence: Sequence, source: Source) -> Iterator[None]:
+        """Keep a source where it is while a sequence begins with it."""
+        self.let_go(sequence)
+        self._hold(sequence, [x for x in (source.prefix, source.state) if x is not None])
+        try:
+            yield
+        finally:
+            self.let_go(sequence)
+
+    def drop(self, source: Source, error: Exception) -> None:
+        """Drop a source that a sequence could not begin with."""
+        prefix, items = source.prefix, [source.prefix, source.state]
+        if prefix is None:
+            return
+        _log.warning(
+            "%d tokens of the prefix cache cannot be loaded and are evaluated: %s", source.n_past, _reason(error)
+        )
+        for item in items:
+            if item is None or (isinstance(item, Prefix) and (item.is_in_slot or item.is_pinned)):
+                continue
+            if isinstance(error, MemoryError):
+                self.tree.leave_host(item)
+            else:
+                self.tree.drop(item)
 
     def awaits(self, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
         """Whether a running sequence is about to evaluate a beginning of this one, so that it pays to wait."""
@@ -270,7 +351,11 @@ class PrefixCache:
         tokens = sequence.tokens[: sequence.n_past]
         if any(state.n_tokens == sequence.n_past for state in self.tree.match(key_of(tokens)).states):
             return True
-        saved = self.memory.target.save(slot.seq_id)
+        try:
+            saved = self.memory.target.save(slot.seq_id)
+        except Exception as e:
+            self._not_kept("state", e)
+            return True
         if saved is not None:
             self.add_state(tokens, saved)
         return saved is not None
@@ -297,7 +382,11 @@ class PrefixCache:
         if 0 < self._n_too_long <= len(tokens):
             self.n_too_large += 1
             return False
-        saved = self.memory.state_of(slot.seq_id)
+        try:
+            saved = self.memory.state_of(slot.seq_id)
+        except Exception as e:
+            self._not_kept("prefix", e)
+            return False
         if not self._fits(saved.n_bytes, "prefix", len(tokens)):
             self._n_too_long = len(tokens)
             return False
@@ -312,13 +401,14 @@ class PrefixCache:
             self.tree.host(prefix, saved)
         prefix.n_turn, prefix.used_at, prefix.is_busy = before.n_turn, before.used_at, for_file
         for n, other in held:
-            if n == other.n_tokens and other is not keep and not other.is_pinned:
+            if n == other.n_tokens and other is not keep and not other.is_pinned and not other.n_waiting:
                 self.tree.leave_host(other)  # the new one begins with it
         self.tree.evict()
         return True
 
     def sync(self) -> None:
         """Take over what the folder's threads have read and written, and start more. Called before each step."""
+        self._open()
         if self._disk is not None:
             self._disk.sync()
 
@@ -327,8 +417,9 @@ class PrefixCache:
 
         Then copies slots to host memory, one a call, if at least 1 / share of their tokens is in no file.
         """
+        self._open()
         if self._disk is None:
-            return False
+            return self._coming is not None
         if self._disk.sync():
             return True
         for slot in self.slots:
@@ -347,7 +438,13 @@ class PrefixCache:
 
     def close(self) -> None:
         """Write what is worth it before the process ends."""
+        self._open(_CLOSE_SECONDS)
         if self._disk is None:
+            if self._coming is not None:
+                _log.warning(
+                    "nothing of this run is kept: the model's files, which the prefix cache's files are named by, were "
+                    "not read to their end (--cache-disk, prefix_cache_dir)"
+                )
             return
         while self.keep(sys.maxsize):
             self._disk.flush()
@@ -369,6 +466,12 @@ class PrefixCache:
         for state in match.states:
             self.tree.drop(state)
 
+    def _not_kept(self, what: str, error: Exception) -> None:
+        """Log once that something could not be copied to host memory."""
+        if not self._has_failed:
+            self._has_failed = True
+            _log.warning("a %s is not kept (said once): %s", what, _reason(error))
+
     def _fits(self, n_bytes: int, what: str, n_tokens: int) -> bool:
         """Whether n_bytes are within the limit of host memory; if not, log it once."""
         n_max = self.tree.n_bytes_max
@@ -382,3 +485,7 @@ class PrefixCache:
                 *(what, n_tokens, n_bytes / 2**20, n_max / 2**20),
             )
         return False
+
+
+def _reason(error: Exception) -> str:
+    return "no host memory" if isinstance(error, MemoryError) else str(error) or type(error).__name__

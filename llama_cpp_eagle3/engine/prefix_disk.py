@@ -14,7 +14,7 @@ from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from .._core import SavedState
 from .memory import Memory
@@ -26,6 +26,7 @@ _READ_NS = 1.0
 """Nanoseconds to read a byte, until files were read: 1 GB/s."""
 _N_TIMED = 1 << 20
 """Smaller files, in bytes, do not change that time."""
+T = TypeVar("T")
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -73,7 +74,8 @@ class PrefixDisk:
     """The part of a tree that is in a folder."""
 
     def __init__(self, folder: PrefixFolder, tree: PrefixTree, memory: Memory):
-        """Add the folder's files to an empty tree."""
+        """Add the folder's files to a tree that has none."""
+        tree.n_file_bytes_max = folder.n_bytes_max
         self._folder, self._tree, self._memory = folder, tree, memory
         self._written: tuple[Prefix | State, Future[StoredFile | None]] | None = None
         self._read: dict[Prefix | State, Future[StoredPrefix | None]] = {}
@@ -88,12 +90,16 @@ class PrefixDisk:
         self._remove_unused()
 
     def _add(self, entry: FolderEntry, used_at: int) -> None:
+        key = key_of(entry.tokens)
+        if (known := self._tree.find(key, is_state=entry.is_state)) is not None:  # from before the folder was open
+            self._tree.insert_file(key, known, entry.file)
+            return
         item: Prefix | State = State(entry.n_memory_bytes) if entry.is_state else Prefix(entry.n_memory_bytes)
         item.used_at = used_at
         if isinstance(item, Prefix):
             item.n_turn = entry.n_turn
             item.n_past_min = 1 if self._memory.is_cut_anywhere else len(entry.tokens)
-        self._tree.insert_file(key_of(entry.tokens), item, entry.file)
+        self._tree.insert_file(key, item, entry.file)
 
     # reading
 
@@ -120,8 +126,8 @@ class PrefixDisk:
         for item, future in list(self._read.items()):
             if not (blocks or future.done()):
                 continue
-            stored = future.result()
             del self._read[item]
+            stored = _result(future)
             if item.node is None or item.saved is not None:
                 continue
             saved = None if stored is None else self._saved_of(item, stored)
@@ -165,7 +171,7 @@ class PrefixDisk:
         """Write everything that is worth it."""
         while self.sync():
             assert self._written is not None
-            self._written[1].result()
+            _result(self._written[1])
 
     def close(self) -> None:
         """Wait for what is being written."""
@@ -213,7 +219,7 @@ class PrefixDisk:
     def _take_written(self) -> None:
         assert self._written is not None
         (item, future), self._written = self._written, None
-        file = future.result()
+        file = _result(future)
         item.is_busy = False
         if file is None:
             self._give_up(item)
@@ -238,3 +244,12 @@ class PrefixDisk:
         if self._tree.unused_files:
             self._folder.remove(self._tree.unused_files)
             self._tree.unused_files = []
+
+
+def _result(future: Future[T | None]) -> T | None:
+    """What a thread of the folder has read or written; None: it failed, which is logged."""
+    try:
+        return future.result()
+    except Exception as e:
+        _log.warning("the prefix cache's folder: %s: %s", type(e).__name__, e)
+        return None

@@ -75,7 +75,9 @@ class _Item:
     file: StoredFile | None = None
     """Its file; None: it is in none."""
     is_busy: bool = False
-    """It is being written, or a request is about to begin with it: others are evicted first."""
+    """It is being written or was just read: others are evicted first."""
+    n_waiting: int = 0
+    """Requests that are about to begin with it: it stays in host memory."""
     was_read: bool = False
     """It came from its file for the request that begins with it next."""
 
@@ -125,6 +127,8 @@ class Slot:
     user: Sequence | None = None
     cached: list[int] = field(default_factory=list)
     """Tokens of the cached prefix, while no sequence uses the slot."""
+    ends: list[int] = field(default_factory=list)
+    """Where other prompts may differ from its own."""
     is_dirty: bool = False
     """No sequence uses it, and its contents in target and drafters must be cleared."""
 

@@ -61,6 +61,15 @@ class PrefixTree:
             at += len(child.edge)
         return Match(at // N_BYTES, nodes, None)
 
+    def find(self, key: bytes, *, is_state: bool) -> Prefix | State | None:
+        """The prefix in host memory, or the state, that ends where a text does and that is in no file."""
+        match = self.match(key)
+        node = match.nodes[-1]
+        if node.n_tokens * N_BYTES != len(key) or match.below is not None:
+            return None
+        items = [node.state] if is_state else node.prefixes
+        return next((x for x in items if x is not None and x.saved is not None and x.file is None), None)
+
     def use(self, *items: Prefix | State | None) -> None:
         """Tell that a request begins with these."""
         for item in items:
@@ -165,7 +174,8 @@ class PrefixTree:
             return
         on_path = [n.state for n in node.above if n.state is not None and n.state.saved is not None]
         if len(on_path) > self.n_states_max:
-            self.leave_host(min(on_path, key=self.value))
+            spare = [state for state in on_path if not state.n_waiting]
+            self.leave_host(min(spare or on_path, key=self.value))
         self.evict()
 
     def host(self, item: Prefix | State, saved: Saved | SavedState) -> None:
@@ -214,10 +224,12 @@ class PrefixTree:
             self._drop_files_of_states(node)
 
     def evict(self) -> None:
-        """Evict until host memory is within its limit."""
+        """Evict until host memory is within its limit, except what requests are about to begin with."""
         while self.n_bytes > self.n_bytes_max:
-            items: list[Prefix | State] = [prefix for prefix in self.hosted if not prefix.is_pinned]
-            items += self.states
+            items: list[Prefix | State] = [p for p in self.hosted if not p.is_pinned and not p.n_waiting]
+            items += [state for state in self.states if not state.n_waiting]
+            if not items:
+                return
             self.leave_host(min(items, key=lambda item: (item.is_busy, self.value(item) / item.n_bytes)))
             self.n_evicted += 1
 

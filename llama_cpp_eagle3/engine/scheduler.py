@@ -141,21 +141,40 @@ class Scheduler:
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
             free = (s for s in list(self.waiting) if s.request.seq_id not in taken)
-            # waits until its prefix is in memory; files are read while others run
-            cache, blocks = self.slots.cache, not self.running
-            ready = (s for s in free if not cache.awaits(s, self.running) and cache.fetch(s, blocks))
-            sequence = next(ready, None)
+            blocks = not self.running
+            sequence = next((s for s in free if self._is_ready(s, blocks)), None)
             if sequence is None:
                 return
             n_held = sum(len(s.tokens) for s in self.running)
             n_spare = _N_CELLS_EACH * (1 + len(self.running))
             if target.is_pooled and self.running and n_held + len(sequence.tokens) + n_spare > target.n_ctx:
                 return
-            while not self.slots.assign(sequence, sequence.request.seq_id):
-                if not self.slots.evict():
-                    return
+            try:
+                while not self.slots.assign(sequence, sequence.request.seq_id):
+                    if not self.slots.evict():
+                        return
+            except Exception as e:
+                self._fail_waiting(sequence, e)
+                continue
             self.waiting.remove(sequence)
             self._run(sequence, len(self.running))
+
+    def _is_ready(self, sequence: Sequence, blocks: bool) -> bool:
+        """Whether a waiting sequence's prefix is in memory. Files are read while others run; else this waits."""
+        cache = self.slots.cache
+        try:
+            return not cache.awaits(sequence, self.running) and cache.fetch(sequence, blocks)
+        except Exception as e:
+            self._fail_waiting(sequence, e)
+            return False
+
+    def _fail_waiting(self, sequence: Sequence, error: Exception) -> None:
+        """End a waiting sequence that could get no slot. The others go on."""
+        _log.error("a request could get no slot, and ends: %s", error)
+        self.waiting.remove(sequence)
+        sequence.is_dirty = True  # it is not known what the slot holds, if it has one
+        self.outputs.fail(sequence, error)
+        self._finish(sequence)
 
     def _compact_slots(self) -> None:
         """Move the last sequence into a free slot: without a shared cache llama.cpp splits a batch at free slots."""
@@ -171,7 +190,11 @@ class Scheduler:
                 return
             i = self.running.index(last)
             self.preempt(last)
-            if not self.slots.assign(last, gap):
+            try:
+                if not self.slots.assign(last, gap):
+                    return
+            except Exception as e:
+                self._fail_waiting(last, e)
                 return
             self.waiting.popleft()
             self._run(last, i)

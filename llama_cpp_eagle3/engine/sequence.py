@@ -95,7 +95,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "cached_in", "chain", "detokenizer", "draft", "is_cancelled", "is_dirty", "is_paced", "logits_all",
+        "cached_in", "chain", "detokenizer", "draft", "ends", "is_cancelled", "is_dirty", "is_paced", "logits_all",
         "max_tokens", "media", "n_cached", "n_cut", "n_past", "n_prompt", "n_turn", "request", "result", "rows",
         "saved", "saves", "scheduled", "seq_id", "state", "tokens", "wants_logits",
     )  # fmt: skip
@@ -152,6 +152,8 @@ class Sequence:
         self.saves: list[int] = []
         """Positions, in order, at which its state is saved, if its memory needs that. In the prompt a pass ends there;
         after a thought the state is saved there or after the next tokens."""
+        self.ends: list[int] = []
+        """Positions of its prompt where others may differ: ends of the system prompt and before the last messages."""
         self.n_turn = 0
         """Position at which its answer begins; the answer's beginning may be the end of the prompt."""
         self.scheduled: ScheduledSequence | None = None

@@ -8,11 +8,13 @@ where each is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import Future
 from contextlib import contextmanager
 
-from .._core import Drafter
+from .._core import Drafter, SavedState
 from ..errors import Eagle3Error
 from .memory import N_MIN_COPIED, Memory, ends_with_media
 from .prefix_cache import PrefixCache, Source
@@ -20,6 +22,7 @@ from .prefix_disk import PrefixFolder
 from .prefix_nodes import Prefix, Slot, key_of
 from .sequence import Saved, Sequence, StoredPrefix
 
+_log = logging.getLogger("llama_cpp_eagle3")
 N_MIN_STATE = 16
 """Tokens of a prompt: no pass is ended to save a state that is nearer to another one."""
 
@@ -32,7 +35,7 @@ class Slots:
         memory: Memory,
         prefix_cache_bytes: int = 0,
         ctx_checkpoints: int = 32,
-        prefix_folder: PrefixFolder | None = None,
+        prefix_folder: PrefixFolder | Future[PrefixFolder | None] | None = None,
     ):
         """Make the slots of an empty context.
 
@@ -40,7 +43,7 @@ class Slots:
             memory: of target and draft.
             prefix_cache_bytes: of host memory, for evicted prefixes and saved states.
             ctx_checkpoints: saved states of one text.
-            prefix_folder: where prefixes and states are kept over restarts.
+            prefix_folder: where prefixes and states are kept over restarts, now or once it is open.
         """
         self.memory = memory
         self.all = [Slot(i, Prefix(0, seq_id=i)) for i in range(memory.target.n_seq)]
@@ -67,24 +70,29 @@ class Slots:
     def assign(self, sequence: Sequence, seq_id: int | None = None) -> bool:
         """Give a sequence a slot, with as much of its tokens as the prefix cache has; False if none is free.
 
-        seq_id: only this slot will do, and it must be free.
+        What cannot be loaded is evaluated. seq_id: only this slot will do, and it must be free.
         """
         free = [slot for slot in self.all if slot.is_free and (seq_id is None or slot.seq_id == seq_id)]
         if not free:
             return False
         self.cache.tree.clock += 1
         if sequence.saved is not None:
-            return self._resume_preempted(self._cheapest(free), sequence, sequence.saved)
+            try:
+                return self._resume_preempted(self._cheapest(free), sequence, sequence.saved)
+            except Exception as e:
+                _log.warning("%d tokens of a preempted request are evaluated again: %s", sequence.n_past, e)
+                self.forget(sequence)
+                sequence.n_past = 0
         source = self.cache.find(sequence)
         prefix, tier = source.prefix, source.tier
         self.cache.use(source)
         n_hits = 0 if prefix is None else prefix.n_hits
-        if prefix is None or source.n_past == 0:
-            self._start_in(self._cheapest(free), sequence)
-        elif prefix.saved is not None:
-            self._load(self._cheapest(free), sequence, source, prefix.saved)
-        else:
-            self._share(self.all[prefix.seq_id], free, sequence, source)
+        with self.cache.held(sequence, source):
+            try:
+                self._begin(free, sequence, source)
+            except Exception as e:
+                self.cache.drop(source, e)
+                self._start_in(self._cheapest(free), sequence)
         if sequence.n_cached < 0:  # set already if it goes on after a pause
             self.cache.count(sequence, tier)
         self.all[sequence.seq_id].prefix.n_hits = n_hits if sequence.n_past else 0
@@ -93,6 +101,15 @@ class Slots:
         near = sequence.n_past + N_MIN_STATE
         sequence.saves = [n for n in sequence.saves if n > near or n == sequence.saves[-1]]
         return True
+
+    def _begin(self, free: SequenceOf[Slot], sequence: Sequence, source: Source) -> None:
+        prefix = source.prefix
+        if prefix is None or source.n_past == 0:
+            self._start_in(self._cheapest(free), sequence)
+        elif prefix.saved is not None:
+            self._load(self._cheapest(free), sequence, source, prefix.saved)
+        else:
+            self._share(self.all[prefix.seq_id], free, sequence, source)
 
     def release(self, sequence: Sequence) -> None:
         """Take a sequence's slot away; its tokens stay there as a cached prefix."""
@@ -111,11 +128,18 @@ class Slots:
             slot.is_dirty = True
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take a sequence's slot and cells away and keep its state in host memory; `assign` resumes it."""
+        """Take a sequence's slot and cells away and keep its state in host memory; `assign` resumes it.
+
+        What cannot be kept is evaluated again.
+        """
         if sequence.is_dirty:
             self.memory.settle(sequence)
         slot, n_past = self.all[sequence.seq_id], sequence.n_past
-        sequence.saved = saved = self.memory.state_of(slot.seq_id)
+        try:
+            sequence.saved = saved = self.memory.state_of(slot.seq_id)
+        except Exception as e:
+            _log.warning("%d tokens of a preempted request are evaluated again: %s", n_past, e)
+            n_past = 0
         if n_past > 0:
             pinned = Prefix(saved.n_bytes, saved=saved, n_turn=sequence.n_turn, is_pinned=True)
             pinned.n_past_min = 1 if self.memory.is_cut_anywhere else n_past
@@ -126,8 +150,9 @@ class Slots:
         sequence.n_past = n_past
 
     def forget(self, sequence: Sequence) -> None:
-        """Drop the state of a preempted sequence, which will not go on."""
+        """Drop the state of a preempted sequence, which will not go on, and what was read for a waiting one."""
         sequence.saved = None
+        self.cache.let_go(sequence)
         pinned = self._preempted.pop(id(sequence), None)
         if pinned is not None:
             self.cache.tree.drop(pinned)
@@ -156,10 +181,39 @@ class Slots:
     def store_prefix(self, seq_id: int) -> StoredPrefix:
         """The cached prefix of a free slot, with all states that it can go back to."""
         slot = self._unused(seq_id)
-        saved = self.memory.state_of(seq_id)
-        states = self.cache.tree.match(key_of(slot.cached)).states
-        kept = [(state.n_tokens, state.saved) for state in states if state.saved is not None]
-        return StoredPrefix(slot.cached, saved.target, saved.draft, kept, min(slot.prefix.n_turn, len(slot.cached)))
+        tokens, n_turn, saved = slot.cached, min(slot.prefix.n_turn, len(slot.cached)), self.memory.state_of(seq_id)
+        states = self.cache.tree.match(key_of(tokens)).states
+        kept = {state.n_tokens: state.saved for state in states if state.saved is not None}
+        if self.memory.n_window:
+            kept |= self._save_windows(slot, saved, kept)
+        return StoredPrefix(tokens, saved.target, saved.draft, sorted(kept.items()), n_turn)
+
+    def _save_windows(self, slot: Slot, saved: Saved, known: Collection[int]) -> dict[int, SavedState]:
+        """Save the sliding windows of a free slot where other prompts may go on, and one after the other between.
+
+        Of a slot, llama.cpp saves the last window alone. So the slot goes back to each position, and is loaded again;
+        then it too can go back only to these states. known: positions of states that there are.
+        """
+        tokens, n_turn, ends = slot.cached, slot.prefix.n_turn, slot.ends
+        step = max(self.memory.n_window, len(tokens) // max(1, self.cache.tree.n_states_max - len(ends)))
+        wanted = {n for n in (*ends, *range(step, len(tokens), step)) if 0 < n < len(tokens) and n not in known}
+        if not wanted:
+            return {}
+        self.memory.target.attach(self.cache.tree.match(key_of(tokens)).saved, slot.seq_id)
+        with self._changing(slot):
+            found = self.memory.windows_at(slot.seq_id, sorted(wanted))
+            self.memory.reset(slot.seq_id)
+            is_there = self.memory.load(slot.seq_id, saved, tokens)
+            while not is_there and self._evict_other(slot):
+                is_there = self.memory.load(slot.seq_id, saved, tokens)
+        if is_there:
+            slot.cached, slot.ends, slot.prefix.n_turn = tokens, ends, n_turn
+            self.cache.place(slot)
+            for n, state in found:
+                self.cache.add_state(tokens[:n], state)
+        else:
+            self._clear(slot)
+        return dict(found)
 
     def restore_prefix(self, seq_id: int, stored: StoredPrefix) -> None:
         """Load what `store_prefix` gave into a free slot, as its cached prefix.
@@ -172,7 +226,7 @@ class Slots:
         self._clear(slot)
         with self._changing(slot):
             self.memory.load_states(seq_id, len(stored.tokens), stored.target, stored.draft)
-        slot.cached = list(stored.tokens)
+        slot.cached, slot.ends = list(stored.tokens), [n for n, _ in stored.states]
         slot.prefix.n_turn = stored.n_turn
         self.cache.place(slot)
         for n_tokens, state in stored.states:
@@ -306,6 +360,7 @@ class Slots:
 
     def _occupy(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
         slot.user, slot.cached = sequence, []
+        slot.ends = sequence.ends
         sequence.seq_id, sequence.n_past, sequence.rows = slot.seq_id, n_past, []
         slot.prefix.n_turn, slot.prefix.used_at = sequence.n_turn, self.cache.tree.clock
         self.cache.place(slot)

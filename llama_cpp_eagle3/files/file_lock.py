@@ -43,6 +43,25 @@ def locked(fd: int) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+def lock_if_free(fd: int) -> bool:
+    """Lock a file until it is closed, if no other process has; False too where files cannot be locked. Does not wait.
+
+    fd: open for writing.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            _lock_byte(fd, msvcrt.LK_NBLCK)
+        else:
+            import fcntl
+
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def _lock_byte(fd: int, mode: int) -> None:
     """Lock or unlock the byte. Windows does so at the file's position, which is restored."""
     import msvcrt

@@ -12,11 +12,14 @@ needs only the heads, and llama.cpp, which checks no numbers, gets nothing befor
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +47,8 @@ class Maker:
     """Everything else that changes hidden states or the form of their bytes, ready for JSON."""
     draft: str
     """Fingerprint of the draft; empty without one."""
+    draft_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What changes the form of the draft's bytes."""
 
     @property
     def key(self) -> str:
@@ -56,11 +61,17 @@ class Maker:
         for name, mine, found in (("target", self.target, other.target), ("draft", self.draft, other.draft)):
             if mine != found:
                 return f"another {name}: fingerprint {found[:12] or 'none'}, this one has {mine[:12] or 'none'}"
-        for name in sorted({*self.settings, *other.settings}):
-            mine, found = (json.dumps(maker.settings.get(name)) for maker in (self, other))
-            if mine != found:
-                return f"another {name}: {found}, this one has {mine}"
+        for ours, theirs in ((self.settings, other.settings), (self.draft_settings, other.draft_settings)):
+            for name in sorted({*ours, *theirs}):
+                mine, found = (json.dumps(settings.get(name)) for settings in (ours, theirs))
+                if mine != found:
+                    return f"another {name}: {found}, this one has {mine}"
         return ""
+
+    def has_draft_of(self, other: Maker) -> bool:
+        """Whether the drafters' part of another maker's file can be used."""
+        ours, theirs = (json.dumps([m.draft, m.draft_settings], sort_keys=True) for m in (self, other))
+        return ours == theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,7 @@ def write_prefix(path: Path, maker: Maker, stored: StoredPrefix) -> int:
     head = _head(maker, stored)
     pieces = [head, stored.target, stored.draft, *(state.data for _, state in stored.states)]
     digest = hashlib.sha256()
-    with whole_file(path, mode=0o600) as part, part.open("wb") as file:
+    with whole_file(path, mode=0o600, follows=False) as part, part.open("wb") as file:
         for piece in pieces:
             digest.update(piece)
             file.write(piece)
@@ -114,7 +125,7 @@ def read_head(path: Path) -> Head:
         PrefixFileError: it is no such file, or it is truncated or damaged there.
         OSError: the system's.
     """
-    with path.open("rb") as file:
+    with _opened(path) as file:
         return _read_head(file)[0]
 
 
@@ -125,7 +136,7 @@ def read_prefix(path: Path) -> tuple[Head, StoredPrefix]:
         PrefixFileError: it is no such file, or it is truncated or damaged.
         OSError: the system's.
     """
-    with path.open("rb") as file:
+    with _opened(path) as file:
         head, data = _read_head(file)
         digest = hashlib.sha256(data)
         pieces = []
@@ -147,6 +158,7 @@ def _head(maker: Maker, stored: StoredPrefix) -> bytes:
             "target": maker.target,
             "settings": dict(maker.settings),
             "draft": maker.draft,
+            "draft_settings": dict(maker.draft_settings),
             "n_tokens": len(tokens),
             "n_turn": stored.n_turn,
             "n_target": len(stored.target),
@@ -164,27 +176,51 @@ def _read_head(file: BinaryIO) -> tuple[Head, bytes]:
     if not begin.startswith(MAGIC) or len(begin) < len(MAGIC) + 4:
         raise PrefixFileError("it is no file of a prefix, or one of another version")
     (n_text,) = struct.unpack_from("<I", begin, len(MAGIC))
+    n_file = os.fstat(file.fileno()).st_size
     text = file.read(min(n_text, _N_JSON_MAX))
     try:
-        about = json.loads(text)
-        n_tokens, n_turn, n_target, n_draft = (int(about[key]) for key in ("n_tokens", "n_turn", "n_target", "n_draft"))
-        states = [(int(n), int(n_past), int(n_bytes)) for n, n_past, n_bytes in about["states"]]
-        maker = Maker(str(about["target"]), dict(about["settings"]), str(about["draft"]))
-    except (ValueError, KeyError, TypeError) as e:
+        about = json.loads(text.decode("ascii"))
+        n_tokens, n_turn = _int(about["n_tokens"], _N_TOKENS_MAX), _int(about["n_turn"], _N_TOKENS_MAX)
+        n_target, n_draft = _int(about["n_target"], n_file), _int(about["n_draft"], n_file)
+        states = [
+            (_int(n, n_tokens), _int(n_past, n_tokens), _int(n_bytes, n_file)) for n, n_past, n_bytes in about["states"]
+        ]
+        target, draft = _text(about["target"]), _text(about["draft"])
+        maker = Maker(target, dict(about["settings"]), draft, dict(about.get("draft_settings", {})))
+        _ = maker.key  # can it be written?
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise PrefixFileError("it is truncated or damaged: its header cannot be read") from e
-    if not 0 <= n_tokens <= _N_TOKENS_MAX or min(n_turn, n_target, n_draft) < 0:
-        raise PrefixFileError("it is damaged: its header has impossible lengths")
-    if any(not 0 <= n <= n_tokens or n_past < 0 or n_bytes < 1 for n, n_past, n_bytes in states):
+    if any(n_bytes == 0 for _, _, n_bytes in states):
         raise PrefixFileError("it is damaged: its header has impossible states")
+    head = Head(maker, [], n_turn, n_target, n_draft, states, len(begin) + n_text + 4 * n_tokens + _N_DIGEST)
+    if n_file != head.n_file_bytes:
+        raise PrefixFileError(f"it is truncated or damaged: expected {head.n_file_bytes} bytes, found {n_file}")
     tokens, seal = file.read(4 * n_tokens), file.read(_N_DIGEST)
     data = begin + text + tokens
     if hashlib.sha256(data).digest() != seal:
         raise PrefixFileError("it is truncated or damaged: the checksum of its header does not match")
-    found = list(struct.unpack(f"<{n_tokens}i", tokens))
-    head = Head(maker, found, n_turn, n_target, n_draft, states, len(data) + _N_DIGEST)
-    at = file.tell()
-    n_file = file.seek(0, 2)
-    if n_file != head.n_file_bytes:
-        raise PrefixFileError(f"it is truncated: expected {head.n_file_bytes} bytes, found {n_file}")
-    file.seek(at)
-    return head, data + seal
+    return replace(head, tokens=list(struct.unpack(f"<{n_tokens}i", tokens))), data + seal
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a regular file. A link is not followed, and nothing waits for the other end of a FIFO."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise PrefixFileError("it is no regular file")
+    return file
+
+
+def _int(value: Any, n_max: int) -> int:
+    if type(value) is not int or not 0 <= value <= n_max:
+        raise ValueError("not a length")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value

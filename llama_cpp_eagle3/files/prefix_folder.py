@@ -27,10 +27,11 @@ from typing import TypeVar
 
 from ..engine import FolderEntry, StoredFile, StoredPrefix
 from .prefix_file import Maker, PrefixFileError, read_head, read_prefix, size_of, write_prefix
+from .whole_file import is_abandoned
 
 _N_BYTES = 8 << 30
 _FLAGS = "(--cache-disk, prefix_cache_dir)"
-_PART_SECONDS = 600.0  # the file of a living process changes more often
+_PART_SECONDS = 600.0  # an unfinished file of a killed process stays so long
 _NAME = re.compile(r"([0-9a-f]{16})-[0-9a-f]{24}\.(prefix|state)")
 _PART = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{24}\.(prefix|state)\.[0-9a-f]{16}\.part")
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -164,7 +165,7 @@ class PrefixFolder:
         except (OSError, MemoryError) as e:
             _log.warning("cannot read '%s' of the prefix cache: %s", self.path / file.name, _reason(e))
             return None
-        if head.maker.draft == self._maker.draft:
+        if self._maker.has_draft_of(head.maker):
             return stored
         return StoredPrefix(stored.tokens, stored.target, b"", stored.states, stored.n_turn)
 
@@ -175,7 +176,7 @@ class PrefixFolder:
 
     def _touch(self, name: str) -> None:
         with suppress(OSError):
-            os.utime(self.path / name)
+            os.utime(self.path / name, follow_symlinks=os.utime not in os.supports_follow_symlinks)
 
     def _make_room(self, n_bytes: int, kept: Collection[str]) -> bool:
         """Remove other files, the least recently used first, until a file of this size has room.
@@ -187,7 +188,7 @@ class PrefixFolder:
         for _, name, size in sorted(files):
             if n_all + n_bytes <= self.n_bytes_max:
                 break
-            if name not in kept:
+            if name not in kept and _NAME.fullmatch(name) is not None:
                 self._remove([name])
                 n_all -= size
         return n_all + n_bytes <= self.n_bytes_max
@@ -217,7 +218,7 @@ def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
                 status = entry.stat(follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode) or (os.name == "posix" and status.st_uid != os.geteuid()):
                     continue
-                if is_part and time.time() - status.st_mtime > _PART_SECONDS:
+                if is_part and time.time() - status.st_mtime > _PART_SECONDS and is_abandoned(entry.path):
                     os.unlink(entry.path)
                     continue
             except OSError:

@@ -6,9 +6,12 @@ import errno
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from .file_lock import lock_if_free
 
 
 def output_path(path: str | Path, *inputs: str | Path | None) -> Path:
@@ -40,32 +43,54 @@ def output_path(path: str | Path, *inputs: str | Path | None) -> Path:
 
 
 @contextmanager
-def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[Path]:
+def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666, follows: bool = True) -> Iterator[Path]:
     """A temporary file that replaces `path` if the block succeeds, and is removed if not.
 
     Writes a unique temporary file beside `path` and renames it; readers see the old or the new file. Processes that
-    write `path` at the same time write to files of their own.
+    write `path` at the same time write to files of their own, which they hold locked (`is_abandoned`).
 
     Args:
-        path: the name of a regular file or a new one; links are followed.
+        path: the name of a regular file or a new one.
         inputs: files that are read in the block; the output must be none of them.
         mode: permissions of a new file, less the umask's; a file that is replaced passes on its own, within `mode`.
+        follows: links are followed; else a link is replaced, and what it names does not change.
 
     Raises:
         OSError: as `output_path`, or the system's.
     """
-    found = output_path(path, *inputs)
+    found = output_path(path, *inputs) if follows or not path.is_symlink() else path
     part = found.with_name(f".{found.name[:50]}.{secrets.token_hex(8)}.part")
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))  # so that the system applies the umask
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # so that the system applies the umask
     try:
+        lock_if_free(fd)
         yield part
-        with suppress(FileNotFoundError):
-            os.chmod(part, stat.S_IMODE(found.stat().st_mode) & mode)
+        if follows:
+            with suppress(FileNotFoundError):
+                os.chmod(part, stat.S_IMODE(found.stat().st_mode) & mode)
+        if sys.platform == "win32":  # it renames no open file
+            os.close(fd)
+            fd = -1
         os.replace(part, found)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(part)
         raise
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def is_abandoned(part: str | Path) -> bool:
+    """Whether no process writes a temporary file of `whole_file` any more: it was killed.
+
+    Raises:
+        OSError: the system's.
+    """
+    fd = os.open(part, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        return lock_if_free(fd)
+    finally:
+        os.close(fd)
 
 
 def write_whole(path: str | Path, text: str) -> None:

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -23,7 +24,7 @@ from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, token
 from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
-from ..files.fingerprint import fingerprint
+from ..files.fingerprint import fingerprint, once_fingerprinted
 from ..guard import closed_error
 from .families import check_family
 from .limits import N_SAMPLES_MAX, MediaError
@@ -107,7 +108,8 @@ class Projector:
         self.path = path
         self.types = read_projector(path)
         check_family(path, self.types, model)
-        self._file = fingerprint(path)  # with another projector the same image has other rows
+        # with another projector the same image has other rows
+        self._file = once_fingerprinted([path], partial(fingerprint, path))
         self._vocab = int(lib.llama_model_get_vocab(model))
         self._n_embd_inp = int(lib.llama_model_n_embd_inp(model))
         self._lock = threading.Lock()
@@ -237,7 +239,7 @@ class Projector:
                 continue
             is_audio = mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_AUDIO
             # parts of one image have its id, and differ in their index
-            key = f"{self._file}:{len(media)}:".encode() + mtmd.mtmd_input_chunk_get_id(chunk)
+            key = f"{self._file.result()}:{len(media)}:".encode() + mtmd.mtmd_input_chunk_get_id(chunk)
             made = make_media(
                 self._context(),
                 chunk,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from os import PathLike
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +18,17 @@ from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..draft.costs import experts_of, have_policy, keep_corrections, load_costs, machine, why_not
 from ..draft.head import Head
 from ..draft.kinds import LoadedTarget
-from ..engine import DraftSettings, Engine, Vocab
+from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
 from ..engine.stats import Stats
 from ..errors import IncompatibleDraftError, ModelFileError
-from ..files.fingerprint import fingerprint
+from ..files.fingerprint import fingerprint, once_fingerprinted
 from ..files.model_file import file_errors
 from ..files.prefix_file import Maker
 from ..files.prefix_folder import open_folder
 from ..log import without_details
 from .batch_invariance import Loss, attends, describe, losses
 from .llama_loading import LoadedLlama
-from .loading import Loading
+from .loading import Loading, ids_of
 from .machine import free_memory
 
 if TYPE_CHECKING:
@@ -67,8 +69,7 @@ class LoadedModel:
         draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
         self.head = self._load_head(target, draft_required)
         """The head; None without one."""
-        self.maker = self._maker(llama)
-        """Identifies the models and settings that can use saved prefixes of this one."""
+        self._maker = self._begin_maker(llama)
         vocab = Vocab(self._model)
         servers, folder = loading.servers, given["prefix_cache_dir"]
         watch: dict[str, Any] = {} if servers is None else {"before_step": servers.check, "after_pass": servers.check}
@@ -87,7 +88,7 @@ class LoadedModel:
             prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
             ctx_checkpoints=given["ctx_checkpoints"],
             checkpoint_min_step=given["checkpoint_min_step"],
-            prefix_folder=None if folder is None else open_folder(folder, given["prefix_cache_disk_bytes"], self.maker),
+            prefix_folder=None if folder is None else self._begin_folder(folder, given["prefix_cache_disk_bytes"]),
             n_swa=int(lib.llama_model_n_swa(self._model)),
             swa_full=bool(self._context_params.swa_full),
         )
@@ -103,7 +104,15 @@ class LoadedModel:
             self.close()
             raise
 
-    def _maker(self, llama: LoadedLlama) -> Maker:
+    @property
+    def maker(self) -> Maker:
+        """Identifies the models and settings that can use saved prefixes of this one.
+
+        Of a file that this machine has not seen, it waits until a thread has read all of it.
+        """
+        return self._maker.result()
+
+    def _begin_maker(self, llama: LoadedLlama) -> Future[Maker]:
         loading, params, about = self._loading, self._context_params, llama.model.metadata()
         has_accelerator = bool(local_accelerators()) or loading.servers is not None
         n_streams = 1 if params.kv_unified else params.n_seq_max
@@ -112,14 +121,43 @@ class LoadedModel:
         settings: dict[str, Any] = {name: getattr(params, name) for name in _IN_FILES}
         settings |= {
             "kv_overrides": {str(key): str(value) for key, value in (llama.options["kv_overrides"] or {}).items()},
-            "lora": loading.model.costs_key().get("lora", []),
+            "model_options": {k: v for k, v in loading.model.costs_key().items() if k != "lora"},
             "n_streams": n_streams,
             "long_context": 0 < n_short < params.n_ctx // n_streams,
             "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
             "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
         }
-        return Maker(fingerprint(loading.model_path), settings, loading.pair_id[1])
+        target, drafts, adapters = loading.model_path, loading.draft_paths, loading.model.lora
+        given = loading.draft.given
+        draft_settings: dict[str, Any] = {}
+        if drafts:
+            draft_settings = {
+                "draft_n_ctx": given["draft_n_ctx"],
+                "draft_type_k": loading.draft.type_k,
+                "draft_type_v": loading.draft.type_v,
+            }
+
+        def make() -> Maker:
+            lora = [(fingerprint(path), scale) for path, scale in adapters]
+            ids = fingerprint(target), ids_of(drafts, fingerprint)
+            return Maker(ids[0], {**settings, "lora": lora}, ids[1], draft_settings)
+
+        paths = [target, *(path for path, _ in adapters), *(path for path in drafts if path is not None)]
+        return once_fingerprinted(paths, make)
+
+    def _begin_folder(self, path: str | PathLike[str], n_bytes_max: int | None) -> Future[PrefixFolder | None]:
+        """Open the prefix cache's folder, in a thread if the files that name its files must be read first."""
+        folder: Future[PrefixFolder | None] = Future()
+
+        def opened(maker: Future[Maker]) -> None:
+            try:
+                folder.set_result(open_folder(path, n_bytes_max, maker.result()))
+            except Exception as e:
+                folder.set_exception(e)
+
+        self._maker.add_done_callback(opened)
+        return folder
 
     def _load_head(self, target: Target, draft_required: bool) -> Head | None:
         """Load the drafter; None if it cannot be loaded and is not required."""
@@ -178,6 +216,10 @@ class LoadedModel:
     def _tell_files(self, folder: object) -> None:
         """Log the prefixes that earlier runs have left in files."""
         stats = self.engine.slots.cache.stats
+        if not self._maker.done():
+            self._log(
+                f"prefix cache: '{folder}' is used once a thread has read all of the model's files, which it knows then"
+            )
         if self.engine.slots.cache.has_folder:
             found = f"{stats.n_prefix_files} prefixes and {stats.n_state_files} states, {stats.n_file_bytes >> 20} MiB"
             self._log(f"prefix cache: {found} of at most {stats.n_file_bytes_max >> 20} MiB in '{folder}'")
@@ -282,8 +324,9 @@ class LoadedModel:
         loading, params = self._loading, self._context_params
         draft, tap = loading.draft, loading.tap
         has_accelerator = bool(local_accelerators()) or loading.servers is not None
+        target_id, draft_id = loading.header_ids
         target = {
-            "target": fingerprint(loading.model_path),
+            "target": target_id,
             "boundaries": None if tap is None else tap.boundaries,
             "tap": None if tap is None else tap.kind,
             "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
@@ -300,7 +343,7 @@ class LoadedModel:
             **loading.model.costs_key(),
         }
         drafters = {
-            "draft": loading.pair_id[1] or None,
+            "draft": draft_id or None,
             "draft_device": self._draft_device,
             "n_threads": draft.given["draft_n_threads"],
             "cpu_kernels": self._draft_kernels,

@@ -24,7 +24,7 @@ from ..config.llama_options import LLAMA_DEFAULTS
 from ..draft.corpus import read_corpus
 from ..draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
 from ..engine import N_ROWS_ARGMAX, Vocab
-from ..files.fingerprint import fingerprint
+from ..files.fingerprint import file_key, fingerprint, header_fingerprint
 from ..files.model_file import BLOCKS, check_file, mended_keys
 from ..log import without_details
 from .cpu_kernels import KernelChoice
@@ -45,7 +45,12 @@ _ROTATION = (
 N_VOCAB_DRAFTED, N_VOCAB_LARGE = 1 << 15, 1 << 16
 """Tokens that are always drafted, of a vocabulary that has this many or more (docs/drafters.md)."""
 _log = logging.getLogger("llama_cpp_eagle3")
-_stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: texts that all objects of the process have generated
+_stores: dict[Any, NgramStore] = {}  # [`file_key` of the target]: texts that all objects of the process have generated
+
+
+def ids_of(paths: Sequence[str | None], identify: Callable[[str], str]) -> str:
+    """Ids of drafters' files as one text; empty without a drafter."""
+    return "+".join(MtpBlock.source if path is None else identify(path) for path in paths)
 
 
 class Loading:
@@ -152,10 +157,17 @@ class Loading:
     @property
     def pair_id(self) -> tuple[str, str]:
         """Fingerprints of target and head ("mtp": the target's own block), or of several; empty without one."""
-        if not self.draft_files:
-            return "", ""
-        ids = [MtpBlock.source if path is None else fingerprint(path) for path in self.draft.paths]
-        return fingerprint(self.model_path), "+".join(ids)
+        return (fingerprint(self.model_path), ids_of(self.draft_paths, fingerprint)) if self.draft_files else ("", "")
+
+    @property
+    def header_ids(self) -> tuple[str, str]:
+        """The same of their headers, which say everything that a pass costs."""
+        return header_fingerprint(self.model_path), ids_of(self.draft_paths, header_fingerprint)
+
+    @property
+    def draft_paths(self) -> tuple[str | None, ...]:
+        """The drafters' files; None: the target's own block."""
+        return tuple(self.draft.paths) if self.draft_files else ()
 
     def preset_model(self, params: Any) -> None:
         """Set the fields of a llama_model_params for which Llama has no arguments."""
@@ -292,6 +304,6 @@ class Loading:
                 _log.warning("draft_corpus is not read: n-grams do not draft here (draft_sources, --spec-type)")
             return None
         if store is True:
-            store = _stores.setdefault(fingerprint(self.model_path), NgramStore())
+            store = _stores.setdefault(file_key(self.model_path), NgramStore())
         read = None if corpus is None else read_corpus(corpus, vocab, log)
         return NgramDrafter(self.draft.given["n_parallel"], store if isinstance(store, NgramStore) else None, read)

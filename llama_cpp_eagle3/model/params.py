@@ -13,7 +13,7 @@ import llama_cpp.llama_cpp as lib
 from .. import cpu_build
 from .._core import Device, local_accelerators, local_devices
 from ..errors import Eagle3Error, ModelFileError
-from ..files.fingerprint import fingerprint
+from ..files.fingerprint import header_fingerprint
 from .rpc import RpcServers, find_device
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class ModelOptions:
         if cpu_build.broken_amx_here() is not None:  # ggml reports the same features with AMX
             params["use_extra_bufts"] = False
         key: dict[str, Any] = {"devices": self.devices, "override_tensor": self.override_tensor}
-        key["lora"] = [(fingerprint(path), scale) for path, scale in self.lora]
+        key["lora"] = [(header_fingerprint(path), scale) for path, scale in self.lora]
         return {name: value for name, value in key.items() if value} | params
 
 

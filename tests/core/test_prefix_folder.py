@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 import stat
+import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,9 +99,12 @@ def test_what_differs_is_named() -> None:
         (Maker("target", MAKER.settings, ""), "another draft: fingerprint none"),
         (Maker("target", {"type_k": 8}, "draft"), "another lora: null"),
         (Maker("target", dict(MAKER.settings) | {"type_k": 8}, "draft"), "another type_k: 8, this one has 1"),
+        (Maker("target", MAKER.settings, "draft", {"draft_type_k": 8}), "another draft_type_k: 8, this one has null"),
     ):
         assert word in MAKER.differs(other)
-        assert (MAKER.key == other.key) == (word == "another draft: fingerprint none")
+        is_of_draft = "draft" in word
+        assert (MAKER.key == other.key) == is_of_draft
+        assert MAKER.has_draft_of(other) != is_of_draft
 
 
 # the folder
@@ -125,11 +133,12 @@ def test_a_restart(folder: PrefixFolder) -> None:
         assert same(read, stored(5))
 
 
-def test_another_draft(folder: PrefixFolder) -> None:
-    """With another draft the prefix is found, without the draft's part."""
+@pytest.mark.parametrize("draft", [("another",), ("draft", {"draft_type_k": 8})])
+def test_another_draft(folder: PrefixFolder, draft: Any) -> None:
+    """With another draft, or other types of its K/V, the prefix is found, without the draft's part."""
     file = folder.write(stored(), ()).result()
     assert file is not None
-    other = PrefixFolder(folder.path, 1 << 20, Maker("target", MAKER.settings, "another"))
+    other = PrefixFolder(folder.path, 1 << 20, Maker("target", MAKER.settings, *draft))
     assert [entry.file for entry in other.entries()] == [file]
     read = other.read(file).result()
     assert read is not None
@@ -273,6 +282,134 @@ def test_what_a_killed_process_was_writing(folder: PrefixFolder) -> None:
     assert all(prefix_folder._PART.fullmatch(part.name) for part in parts)
     list(folder.entries())
     assert names(folder) == [parts[1].name]
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from llama_cpp_eagle3.files.whole_file import whole_file
+with whole_file(Path(sys.argv[1]), mode=0o600, follows=False) as part:
+    part.write_bytes(b"half")
+    print(part.name, flush=True)
+    sys.stdin.readline()
+    part.write_bytes(b"whole")
+print("renamed", flush=True)
+"""
+
+
+def test_what_a_living_process_is_writing(folder: PrefixFolder) -> None:
+    """It is left alone however old it is, also where there is no room, and removed once that process was killed."""
+    name = folder._name_of([1, 2, 3], is_state=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, folder.path / name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        part = folder.path / child.stdout.readline().strip()
+        os.utime(part, (1e9, 1e9))
+        list(folder.entries())
+        folder.n_bytes_max = 3
+        assert folder.write(stored(), ()).result() is None
+        folder.n_bytes_max = 1 << 20
+        assert names(folder) == [part.name]
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "renamed\n"
+    assert names(folder) == [name]
+    assert (folder.path / name).read_bytes() == b"whole"
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, folder.path / name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        part = folder.path / child.stdout.readline().strip()
+        child.kill()
+        child.wait()
+    os.utime(part, (1e9, 1e9))
+    assert part.exists()
+    list(folder.entries())
+    assert not part.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and FIFOs")
+def test_links_and_fifos(folder: PrefixFolder, tmp_path: Path) -> None:
+    """What a link names is neither read, touched nor written; a FIFO in the place of a file does not block."""
+    file = folder.write(stored(), ()).result()
+    assert file is not None
+    path, outside = folder.path / file.name, tmp_path / "outside"
+    outside.write_bytes(path.read_bytes())
+    os.utime(outside, (1e9, 1e9))
+    before = outside.read_bytes(), outside.stat().st_mtime
+    path.unlink()
+    path.symlink_to(outside)
+    assert not list(folder.entries())
+    assert folder.read(file).result() is None
+    folder.touch(file)
+    folder.remove([])
+    assert folder.write(StoredPrefix(stored().tokens, b"new", b"", [], 0), ()).result() is not None
+    assert (outside.read_bytes(), outside.stat().st_mtime) == before
+    assert not path.is_symlink()
+    assert read_prefix(path)[1].target == b"new"
+    path.unlink()
+    path.symlink_to(tmp_path / "none")
+    assert folder.write(stored(), ()).result() is not None
+    assert not (tmp_path / "none").exists()
+    path.unlink()
+    os.mkfifo(path)
+    assert folder.read(file).result() is None
+    assert not list(folder.entries())
+
+
+def sealed(text: bytes, rest: bytes = b"") -> bytes:
+    """A file with this JSON whose checksums are right."""
+    head = MAGIC + struct.pack("<I", len(text)) + text
+    head += hashlib.sha256(head).digest()
+    return head + rest + hashlib.sha256(head + rest).digest()
+
+
+GOOD: dict[str, Any] = {
+    "target": "target", "settings": dict(MAKER.settings), "draft": "draft",
+    "n_tokens": 0, "n_turn": 0, "n_target": 0, "n_draft": 0, "states": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"[" * 100_000, b'{"a":' * 100_000, b'{"settings":' + b"[" * 900 + b"]" * 900 + b"}", b"null", b"\xff\xfe{}"),
+        *(
+            json.dumps(GOOD | {"n_tokens": value}).encode()
+            for value in (1.0, "0", None, True, -1, 1 << 62, 10**400, [])
+        ),
+        *(json.dumps(GOOD | {"n_target": value}).encode() for value in (1 << 62, 10**4000, -(10**400), 0.5)),
+        json.dumps(GOOD).replace('"n_tokens": 0', '"n_tokens": 1e999').encode(),
+        json.dumps(GOOD).replace('"n_turn": 0', '"n_turn": ' + "9" * 5000).encode(),
+        json.dumps(GOOD).replace('"n_turn": 0', '"n_turn": NaN').encode(),
+        *(
+            json.dumps(GOOD | {"states": value}).encode()
+            for value in (1, [1], [[1, 1, 1]], [[0, 0, 0]], [[0, 0]], "abc")
+        ),
+        *(json.dumps(GOOD | {"states": [[0, value, 1]]}).encode() for value in (1 << 40, -1, 10**400)),
+        *(
+            json.dumps(GOOD | {name: value}).encode()
+            for name in ("settings", "draft_settings")
+            for value in (1, "a", [1])
+        ),
+        *(json.dumps(GOOD | {name: 1}).encode() for name in ("target", "draft")),
+        json.dumps([GOOD]).encode(),
+    ],
+    ids=lambda text: text[:40].decode("latin-1"),
+)
+def test_headers_that_no_one_wrote(folder: PrefixFolder, caplog: pytest.LogCaptureFixture, text: bytes) -> None:
+    """Whatever a header says, with right checksums too, the file is dropped, and others are found."""
+    good = folder.write(stored(), ()).result()
+    name = f"{MAKER.key[:16]}-{'0' * 24}.prefix"
+    (folder.path / name).write_bytes(sealed(text, b"x"))
+    for read in (read_head, read_prefix):
+        with pytest.raises(PrefixFileError):
+            read(folder.path / name)
+    assert [entry.file for entry in folder.entries()] == [good]
+    assert [name in line and "is dropped" in line for line in caplog.messages] == [True]
+    assert names(folder) == [good.name]  # type: ignore[union-attr]
 
 
 def test_default_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +22,11 @@ import pytest
 from inflate import quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.engine import Sampling, Sequence
+from llama_cpp_eagle3.files import fingerprint
+from llama_cpp_eagle3.files.cache_dir import cache_dir
 from llama_cpp_eagle3.files.prefix_file import read_prefix, write_prefix
 from random_arch import write_random_arch
-from tiny import write_head, write_perfect_pair
+from tiny import write_head, write_perfect_pair, write_target
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
@@ -121,7 +124,7 @@ def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kin
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", ["plain", "hybrid", "windows-alone"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_slot_goes_back(files: dict[str, tuple[Path, Path]], tmp_path: Path, kind: str) -> None:
     """In another process as in this one, a slot goes back to the end of the messages before the last one."""
     (path, _), options = files[KINDS[kind][0]], KINDS[kind][1]
@@ -144,8 +147,11 @@ def test_a_saved_slot_goes_back(files: dict[str, tuple[Path, Path]], tmp_path: P
     assert min(found[1::2]) >= 150 - 1
 
 
-def test_the_drafter_goes_on(tmp_path: Path) -> None:
-    """The drafter's rows come from the file too: drafts are as right as before. Another head's rows are left out."""
+def test_the_drafter_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The drafter's rows come from the file too: drafts are as right as before.
+
+    Another head's rows are left out, and those of other types.
+    """
     target, head = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
     other = write_head(tmp_path / "other.gguf", target)
     cache = tmp_path / "cache"
@@ -158,14 +164,17 @@ def test_the_drafter_goes_on(tmp_path: Path) -> None:
         stats = second.result.stats
         assert second.n_cached >= 130
         assert stats.drafted == stats.accepted > 0
-    with closing(load(target.path, other.path, prefix_cache_dir=cache)) as llm:
-        third = run(llm, parts)
-        assert third.n_cached >= 130
-        assert third.generated == second.generated
-    with closing(load(target.path, prefix_cache_dir=cache)) as llm:
-        fourth = run(llm, parts)
-        assert fourth.n_cached >= 130
-        assert fourth.generated == second.generated
+    others: list[dict[str, Any]] = [
+        {"head": other.path},
+        {"head": head.path, "draft_type_k": 0, "draft_type_v": 30},
+        {},
+    ]
+    for options in others:
+        with closing(load(target.path, **options, prefix_cache_dir=cache)) as llm:
+            again = run(llm, parts)
+            assert again.n_cached >= 130
+            assert again.generated == second.generated
+    assert not caplog.messages
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -188,6 +197,63 @@ def test_other_settings_have_other_files(files: dict[str, tuple[Path, Path]], tm
             with closing(load(model, **options, prefix_cache_dir=tmp_path)) as llm:
                 assert (run(llm, parts).n_cached >= 90) == (n_found > 0), options
     assert len({name.name.split("-")[0] for name in tmp_path.iterdir()}) == len(loads)
+
+
+def test_two_exports_of_one_size(tmp_path: Path) -> None:
+    """Files that differ in the middle alone, as exports of one training do, have files of their own."""
+    shape: dict[str, Any] = {"n_layer": 8, "n_embd": 128, "n_ff": 192}
+    a = write_target(tmp_path / "a.gguf", **shape)
+    name = "model.layers.2.self_attn.v_proj.weight"
+    b = write_target(tmp_path / "b.gguf", **shape, weights={name: -a.weights[name]})
+    assert Path(a.path).stat().st_size == Path(b.path).stat().st_size
+    prompt = [some(150, 1), OPENING]
+    texts = []
+    for path, folder, n_found in ((a.path, "c", 0), (b.path, "d", 0), (b.path, "c", 0), (a.path, "c", 150)):
+        with closing(load(Path(path), prefix_cache_dir=tmp_path / folder)) as llm:
+            sequence = run(llm, prompt, 30)
+            assert (sequence.n_cached >= 150) == (n_found > 0), path
+            texts.append(sequence.generated)
+    assert texts[1] == texts[2]
+    assert texts[0] == texts[3] != texts[1]
+
+
+def test_a_large_file_that_no_one_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading and answering do not wait for it; what is kept then is found after a restart, and serves meanwhile."""
+    path, cache = write_target(tmp_path / "a.gguf").path, tmp_path / "cache"
+    go, real = threading.Event(), fingerprint._read
+    monkeypatch.setattr(fingerprint, "_N_QUICK", -1)
+    monkeypatch.setattr(fingerprint, "_read", lambda *args: real(*args) if go.wait(60) else "")
+    parts = [some(150, 1), OPENING]
+
+    def begin_anew() -> Eagle3Llama:
+        go.clear()
+        monkeypatch.setattr(fingerprint, "_known", {})
+        for file in (cache_dir() / "fingerprints").glob("*"):
+            file.unlink()
+        return load(Path(path), prefix_cache_dir=cache)
+
+    with closing(begin_anew()) as llm:
+        first = run(llm, parts)
+        assert not list(cache.glob("*"))
+        assert llm.engine.keep()
+        go.set()
+        llm.loaded.maker  # noqa: B018
+        while not list(cache.glob("*.prefix")):
+            llm.engine.keep()
+    with closing(begin_anew()) as llm:
+        second = run(llm, parts)  # the same text is in a slot now, and in a file
+        go.set()
+        assert llm.loaded.maker
+        while not llm.prefix_stats.n_prefix_files:
+            llm.engine.keep()
+        third = run(llm, parts)
+    assert [s.n_cached for s in (first, second)] == [0, 0]
+    assert third.n_cached >= 150
+    with closing(load(Path(path), prefix_cache_dir=cache)) as llm:
+        assert llm.prefix_stats.n_prefix_files == 1
+        fourth = run(llm, parts)
+        assert llm.prefix_stats.reused_tokens["disk"] >= 150
+    assert first.generated == second.generated == third.generated == fourth.generated
 
 
 CHILD = """
