@@ -33,9 +33,11 @@ Part = dict[str, Any]
 
 
 class LeftOut:
-    """Types of blocks that had no text and were left out: the log names each once. From any thread."""
+    """What requests had and was left out: the log names each once. From any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "a conversation has blocks without text, which are left out (said once): type %s"):
+        """text: of the warning, with %s for the names."""
+        self._text = text
         self._told: set[str] = set()
         self._lock = threading.Lock()
 
@@ -46,8 +48,7 @@ class LeftOut:
             new = new[: _N_TOLD_MAX - len(self._told)]  # clients choose the names
             self._told.update(new)
         if new:
-            names = ", ".join(map(repr, new))
-            _log.warning("a conversation has blocks without text, which are left out (said once): type %s", names)
+            _log.warning(self._text, ", ".join(map(repr, new)))
 
 
 def text_part(text: str) -> Part:

@@ -19,7 +19,7 @@ from ..media import TIMEOUT_S, Projector, Prompt, take_media
 from .blocks import LeftOut
 from .constraints import constraint_of
 from .fitting import apply_fitting
-from .history import read_messages
+from .history import read_messages, with_tools
 from .schema import SchemaError
 from .schema.gbnf import Rules, through
 from .schema.tools import name_of
@@ -140,6 +140,7 @@ def read_conversation(
         MediaError: a file cannot be read.
         ValueError: the request is invalid; the message is for the client.
     """
+    body = with_tools(body)
     messages: Any = read_messages(body.get("messages"), left_out)
     files: list[bytes] = []
     if projector is not None and isinstance(messages, list):
@@ -165,7 +166,7 @@ def apply_request(
     A conversation that the template refuses is rendered in a form that it takes, if there is one (`fit`).
 
     Reads messages, tools, tool_choice, parallel_tool_calls, the fields of `CONSTRAINTS`, chat_template_kwargs,
-    reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. If tool_choice names a
+    reasoning_effort, reasoning_format, add_generation_prompt, continue_final_message and echo. If tool_choice names a
     function, the model gets only that one.
 
     Args:
@@ -233,6 +234,8 @@ def apply_request(
         )
     except SchemaError as e:
         raise ValueError(f"'{constraint.name}': {e}" if constraint is not None else str(e)) from None
+    if _get(body, "echo", bool, False):
+        params = replace(params, is_continuation=False)
     if constraint is not None and constraint.grammar and constraint.name != "grammar" and params.begins_in_reasoning:
         return _after_reasoning(params)
     return params

@@ -11,6 +11,8 @@ from .blocks import LeftOut, Part, content_of, parts_of, string_of, text_of
 
 Message = dict[str, Any]
 
+_OTHER_THOUGHTS = ("reasoning", "thinking", "reasoning_details", "thinking_blocks")
+"""Fields of messages in which other servers and gateways return a thought (vLLM, Ollama, OpenRouter, LiteLLM)."""
 _USES = ("tool_use", "server_tool_use", "mcp_tool_use", "tool_call")
 _THOUGHTS = ("thinking", "reasoning")
 _SYSTEM = ("system", "developer")
@@ -83,6 +85,7 @@ def _read(given: Mapping[str, Any], left_out: list[str]) -> Iterator[Message]:
     role = message.get("role")
     if role == "function":
         message = {"tool_call_id": message.get("name", ""), **message, "role": "tool"}
+    _take_thoughts(message)
     calls = _calls(message)
     message.pop("tool_calls", None)
     if calls:
@@ -100,6 +103,44 @@ def _read(given: Mapping[str, Any], left_out: list[str]) -> Iterator[Message]:
         yield message
     else:
         yield from _split({**message, "content": content}, left_out)
+
+
+def _take_thoughts(message: Message) -> None:
+    """Put a thought where templates look for it; gateways send one by several names."""
+    others = [message.pop(name, None) for name in _OTHER_THOUGHTS]
+    if message.get("role") == "assistant" and not message.get("reasoning_content"):
+        text = next(filter(None, (_joined_thoughts(other) for other in others)), "")
+        if text:
+            message["reasoning_content"] = text
+
+
+def _joined_thoughts(value: Any) -> str:
+    """The text of a thought, or of the parts of one."""
+    return "".join(map(text_of, value)) if isinstance(value, list) else text_of(value)
+
+
+def has_functions(body: Mapping[str, Any]) -> bool:
+    """Whether a request has OpenAI's older `functions` instead of tools."""
+    return body.get("functions") is not None and body.get("tools") is None
+
+
+def with_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same request, with tools in place of `functions`, and `tool_choice` in place of `function_call`.
+
+    Raises:
+        ValueError: they have another form.
+    """
+    if not has_functions(body):
+        return body
+    functions, choice = body["functions"], body.get("function_call")
+    if not isinstance(functions, list) or not all(isinstance(function, Mapping) for function in functions):
+        raise ValueError("expected 'functions' to be an array of objects")
+    if not isinstance(choice, (str, Mapping, type(None))):
+        raise ValueError("expected 'function_call' to be none, auto or an object with a name")
+    if isinstance(choice, Mapping):
+        choice = {"type": "function", "function": choice}
+    tools = [{"type": "function", "function": function} for function in functions]
+    return {**body, "tools": tools or None, "tool_choice": choice, "parallel_tool_calls": False}
 
 
 def _split(message: Message, left_out: list[str]) -> Iterator[Message]:

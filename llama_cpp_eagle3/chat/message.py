@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..engine import TokenLogprob, Vocab
+from .sent_tokens import SentToken, SentTokens
 from .templates import ChatParams
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -16,50 +20,173 @@ Message = dict[str, Any]
 
 
 class GrowingMessage:
-    """An answer as it is parsed.
+    """An answer as it is parsed: the message is what its deltas are together, whole or as it grows.
 
     A text that does not have the chat template's format is sent unparsed, after what was sent before: a model can write
     anything, and may be cut off anywhere.
     """
 
     def __init__(self, params: ChatParams):
+        self._params = params
         self._parser = params.new_parser()
         self._text = ""
-        self._unparsed: Message | None = None
-        """The message, once the model has written something that the format does not allow."""
+        self._is_unparsed = False
+        """Whether the model has written something that the format does not allow."""
+        self._begun: Message | None = None
+        """A call of which only the name is known, which may go on: clients join what comes."""
+        self._content, self._thought, self._calls = "", "", list[Message]()
 
     def add(self, text: str, is_partial: bool = True) -> list[Message]:
         """Add text to the answer; returns OpenAI's deltas. is_partial: more is to come."""
         self._text += text
-        if self._unparsed is None:
+        if not self._is_unparsed:
             try:
-                return self._parser.update(text, is_partial)
+                return self._keep(self._with_names(self._parser.update(text, is_partial), is_partial))
             except ValueError as e:
                 _log.warning("an answer does not have the format of its chat template: %s", str(e)[:200])
-                self._unparsed = dict(self._parser.message)
-        sent = self._unparsed.get("content") or ""
-        if self._unparsed.get("tool_calls") or not self._text.startswith(sent):
+                self._is_unparsed, self._begun = True, None
+        if self._calls or not self._text.startswith(self._content):
             return []  # text that was sent cannot be taken back
-        self._unparsed["content"] = self._text
-        return [{"content": self._text[len(sent) :]}] if len(self._text) > len(sent) else []
+        rest = self._text[len(self._content) :]
+        return self._keep([{"content": rest}] if rest else [])
+
+    def add_whole(self, texts: Sequence[str]) -> list[Message]:
+        """Add the texts of all tokens; returns the deltas, which are together what `add` gives for one after the other.
+
+        The parser reads a text that has the format once.
+        """
+        try:
+            deltas = self._parser.update("".join(texts), False)
+        except ValueError:
+            n = self._n_parsed(texts)
+            return [*self.add("".join(texts[:n])), *self.add("".join(texts[n:]), is_partial=False)]
+        self._text = "".join(texts)
+        return self._keep(self._with_names(deltas, False))
+
+    def _n_parsed(self, texts: Sequence[str]) -> int:
+        """How many texts are parsed before one that the format does not allow: a stream has sent their message."""
+        self._parser = parser = self._params.new_parser()
+
+        def has_message(n: int) -> bool:
+            try:
+                found = parser.parse("".join(texts[:n]), True)
+            except ValueError:
+                return False
+            return any(found.get(name) for name in ("content", "reasoning_content", "tool_calls"))
+
+        n_all = len(texts)
+        halves = (n_all >> i for i in range(n_all.bit_length()))
+        good = next(filter(has_message, (*halves, *range(1, n_all))), 0)
+        bad = n_all + 1
+        while good and bad - good > 1:
+            n = (good + bad) // 2
+            good, bad = (n, bad) if has_message(n) else (good, n)
+        return good
+
+    def _with_names(self, deltas: list[Message], is_partial: bool) -> list[Message]:
+        """Deltas in which a call's name comes once, and whole."""
+        found: list[Message] = []
+        for delta in deltas:
+            calls = delta.pop("tool_calls", None)
+            if delta:
+                found += self._end_name()
+                found.append(delta)
+            for call in calls or ():
+                if self._begun is not None and self._begun["index"] != call["index"]:
+                    found += self._end_name()
+                function = call.get("function", {})
+                if "id" in call or "name" in function:
+                    self._begun = {**call, "function": {"name": function.get("name", "")}}
+                if function.get("arguments"):
+                    begun, self._begun = self._begun or {"index": call["index"], "function": {}}, None
+                    begun["function"]["arguments"] = function["arguments"]
+                    found.append({"tool_calls": [begun]})
+        return found if is_partial else [*found, *self._end_name()]
+
+    def _end_name(self) -> list[Message]:
+        begun, self._begun = self._begun, None
+        return [] if begun is None else [{"tool_calls": [begun]}]
+
+    def _keep(self, deltas: list[Message]) -> list[Message]:
+        for delta in deltas:
+            self._content += delta.get("content", "")
+            self._thought += delta.get("reasoning_content", "")
+            for call in delta.get("tool_calls", ()):
+                function = call["function"]
+                if "name" in function:
+                    id = {"id": call["id"]} if "id" in call else {}
+                    self._calls.append(
+                        {"type": "function", "function": {"name": function["name"], "arguments": ""}, **id}
+                    )
+                self._calls[-1]["function"]["arguments"] += function.get("arguments", "")
+        return deltas
 
     @property
     def message(self) -> Message:
         """The whole message so far."""
-        message = dict(self._parser.message if self._unparsed is None else self._unparsed)
-        if not message.get("content") and not message.get("tool_calls") and not message.get("reasoning_content"):
-            message["content"] = message.get("content") or ""
-        return {"role": "assistant", **message}
+        more = {"reasoning_content": self._thought, "tool_calls": self._calls}
+        return {"role": "assistant", "content": self._content, **{name: value for name, value in more.items() if value}}
+
+    @property
+    def n_thought(self) -> int:
+        """Characters of the answer's text until its thought has ended; 0: it has none."""
+        if not self._thought:
+            return 0
+        ends = ((self._text.find(tag), tag) for tag in map(str.strip, self._params.thinking_end_tags) if tag)
+        at, tag = min(((at, tag) for at, tag in ends if at >= 0), default=(len(self._text), ""))
+        return at + len(tag)
+
+    @property
+    def ends_with_call(self) -> bool:
+        """Whether it ends with a call that is whole: a stop string may be in the middle of its arguments."""
+        arguments = self._calls[-1]["function"]["arguments"] if self._calls else None
+        return arguments is not None and (not arguments or is_json(arguments))
+
+
+def is_json(text: str) -> bool:
+    """Whether a call's arguments are complete."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class NewText:
+    """A part of an answer, as it comes."""
+
+    text: str
+    """What is safe to send."""
+    tokens: Sequence[SentToken] = ()
+    """Tokens that were generated meanwhile, if their log-probabilities are wanted; some of their text may wait."""
 
 
 class OpenAIChoice:
     """One answer as a choice of a chat.completion, or as chunks: the role, the message's deltas, the finish reason."""
 
-    def __init__(self, params: ChatParams, head: dict[str, Any], index: int = 0):
-        """head: fields that all chunks have. index: of the choice."""
-        self._message = GrowingMessage(params)
+    def __init__(
+        self,
+        params: ChatParams,
+        head: dict[str, Any],
+        index: int = 0,
+        *,
+        show: Callable[[SentToken], dict[str, Any]] | None = None,
+        has_functions: bool = False,
+    ):
+        """Begin a choice.
+
+        Args:
+            params: of the conversation.
+            head: fields that all chunks have.
+            index: of the choice.
+            show: makes the object of a token and its log-probability; None: they are not wanted.
+            has_functions: the request is of OpenAI's older form (`functions`), and so is the answer.
+        """
+        self.message = GrowingMessage(params)
         self._head = {**head, "object": "chat.completion.chunk"}
-        self._index = index
+        self._index, self._show, self._has_functions = index, show, has_functions
+        self._sent = SentTokens()
         self._has_begun = False
 
     def role(self) -> dict[str, Any]:
@@ -71,41 +198,85 @@ class OpenAIChoice:
         """That chunk, unless it was returned already."""
         return [] if self._has_begun else [self.role()]
 
-    def add(self, text: str, is_partial: bool = True) -> list[dict[str, Any]]:
-        """Chunks of what a text adds; is_partial: more is to come."""
-        return [self._chunk(delta, None) for delta in self._message.add(text, is_partial)]
+    def add(self, new: NewText, is_partial: bool = True) -> list[dict[str, Any]]:
+        """Chunks of what a part adds; is_partial: more is to come."""
+        self._sent.add(new.tokens)
+        chunks = []
+        for delta in self.message.add(new.text, is_partial):
+            chunk = self._chunk(self._shown(delta), None)
+            sent = self._take(delta)
+            if sent:
+                chunk["choices"][0]["logprobs"] = {"content": sent, "refusal": None}
+            chunks.append(chunk)
+        return chunks
 
     def end(self, reason: str) -> dict[str, Any]:
         """The last chunk; reason: "stop" or "length"."""
-        return self._chunk({}, self._reason(reason, self._message.message))
+        return self._chunk({}, self._reason(reason))
 
-    def whole(self, text: str, reason: str) -> dict[str, Any]:
+    def whole(self, parts: Sequence[NewText], reason: str) -> dict[str, Any]:
         """The choice of an answer that did not come in chunks."""
-        self._message.add(text, is_partial=False)
-        message = self._message.message
-        return {"index": self._index, "message": message, "finish_reason": self._reason(reason, message)}
+        sent: list[dict[str, Any]] = []
+        if self._show is None:
+            self.message.add_whole([part.text for part in parts])
+        else:  # only a text as it grows shows which tokens it was made of
+            chunks = [chunk for part in parts for chunk in self.add(part)]
+            chunks += self.add(NewText(""), is_partial=False)
+            for chunk in chunks:
+                sent += (chunk["choices"][0].get("logprobs") or {"content": []})["content"]
+        message = self._shown(self.message.message)
+        choice = {"index": self._index, "message": message, "finish_reason": self._reason(reason)}
+        return choice if self._show is None else {**choice, "logprobs": {"content": sent, "refusal": None}}
 
     def _chunk(self, delta: Message, reason: str | None) -> dict[str, Any]:
         return {**self._head, "choices": [{"index": self._index, "delta": delta, "finish_reason": reason}]}
 
-    @staticmethod
-    def _reason(reason: str, message: Message) -> str:
-        return "tool_calls" if reason == "stop" and message.get("tool_calls") else reason
+    def _take(self, delta: Message) -> list[dict[str, Any]]:
+        """Log-probabilities of a delta's content. The tokens of other parts are passed over."""
+        if self._show is None:
+            return []
+        if delta.get("reasoning_content"):
+            self._sent.take(delta["reasoning_content"])
+        return [self._show(token) for token in self._sent.take(delta["content"])] if delta.get("content") else []
+
+    def _shown(self, message: Message) -> Message:
+        """A message or delta in the request's form."""
+        if not self._has_functions or "tool_calls" not in message:
+            return message
+        first, *_ = message["tool_calls"]
+        others = {name: value for name, value in message.items() if name != "tool_calls"}
+        return others if first.get("index") else {**others, "function_call": first["function"]}
+
+    def _reason(self, reason: str) -> str:
+        if reason != "stop" or not self.message.ends_with_call:
+            return reason
+        return "function_call" if self._has_functions else "tool_calls"
 
 
 def logprob_of(
-    vocab: Vocab, found: TokenLogprob, n_top: int | None = None, *, post: bool = False, special: bool = False
+    vocab: Vocab,
+    found: TokenLogprob,
+    n_top: int | None = None,
+    *,
+    post: bool = False,
+    special: bool = False,
+    piece: bytes | None = None,
 ) -> dict[str, Any]:
     """OpenAI's object of one token and its alternatives.
 
-    n_top: how many alternatives; None: all. post: they are probabilities after the samplers, for which llama-server has
-    other names. special: special tokens have their text.
+    Args:
+        vocab: which has the tokens' texts.
+        found: the token.
+        n_top: how many alternatives; None: all.
+        post: they are probabilities after the samplers, for which llama-server has other names.
+        special: special tokens have their text.
+        piece: the part of its bytes that was sent; None: all.
     """
 
-    def one(token: int, logprob: float) -> dict[str, Any]:
-        piece = vocab.piece(token, special)
+    def one(token: int, logprob: float, piece: bytes) -> dict[str, Any]:
         value = {"prob": min(1.0, math.exp(logprob))} if post else {"logprob": max(logprob, -3.4e38)}
         return {"id": token, "token": piece.decode("utf-8", errors="replace"), "bytes": list(piece), **value}
 
-    top = [one(token, value) for token, value in list(found.top.items())[:n_top]]
-    return {**one(found.token, found.logprob), "top_probs" if post else "top_logprobs": top}
+    top = [one(token, value, vocab.piece(token, special)) for token, value in list(found.top.items())[:n_top]]
+    own = one(found.token, found.logprob, vocab.piece(found.token, special) if piece is None else piece)
+    return {**own, "top_probs" if post else "top_logprobs": top}

@@ -79,7 +79,7 @@ class ChatParams:
     parser: str
     """The parser of the answer, as llama.cpp saves it."""
     is_continuation: bool
-    """Whether the answer goes on with the conversation's last message."""
+    """Whether the answer goes on with the conversation's last message, and has only what is new."""
     grammar_root: str = "root"
     """The rule that the grammar begins with."""
     loosened: tuple[Loosened, ...] = ()

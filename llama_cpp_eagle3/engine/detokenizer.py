@@ -75,22 +75,30 @@ class Detokenizer:
     """Detokenized output, and how much of it is safe to emit."""
 
     __slots__ = (
-        *("_bytes", "_is_waiting", "_n_lacking", "_n_line", "_n_out", "_n_read", "_n_searched"),
+        *("_bytes", "_is_waiting", "_kept", "_n_lacking", "_n_line", "_n_out", "_n_read", "_n_searched"),
         *("_state", "_strings", "n_complete", "n_indent", "stop", "stopping_word"),
     )
 
-    def __init__(self, stop: Sequence[str] = (), n_complete: int = N_COMPLETE, n_indent: int = 0):
+    def __init__(
+        self,
+        stop: Sequence[str] = (),
+        n_complete: int = N_COMPLETE,
+        n_indent: int = 0,
+        kept_stop: Sequence[str] = (),
+    ):
         """Begin a text.
 
         Args:
             stop: strings that end it, and are cut off.
             n_complete: see `N_COMPLETE`.
             n_indent: a line after the first with fewer leading blanks ends it; its text is cut off.
+            kept_stop: strings that end it, and stay in it.
         """
         self.n_complete = n_complete
         self.stopping_word = ""
         """The stop string that ended the text; empty: none did."""
-        self.stop = [s.encode() for s in stop if s]
+        self._kept = frozenset(s.encode() for s in kept_stop if s)
+        self.stop = [*(s.encode() for s in stop if s), *self._kept]
         self.n_indent = n_indent
         self._strings = _automaton(tuple(self.stop)) if self.stop else None
         self._state, self._n_read = 0, 0  # state of the stop strings after this many bytes
@@ -113,8 +121,11 @@ class Detokenizer:
             self._n_lacking -= 1
         return not self._is_waiting
 
-    def find_stop(self) -> bool:
-        """Cut the text off at a stop string in the new part, if there is one: at the one that begins first."""
+    def find_stop(self, may_end: bool = True) -> bool:
+        """Cut the text off at a stop string in the new part, if there is one: at the one that begins first.
+
+        may_end: False passes over those in it.
+        """
         strings = self._strings
         if strings is None:
             return False
@@ -125,11 +136,12 @@ class Detokenizer:
             if n:
                 found.append((i + 1 - n, bytes(self._bytes[i + 1 - n : i + 1])))
         self._state, self._n_read = state, len(self._bytes)
-        if found:
-            i, word = min(found)
-            del self._bytes[i:]
-            self.stopping_word = word.decode()
-        return bool(found)
+        if not found or not may_end:
+            return False
+        i, word = min(found)
+        del self._bytes[i + (len(word) if word in self._kept else 0) :]
+        self.stopping_word = word.decode()
+        return True
 
     def find_outdent(self) -> bool:
         """Cut the text off before a line that is indented too little, if there is one; an empty line is."""

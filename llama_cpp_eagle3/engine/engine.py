@@ -167,14 +167,16 @@ class Engine:
         request.check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
         draft = request.draft or self.draft
         n_prompt = len(request.tokens)
-        chain = SamplerChain(request.sampling, self.vocab, self.n_ctx)
+        chain = SamplerChain(request.sampling, self.vocab, self.n_ctx, request.stop_tokens)
         n_complete = 0 if request.exact else N_COMPLETE
         sequence = Sequence(
             request,
             max_tokens=self.n_ctx - n_prompt if request.max_tokens is None else request.max_tokens,
             draft=draft,
             chain=chain,
-            detokenizer=Detokenizer(request.stop, n_complete=n_complete, n_indent=request.n_indent),
+            detokenizer=Detokenizer(
+                request.stop, n_complete=n_complete, n_indent=request.n_indent, kept_stop=request.kept_stop
+            ),
         )
         chain.see(request.tokens)
         self.begin_prompt(sequence, request.boundaries)

@@ -73,6 +73,12 @@ class Request:
     """Maximum number of generated tokens; None = until the context is full."""
     stop: SequenceOf[str] = ()
     """Strings that end the text; they are cut off."""
+    kept_stop: SequenceOf[str] = ()
+    """Strings that end the text, and stay in it."""
+    stop_tokens: Collection[int] = ()
+    """Tokens that end the text, beside the model's own; they are cut off."""
+    keeps_stop_tokens: bool = False
+    """Whether the text of such a token stays."""
     draft: DraftSettings | None = None
     """How to draft; None = by the engine's settings."""
     logprobs: int | None = None
@@ -121,6 +127,9 @@ class RequestOptions(TypedDict, total=False):
 
     max_tokens: int | None
     stop: SequenceOf[str]
+    kept_stop: SequenceOf[str]
+    stop_tokens: Collection[int]
+    keeps_stop_tokens: bool
     draft: DraftSettings | None
     logprobs: int | None
     seq_id: int | None

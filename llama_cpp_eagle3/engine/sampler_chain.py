@@ -6,7 +6,7 @@ import ctypes
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from .._core import GrammarLookahead, GumbelNoise, Target, grammar_is_waiting, grammar_sampler, sampler_accept
 from ..errors import Eagle3Error
+from .forbidden import Forbidden
 from .sampling import SAMPLERS, Sampling
 from .vocab import Vocab
 
@@ -28,11 +29,13 @@ _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
 class SamplerChain:
     """A llama_sampler chain, which remembers what it has drawn: each text has its own."""
 
-    def __init__(self, sampling: Sampling, vocab: Vocab, n_ctx: int):
+    def __init__(self, sampling: Sampling, vocab: Vocab, n_ctx: int, stop_tokens: Collection[int] = ()):
         """Build the chain for texts in a context of n_ctx tokens.
 
+        stop_tokens: tokens that end the text, beside the model's own.
+
         Raises:
-            ValueError: the grammar cannot be used, or the bias is for tokens that do not exist.
+            ValueError: the grammar cannot be used, or an option names tokens that do not exist.
         """
         sampling = sampling.within(n_ctx, vocab.n_tokens)
         for option, sampler in sampling.ignored.items():
@@ -42,6 +45,7 @@ class SamplerChain:
         self._there = SAMPLERS if sampling.samplers is None else sampling.samplers
         self._active = self._active_samplers()
         self._processors = list(sampling.logits_processors)
+        self._forbidden = Forbidden(sampling, vocab, stop_tokens)
         self.noise: GumbelNoise | None = None
         """The noise that it draws with, if drafters can compute it."""
         self._grammar: Any = None
@@ -62,7 +66,7 @@ class SamplerChain:
         for link in links + (self._links() if sampling.samplers is None else self._ordered_links()):
             lib.llama_sampler_chain_add(self._chain, link)
         takes_greatest = self._takes_greatest()
-        self.is_argmax = takes_greatest and not biases and not sampling.keeps_probs
+        self.is_argmax = takes_greatest and not biases and not sampling.keeps_probs and not self._forbidden
         """Whether it draws the greatest logit of a row, without changing logits."""
         self._n_best = 1 if takes_greatest else sampling.top_k if self._begins_with_top_k() else 0
         """It reads only so many of the best logits of a row, those that biases lower included; 0: it reads more."""
@@ -278,13 +282,20 @@ class SamplerChain:
         if self.noise is not None:
             self.noise.position = 0
 
-    def draw(self, target: Target, row: int, tokens: Sequence[int]) -> int:
-        """Draw the token that follows `tokens` from a row of the target's last decode (-1: not the engine's)."""
+    def draw(self, target: Target, row: int, tokens: Sequence[int], n_generated: int = 0) -> int:
+        """Draw the token that follows `tokens` from a row of the target's last decode (-1: not the engine's).
+
+        n_generated: how many of them are not the prompt's.
+        """
         if self.is_argmax:
             return target.argmax(row)
-        if not self._processors and not self._sampling.keeps_probs:
+        forbidden = self._forbidden.after(tokens, n_generated) if self._forbidden else ()
+        is_changed = bool(forbidden) or self._forbidden.is_always
+        if not self._processors and not self._sampling.keeps_probs and not is_changed:
             return target.sample(self._address, row, self._n_best, self._grammar_address)
         scores = target.logits(row)
+        if is_changed:
+            self._forbidden.lower(scores, forbidden)
         input_ids = np.asarray(tokens, dtype=np.intc)
         for processor in self._processors:
             scores[:] = processor(input_ids, scores)

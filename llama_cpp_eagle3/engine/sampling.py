@@ -119,6 +119,12 @@ class Sampling:
     """Token -> what is added to its logit; -inf = never sample it."""
     ignore_eos: bool = False
     """Never sample a token that ends the text."""
+    min_tokens: int = 0
+    """Before so many tokens, sample none that ends the text, and take no stop string for its end."""
+    bad_words: Sequence[Sequence[int]] = ()
+    """Words as tokens: after the others of a word its last one is never sampled."""
+    allowed_tokens: Sequence[int] | None = None
+    """Sample only these; None: any."""
     logits_processors: Sequence[LogitsProcessor] = ()
     """Functions that change each row of logits first, in this order."""
 
@@ -178,6 +184,8 @@ class Sampling:
             raise ValueError(f"unknown sampler {min(unknown)!r}; there are {', '.join(SAMPLERS)}, infill, adaptive_p")
         if self.mirostat_mode not in (0, 1, 2):
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
+        if self.min_tokens < 0:
+            raise ValueError(f"expected min_tokens to be 0 or more, found {self.min_tokens}")
         check_seed(self.seed)
         check_rng(self.rng)
         if self.samplers is None and any(getattr(self, name) != _DEFAULTS[name] for name in _ORDERED_ONLY):

@@ -202,7 +202,7 @@ class Stepper:
         assert chain is not None
         row = scheduled.row = scheduled.root + scheduled.node + 1
         try:
-            token = chain.draw(target, row, s.tokens)
+            token = chain.draw(target, row, s.tokens, s.n_generated)
             if self.on_sample is not None:
                 token = self.on_sample(scheduled, token)
             if s.request.logprobs is None:
@@ -222,13 +222,16 @@ class Stepper:
 
     def _finish_reason(self, s: Sequence, detokenizer: Detokenizer, token: int) -> FinishReason:
         """Add a token's text, and return why that ends the sequence; empty if it does not."""
-        if token in self.vocab.eog:
+        request, n = s.request, s.n_generated
+        is_kept = request.keeps_stop_tokens and token in request.stop_tokens
+        if not is_kept and (token in self.vocab.eog or token in request.stop_tokens):
             s.tokens.pop()
             return "stop"
-        n = s.n_generated
-        piece = self.vocab.piece(token, token in s.request.special)
-        if detokenizer.add(piece, can_complete=n < s.max_tokens + detokenizer.n_complete):
-            if detokenizer.stop and detokenizer.find_stop():
+        piece = self.vocab.piece(token, token in request.special)
+        if detokenizer.add(piece, can_complete=not is_kept and n < s.max_tokens + detokenizer.n_complete):
+            if detokenizer.stop and detokenizer.find_stop(may_end=n > request.sampling.min_tokens):
+                return "stop"
+            if is_kept:
                 return "stop"
             if (detokenizer.n_indent and detokenizer.find_outdent()) or n >= s.max_tokens:
                 return "length"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_cpp import Llama
 
 from ..chat.conversation import Conversation, Tokenize, read_conversation
-from ..chat.message import OpenAIChoice, logprob_of
+from ..chat.message import NewText, OpenAIChoice, logprob_of
+from ..chat.sent_tokens import SentToken
 from ..chat.templates import ChatParams, ChatTemplates
 from ..config.serve_options import AllowHttp
 from ..engine import Engine, Request, Sequence, Vocab
@@ -23,7 +24,16 @@ from .sampling_arguments import SamplingDefaults, grammar_text
 Json = dict[str, Any]
 
 REQUEST_OPTIONS = (
-    *("tools", "tool_choice", "parallel_tool_calls", "response_format", "json_schema", "chat_template_kwargs"),
+    *(
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+        "parallel_tool_calls",
+        "response_format",
+        "json_schema",
+        "chat_template_kwargs",
+    ),
     *("reasoning_effort", "reasoning_format", "add_generation_prompt", "continue_final_message"),
 )
 """Options that `apply_request` reads besides the messages."""
@@ -55,10 +65,8 @@ def read_chat(
 
     Raises:
         MediaError: a file cannot be read.
-        ValueError: functions were given, which the templates do not know; or the template refuses the conversation.
+        ValueError: the template refuses the conversation, or functions have a wrong form.
     """
-    if arguments.get("functions") is not None or arguments.get("function_call") is not None:
-        raise ValueError("chat_format='auto' takes tools and tool_choice instead of functions and function_call")
     body = {name: arguments.get(name) for name in REQUEST_OPTIONS} | {"messages": list(arguments["messages"])}
     grammar = arguments.get("grammar")
     if grammar is not None:
@@ -108,46 +116,49 @@ class ChatCompletion:
     vocab: Vocab
     begin: Callable[[], tuple[Sequence, Iterator[str]]]
     """Starts the generation; returns the sequence, and its text as it comes."""
+    has_functions: bool = False
+    """Whether the arguments have OpenAI's older `functions`, and the answer its older form."""
 
     def whole(self) -> Json:
         """The chat.completion."""
         sequence, texts = self.begin()
-        head = self._head()
-        text = "".join(texts)
-        choice = OpenAIChoice(self.params, head).whole(text, _reason(sequence)) | self._logprobs(sequence, 0)
+        choice = self._choice(sequence)
+        found = choice.whole([*self._parts(sequence, texts)], _reason(sequence))
         n_prompt, n_generated = sequence.n_prompt, len(sequence.generated)
         usage = {"prompt_tokens": n_prompt, "completion_tokens": n_generated, "total_tokens": n_prompt + n_generated}
-        return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+        return {**self._head(), "object": "chat.completion", "choices": [{"logprobs": None, **found}], "usage": usage}
 
     def stream(self) -> Iterator[Json]:
         """The chat.completion.chunks: the role, the message's deltas, the finish reason."""
         sequence, texts = self.begin()
-        choice = OpenAIChoice(self.params, self._head())
-        n_told = 0
+        choice = self._choice(sequence)
+        yield from map(_with_logprobs, choice.begin())
+        for part in self._parts(sequence, texts):
+            yield from map(_with_logprobs, choice.add(part))
+        yield from map(_with_logprobs, choice.add(NewText(""), is_partial=False))
+        yield _with_logprobs(choice.end(_reason(sequence)))
 
-        def with_logprobs(chunks: Iterable[Json]) -> Iterator[Json]:
-            nonlocal n_told
-            for chunk in chunks:
-                chunk["choices"][0] |= self._logprobs(sequence, n_told)
-                n_told = len(sequence.result.logprobs)
-                yield chunk
+    def _choice(self, sequence: Sequence) -> OpenAIChoice:
+        show = None if sequence.request.logprobs is None else self._show
+        return OpenAIChoice(self.params, self._head(), show=show, has_functions=self.has_functions)
 
-        yield from with_logprobs(choice.begin())
+    def _parts(self, sequence: Sequence, texts: Iterator[str]) -> Iterator[NewText]:
+        n_told, special = 0, sequence.request.special
         for text in texts:
-            yield from with_logprobs(choice.add(text))
-        yield from with_logprobs(choice.add("", is_partial=False))
-        yield from with_logprobs([choice.end(_reason(sequence))])
+            found = sequence.result.logprobs[n_told:]
+            n_told += len(found)
+            yield NewText(text, [SentToken(self.vocab.piece(x.token, x.token in special), x) for x in found])
+
+    def _show(self, token: SentToken) -> Json:
+        return logprob_of(self.vocab, token.logprob, special=True, piece=token.piece)
 
     def _head(self) -> Json:
         return {"id": f"chatcmpl-{uuid.uuid4()}", "created": int(time.time()), "model": self.model}
 
-    def _logprobs(self, sequence: Sequence, start: int) -> Json:
-        """The field of a choice, of the tokens from `start` on."""
-        if sequence.request.logprobs is None:
-            return {"logprobs": None}
-        found = sequence.result.logprobs[start : len(sequence.generated)]
-        content = [logprob_of(self.vocab, logprob, special=True) for logprob in found]
-        return {"logprobs": {"content": content, "refusal": None}}
+
+def _with_logprobs(chunk: Json) -> Json:
+    chunk["choices"][0].setdefault("logprobs", None)
+    return chunk
 
 
 def _reason(sequence: Sequence) -> str:

@@ -70,8 +70,8 @@ class Answer:
     # added in the event loop
     text: str = ""
     tokens: list[int] = field(default_factory=list)
-    probs: list[tuple[str, TokenLogprob]] = field(default_factory=list)
-    """Text and probabilities of each token."""
+    outputs: list[Output] = field(default_factory=list)
+    """What came: each token, and the end."""
     end: Output | None = None
 
     # in the engine's thread
@@ -129,10 +129,9 @@ class Answer:
         if isinstance(event, Progress):
             return
         self.text += event.text
+        self.outputs.append(event)
         if event.token is not None:
             self.tokens.append(event.token)
-        if event.logprob is not None:
-            self.probs.append((event.text, event.logprob))
         if event.finish_reason:
             self.end = event
 
@@ -171,6 +170,16 @@ class Answer:
         """Whether the context is full, or was and lost tokens."""
         n_tokens = self.n_prompt + self.n_tokens
         return n_tokens > self.n_ctx or (n_tokens == self.n_ctx and self.stop_type == "limit")
+
+    def n_tokens_of(self, n_characters: int) -> int:
+        """How many of its tokens the first characters of its text have."""
+        n_tokens = n_before = 0
+        for output in self.outputs:
+            if n_before >= n_characters:
+                break
+            n_tokens += output.token is not None
+            n_before += len(output.text)
+        return n_tokens
 
     # figures
 

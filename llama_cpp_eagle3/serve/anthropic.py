@@ -6,23 +6,28 @@ import json
 from typing import Any
 
 from ..chat import ChatParams, LeftOut, read_messages
+from ..chat.sent_tokens import SentToken
 from ..engine import Output
 from .answer import Answer, Progress
 from .anthropic_schema import MessagesRequest, ToolChoice
 from .api_errors import ApiError, anthropic_error, invalid
+from .chat_completions import CHAT_FIELDS, prepare_message
 from .chat_completions import count_tokens as count_chat_tokens
-from .chat_completions import prepare_message
 from .fields import MESSAGE_ALONE, parse_object
+from .other_fields import check_others
 from .queue import Place
-from .reply import NamedEvents
-from .server import Server, random_id
+from .reply import NamedEvents, Part
+from .server import Server
 
 _N_MAX_TOKENS = 4096  # the default, as in llama-server
-_OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
+_TRANSLATED = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
+FIELDS = (CHAT_FIELDS - {*MESSAGE_ALONE}) | MessagesRequest.model_fields.keys()
+"""Fields that are read."""
 
 
 def prepare_messages(server: Server, body: dict[str, Any], place: Place) -> MessagesReply:
     """A request to /v1/messages."""
+    check_others(body, FIELDS, server.ignored)
     asked, chat = to_chat(body, server.left_out)
     return MessagesReply(server, *prepare_message(server, chat, place), asked.stop_sequences)
 
@@ -40,7 +45,7 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> tuple[Mess
     """
     given = {name: value for name, value in body.items() if value is not None}
     asked = parse_object(MessagesRequest, given)
-    chat = {name: value for name, value in given.items() if name not in _OTHERS}
+    chat = {name: value for name, value in given.items() if name not in _TRANSLATED}
     chat.setdefault("max_tokens", _N_MAX_TOKENS)
     messages = [
         {"role": message.role, **({"content": message.content} if "content" in message.model_fields_set else {})}
@@ -104,9 +109,6 @@ class MessagesReply(NamedEvents):
         super().__init__(server, answers, params, "msg_")
         self._stop_sequences = stop_sequences
         self._has_begun = False
-        self._block: tuple[str, int] | None = None
-        """The block that is open: its type, and the number of its call."""
-        self._n_blocks = 0
 
     def _begin(self, answer: Answer) -> list[dict[str, Any]]:
         if self._has_begun:
@@ -121,68 +123,54 @@ class MessagesReply(NamedEvents):
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """What the token adds to the message's blocks."""
-        return [*self._begin(answer), *self.deltas(output.text, True)]
+        return [*self._begin(answer), *self.deltas(answer, output)]
 
     def end(self, answer: Answer, text: str) -> list[Any]:
         """The ends of the last block and of the message."""
-        usage = {"output_tokens": answer.n_tokens}
+        events = [*self._begin(answer), *self.last_deltas(answer, text)]
+        usage = self._usage(answer, answer.n_tokens)
         return [
-            *self._begin(answer),
-            *self.deltas(text, False),
-            *self._close(),
+            *events,
             {"type": "message_delta", "delta": self._why(answer), "usage": usage},
             {"type": "message_stop"},
         ]
 
-    def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
-        """The events for one of OpenAI's deltas."""
-        events = []
-        if delta.get("reasoning_content"):
-            events += self._open("thinking", thinking="")
-            events.append(self._delta("thinking_delta", thinking=delta["reasoning_content"]))
-        if delta.get("content"):
-            events += self._open("text", text="")
-            events.append(self._delta("text_delta", text=delta["content"]))
-        for call in delta.get("tool_calls", ()):
-            function = call.get("function", {})
-            fields = {"id": call.get("id") or f"toolu_{random_id()}", "name": function.get("name", ""), "input": {}}
-            events += self._open("tool_use", int(call.get("index", 0)), **fields)
-            if function.get("arguments"):
-                events.append(self._delta("input_json_delta", partial_json=function["arguments"]))
-        return events
+    def begin_part(self, part: Part) -> list[dict[str, Any]]:
+        """The event that begins a block."""
+        block = _block(part, text="")
+        return [{"type": "content_block_start", "index": part.number, "content_block": block}]
 
-    def _open(self, kind: str, number: int = 0, **fields: Any) -> list[dict[str, Any]]:
-        """Begin a block, unless it is open."""
-        if self._block == (kind, number):
-            return []
-        events = self._close()
-        self._block = (kind, number)
-        block = {"type": kind, **fields}
-        events.append({"type": "content_block_start", "index": self._n_blocks, "content_block": block})
-        self._n_blocks += 1
-        return events
+    def grow_part(self, part: Part, text: str, sent: list[SentToken]) -> dict[str, Any]:
+        """The event that adds to it."""
+        names = {
+            "thought": ("thinking_delta", "thinking"),
+            "text": ("text_delta", "text"),
+            "call": ("input_json_delta", "partial_json"),
+        }
+        kind, name = names[part.kind]
+        return self._delta(part, kind, **{name: text})
 
-    def _close(self) -> list[dict[str, Any]]:
-        if self._block is None:
-            return []
+    def end_part(self, part: Part, is_cut: bool) -> list[dict[str, Any]]:
+        """The events that end it."""
         # clients want a signature with a thought, which a local model cannot give
-        events = [self._delta("signature_delta", signature="")] if self._block[0] == "thinking" else []
-        self._block = None
-        return [*events, {"type": "content_block_stop", "index": self._n_blocks - 1}]
+        events = [self._delta(part, "signature_delta", signature="")] if part.kind == "thought" else []
+        return [*events, {"type": "content_block_stop", "index": part.number}]
 
-    def _delta(self, kind: str, **fields: Any) -> dict[str, Any]:
-        return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": {"type": kind, **fields}}
+    @staticmethod
+    def _delta(part: Part, kind: str, **fields: Any) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": part.number, "delta": {"type": kind, **fields}}
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
 
-    @staticmethod
-    def _usage(answer: Answer, n_tokens: int) -> dict[str, int]:
+    def _usage(self, answer: Answer, n_tokens: int) -> dict[str, Any]:
+        n_thought = self.n_thought() if n_tokens else 0
         return {
             "cache_creation_input_tokens": 0,  # nothing is paid for keeping a prompt: all of it is read or new input
             "cache_read_input_tokens": answer.n_cached,
             "input_tokens": answer.n_prompt - answer.n_cached,
             "output_tokens": n_tokens,
+            "output_tokens_details": {"thinking_tokens": n_thought},
         }
 
     def _why(self, answer: Answer) -> dict[str, Any]:
@@ -191,25 +179,26 @@ class MessagesReply(NamedEvents):
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         word = answer.stopping_word
         sequence = word if word and word in self._stop_sequences else None
-        if self.message.message.get("tool_calls"):
+        if self.message.ends_with_call:
             return {"stop_reason": "tool_use", "stop_sequence": sequence}
         return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
 
     def response(self) -> Any:
         """The whole message."""
         (answer,) = self.answers
-        self.message.add(answer.text, is_partial=False)
-        message = self.message.message
-        content: list[dict[str, Any]] = []
-        if message.get("reasoning_content"):
-            content.append({"type": "thinking", "thinking": message["reasoning_content"], "signature": ""})
-        if message.get("content"):
-            content.append({"type": "text", "text": message["content"]})
-        for call in message.get("tool_calls") or ():
-            fields = {"id": call.get("id") or f"toolu_{random_id()}", "name": call["function"]["name"]}
-            content.append({"type": "tool_use", **fields, "input": _input(call["function"]["arguments"])})
+        self.finish(answer)
+        content = [_block(part, part.text) for part in self.parts]
         usage = self._usage(answer, answer.n_tokens)
         return {**self._head(), "content": content, **self._why(answer), "usage": usage}
+
+
+def _block(part: Part, text: str) -> dict[str, Any]:
+    """Anthropic's block of a part, with this text of it."""
+    if part.kind == "thought":
+        return {"type": "thinking", "thinking": text, "signature": ""}
+    if part.kind == "text":
+        return {"type": "text", "text": text}
+    return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(text)}
 
 
 def _input(arguments: str) -> dict[str, Any]:

@@ -57,6 +57,12 @@ def too_large(n_bytes_max: int) -> ApiError:
     return ApiError(413, "invalid_request_error", f"the body is larger than {n_bytes_max} bytes")
 
 
+def compressed(encoding: str) -> ApiError:
+    """The body is compressed: its size says nothing about what it becomes."""
+    message = f"the body is compressed (Content-Encoding: {encoding[:40]}): send it as it is"
+    return ApiError(415, "invalid_request_error", message, headers={"Accept-Encoding": "identity"})
+
+
 def too_slow() -> ApiError:
     """The client has not sent its whole body in time."""
     return ApiError(408, "invalid_request_error", "the body did not arrive in time")

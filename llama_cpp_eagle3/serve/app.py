@@ -99,23 +99,23 @@ def make_app(server: Server) -> ASGIApp:
 
 async def _on_api_error(request: Request, e: Exception) -> Response:
     assert isinstance(e, ApiError)
-    return error_response(e, request.url.path)
+    return error_response(e, request.url.path, request.headers)
 
 
 async def _on_http_error(request: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
     if e.status_code == 404:
-        return error_response(not_found(), request.url.path)
-    return error_response(ApiError(e.status_code, "invalid_request_error", e.detail), request.url.path)
+        return error_response(not_found(), request.url.path, request.headers)
+    return error_response(ApiError(e.status_code, "invalid_request_error", e.detail), request.url.path, request.headers)
 
 
 async def _on_memory_error(request: Request, e: Exception) -> Response:
     _log.error("%s %s: out of memory", request.method, request.url.path)
-    return error_response(out_of_memory(), request.url.path)
+    return error_response(out_of_memory(), request.url.path, request.headers)
 
 
 async def _on_error(request: Request, e: Exception) -> Response:
     if isinstance(e, ClientDisconnect):
         raise e
     _log.error("%s %s failed", request.method, request.url.path, exc_info=e)
-    return error_response(failed(f"{type(e).__name__}: {e}"), request.url.path)
+    return error_response(failed(f"{type(e).__name__}: {e}"), request.url.path, request.headers)

@@ -5,27 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..chat import CONSTRAINTS, ChatParams
+from ..chat import CONSTRAINTS, ChatParams, has_functions
 from ..chat.conversation import Conversation, read_conversation
-from ..chat.message import OpenAIChoice, logprob_of
-from ..engine import Output, TokenLogprob
+from ..chat.message import NewText, OpenAIChoice, logprob_of
+from ..chat.sent_tokens import SentToken
+from ..engine import Output
 from ..media import load_base64_or_url
 from .answer import Answer, Progress
 from .api_errors import invalid
 from .completions import llama_end
-from .fields import Completion, parse
+from .fields import COMPLETION_FIELDS, Completion, parse
+from .other_fields import check_others
 from .queue import Place
 from .reply import DONE, FINGERPRINT, Reply, progress_of
 from .server import Server
 
-_OWN = CONSTRAINTS | {"prompt", "logprobs", "top_logprobs", "suffix", "echo", "verbosity"}
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
+CHAT_FIELDS = (COMPLETION_FIELDS - {"suffix"}) | {
+    *("messages", "tools", "tool_choice", "functions", "function_call", "parallel_tool_calls", "top_logprobs"),
+    *("chat_template_kwargs", "reasoning_effort", "reasoning_format", "reasoning_budget_message", *_BUDGETS),
+    *("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_file"),
+}
+"""Fields that are read."""
+_OWN = CONSTRAINTS | {"logprobs", "top_logprobs", "suffix", "echo"}
 _N_PROBS = 20
 
 
 def prepare_chat(server: Server, body: dict[str, Any], place: Place) -> ChatReply:
     """A request to /v1/chat/completions."""
-    return ChatReply(server, *prepare_message(server, body, place), body.get("top_logprobs"))
+    check_others(body, CHAT_FIELDS, server.ignored)
+    reply = prepare_message(server, body, place)
+    return ChatReply(server, *reply, body.get("top_logprobs"), has_functions=has_functions(body))
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +100,6 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
     place.take(c.n)
     chat = conversation(server, body)
     params = chat.params
-    c.stop = [*c.stop, *params.additional_stops]
     budget = next((body[name] for name in _BUDGETS if body.get(name) is not None), -1)
     if type(budget) is not int or budget < -1:
         raise invalid(f"Field '{_BUDGETS[0]}': expected a number of tokens, or -1 for no limit")
@@ -106,7 +115,8 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
         raise invalid(str(e)) from None
     if not request.tokens:
         raise invalid("the chat template renders these messages as an empty prompt: send one with text")
-    answers = server.make_answers([request.tokens], c, request.sampling, params.loosened, **request.options)
+    stops = params.additional_stops
+    answers = server.make_answers([request.tokens], c, request.sampling, params.loosened, stops, **request.options)
     return answers, params
 
 
@@ -126,13 +136,31 @@ def _n_probs(body: Mapping[str, Any]) -> int:
 class ChatReply(Reply):
     """OpenAI's form of a chat, with llama-server's figures."""
 
-    def __init__(self, server: Server, answers: list[Answer], params: ChatParams, n_top: int | None):
-        """n_top: alternatives of each token, if the request asks for them; 0 leaves the token's own probability."""
+    def __init__(
+        self,
+        server: Server,
+        answers: list[Answer],
+        params: ChatParams,
+        n_top: int | None,
+        *,
+        has_functions: bool = False,
+    ):
+        """Make the reply of answers that are not started yet.
+
+        Args:
+            server: the server.
+            answers: the choices.
+            params: of the conversation.
+            n_top: alternatives of each token, if the request asks for them; 0 leaves the token's own probability.
+            has_functions: the request is of OpenAI's older form.
+        """
         super().__init__(server, answers, "chatcmpl-")
         self._n_top = n_top
         self._head = {"id": self.id, "created": self.created, "model": self.model, "system_fingerprint": FINGERPRINT}
-        self._choices = [OpenAIChoice(params, self._head, i) for i in range(len(answers))]
-        self._probs: dict[int, list[TokenLogprob]] = {}
+        show = self._show if answers[0].completion.n_probs else None
+        self._choices = [
+            OpenAIChoice(params, self._head, i, show=show, has_functions=has_functions) for i in range(len(answers))
+        ]
 
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
         """An event with the role, for each chunk of the prompt."""
@@ -140,26 +168,22 @@ class ChatReply(Reply):
         return [chunk if timings is None else chunk | {"timings": timings}]
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
-        """Deltas. The last one has probabilities and timings; without a delta, probabilities wait."""
+        """Deltas. The last one has timings."""
         choice = self._choices[answer.index]
-        if output.logprob is not None:
-            self._probs.setdefault(answer.index, []).append(output.logprob)
-        begin, chunks = choice.begin(), choice.add(output.text)
+        begin, chunks = choice.begin(), choice.add(self.new_text(answer, output))
         if chunks:
             last = chunks[-1]
             last["choices"][0]["drafted"] = output.drafted
-            if found := self._probs.pop(answer.index, None):
-                last["choices"][0]["logprobs"] = self._logprobs(answer, found)
             if timings is not None:
                 last["timings"] = timings
             if answer.completion.stream_options.continuous_usage_stats:
-                last["usage"] = self.usage()
+                last["usage"] = super().usage()  # thoughts are counted at the end
         return [*begin, *chunks]
 
     def end(self, answer: Answer, text: str) -> list[Any]:
         """The last deltas, and the finish reason."""
         choice = self._choices[answer.index]
-        chunks = [*choice.begin(), *choice.add(text, is_partial=False)]
+        chunks = [*choice.begin(), *choice.add(NewText(text), is_partial=False)]
         last = choice.end(answer.finish_reason)
         if not answer.completion.stream_options.include_usage:
             last |= answer.figures()
@@ -167,9 +191,15 @@ class ChatReply(Reply):
             last["__verbose"] = llama_end(self.server, answer, text)
         return [*chunks, last]
 
-    def _logprobs(self, answer: Answer, found: list[TokenLogprob]) -> dict[str, Any]:
-        vocab, post = self.server.tokenizer.vocab, answer.completion.post_sampling_probs
-        return {"content": [logprob_of(vocab, logprob, self._n_top, post=post) for logprob in found]}
+    def _show(self, token: SentToken) -> dict[str, Any]:
+        vocab, post = self.server.tokenizer.vocab, self.answers[0].completion.post_sampling_probs
+        return logprob_of(vocab, token.logprob, self._n_top, post=post, piece=token.piece)
+
+    def usage(self) -> dict[str, Any]:
+        """Return OpenAI's counts of tokens, with those of thoughts."""
+        pairs = zip(self.answers, self._choices, strict=True)
+        n_thought = sum(answer.n_tokens_of(choice.message.n_thought) for answer, choice in pairs)
+        return {**super().usage(), "completion_tokens_details": {"reasoning_tokens": n_thought}}
 
     def stream_end(self) -> bytes:
         """Usage, if it was requested, and OpenAI's end."""
@@ -183,9 +213,8 @@ class ChatReply(Reply):
         """The choices of the whole answer."""
         choices = []
         for answer, choice in zip(self.answers, self._choices, strict=True):
-            choices.append(choice.whole(answer.text, answer.finish_reason))
-            if answer.probs:
-                choices[-1]["logprobs"] = self._logprobs(answer, [logprob for _, logprob in answer.probs])
+            parts = [self.new_text(answer, output) for output in answer.outputs]
+            choices.append(choice.whole(parts, answer.finish_reason))
         first = self.answers[0]
         head = {**self._head, "object": "chat.completion"}
         data = {**head, "choices": choices, "usage": self.usage(), **first.figures()}

@@ -7,17 +7,21 @@ from itertools import accumulate
 from typing import Any
 
 from ..chat import Loosened, constraint_of, log_loosened, without_constraints
-from ..chat.message import logprob_of
+from ..chat.message import NewText, logprob_of
+from ..chat.sent_tokens import SentToken, SentTokens
 from ..engine import Output, TokenLogprob
 from .answer import Answer, Progress
 from .api_errors import invalid, unsupported
-from .fields import Completion, parse
+from .fields import COMPLETION_FIELDS, Completion, parse
+from .other_fields import check_others
 from .queue import Place
 from .reply import DONE, FINGERPRINT, Reply, progress_of, settings_of
 from .server import Server
 from .tokenizer import n_prompts
 
 _ABSENT = object()
+_FIELDS = COMPLETION_FIELDS | {"prompt", "input_prefix", "input_suffix", "input_extra"}
+"""Fields that are read."""
 
 
 class LlamaReply(Reply):
@@ -81,12 +85,18 @@ def llama_end(server: Server, answer: Answer, rest: str | None = None) -> Any:
         "tokens_cached": answer.n_prompt + max(0, answer.n_tokens - 1),
         **answer.figures(),
     }
-    if rest is None and answer.probs:
+    if rest is None and completion.n_probs:
         post = completion.post_sampling_probs
-        data["completion_probabilities"] = [logprob_of(vocab, logprob, post=post) for _, logprob in answer.probs]
+        data["completion_probabilities"] = [logprob_of(vocab, logprob, post=post) for logprob in _logprobs_of(answer)]
     fields = completion.response_fields
     found = {name: _nested(data, name) for name in fields}
     return {name: value for name, value in found.items() if value is not _ABSENT} if fields else data
+
+
+def _logprobs_of(answer: Answer) -> list[TokenLogprob]:
+    """Log-probabilities of an answer's tokens, without those of a stop string, which is not in its text."""
+    n_tokens = answer.n_tokens_of(len(answer.text)) if answer.stopping_word else len(answer.outputs)
+    return [output.logprob for output in answer.outputs[:n_tokens] if output.logprob is not None]
 
 
 class OpenAIReply(Reply):
@@ -97,7 +107,8 @@ class OpenAIReply(Reply):
         super().__init__(server, answers)
         self._n_top = n_top
         self._n_sent: dict[int, int] = {}
-        """Characters of each answer's stream so far."""
+        """Characters of each answer's text so far."""
+        self._sent = [SentTokens() for _ in answers]
         self._head = {
             "id": self.id,
             "object": "text_completion",
@@ -113,13 +124,12 @@ class OpenAIReply(Reply):
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """One event."""
-        probs = [] if output.logprob is None else [(output.text, output.logprob)]
-        choice = self._choice(answer, output.text, probs) | {"drafted": output.drafted}
+        choice = self._choice(answer, [self.new_text(answer, output)]) | {"drafted": output.drafted}
         return [self._data(answer, choice) | ({} if timings is None else {"timings": timings})]
 
     def end(self, answer: Answer, text: str) -> list[Any]:
         """The event with the reason and the figures."""
-        data = self._data(answer, self._choice(answer, text, [], answer.finish_reason)) | answer.figures()
+        data = self._data(answer, self._choice(answer, [NewText(text)], answer.finish_reason)) | answer.figures()
         if not answer.completion.stream_options.include_usage:
             data["usage"] = self.usage()
         if answer.completion.verbose:
@@ -130,15 +140,17 @@ class OpenAIReply(Reply):
         has_usage = answer.completion.stream_options.continuous_usage_stats
         return {**self._head, "choices": [choice], **({"usage": self.usage()} if has_usage else {})}
 
-    def _choice(
-        self, answer: Answer, text: str, probs: list[tuple[str, TokenLogprob]], reason: str | None = None
-    ) -> dict[str, Any]:
+    def _choice(self, answer: Answer, parts: list[NewText], reason: str | None = None) -> dict[str, Any]:
+        sent, text = self._sent[answer.index], "".join(part.text for part in parts)
+        for part in parts:
+            sent.add(part.tokens)
+        found = sent.take(text) if text else []
         n_sent = self._n_sent.get(answer.index, 0)
         echoes = answer.completion.echo and answer.index not in self._n_sent
         if echoes:
             text = "".join(self._prompt_texts(answer)) + text
         self._n_sent[answer.index] = n_sent + len(text)
-        logprobs = self._logprobs(answer, probs, echoes, n_sent)
+        logprobs = self._logprobs(answer, found, echoes, n_sent)
         return {"index": answer.index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def stream_end(self) -> bytes:
@@ -151,7 +163,10 @@ class OpenAIReply(Reply):
     def response(self) -> Any:
         """The choices of the whole answer."""
         first = self.answers[0]
-        choices = [self._choice(answer, answer.text, answer.probs, answer.finish_reason) for answer in self.answers]
+        choices = [
+            self._choice(answer, [self.new_text(answer, o) for o in answer.outputs], answer.finish_reason)
+            for answer in self.answers
+        ]
         data = {**self._head, "choices": choices, "usage": self.usage(), **first.figures()}
         if first.completion.verbose:
             data["__verbose"] = llama_end(self.server, first)
@@ -159,22 +174,24 @@ class OpenAIReply(Reply):
 
     def _prompt_texts(self, answer: Answer) -> list[str]:
         """The text that each token of the prompt adds: characters, once they are complete."""
-        vocab, decoder = self.server.tokenizer.vocab, codecs.getincrementaldecoder("utf-8")(errors="replace")
-        return [*(decoder.decode(vocab.piece(token)) for token in answer.prompt), decoder.decode(b"", True)]
+        vocab = self.server.tokenizer.vocab
+        return _texts_of([vocab.piece(token) for token in answer.prompt])
 
     def _logprobs(
-        self, answer: Answer, probs: list[tuple[str, TokenLogprob]], echoes: bool, n_before: int = 0
+        self, answer: Answer, sent: list[SentToken], echoes: bool, n_before: int = 0
     ) -> dict[str, Any] | None:
         """llama-server's list, and OpenAI's older ones, in which an echoed prompt comes first.
 
         n_before: characters of the text that were sent already.
         """
-        if not probs and not echoes:
+        if not sent and not echoes:
             return None
         vocab, post = self.server.tokenizer.vocab, answer.completion.post_sampling_probs
-        items = content = [logprob_of(vocab, logprob, self._n_top, post=post) for _, logprob in probs]
+        items = content = [
+            logprob_of(vocab, token.logprob, self._n_top, post=post, piece=token.piece) for token in sent
+        ]
         key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")
-        starts = list(accumulate((len(text) for text, _ in probs), initial=n_before))[: len(probs)]
+        starts = list(accumulate(map(len, _texts_of([t.piece for t in sent])), initial=n_before))[: len(sent)]
         if echoes:
             *prompt_starts, n_prompt = accumulate(map(len, self._prompt_texts(answer)), initial=0)
             starts = [n_prompt + start for start in starts]
@@ -194,6 +211,12 @@ class OpenAIReply(Reply):
             ],
             "text_offset": starts,
         }
+
+
+def _texts_of(pieces: list[bytes]) -> list[str]:
+    """The text that each piece adds: characters, once they are complete; and that of the end."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    return [*map(decoder.decode, pieces), decoder.decode(b"", True)]
 
 
 def _nested(data: Any, path: str) -> Any:
@@ -234,8 +257,6 @@ def prepare_openai(server: Server, body: dict[str, Any], place: Place) -> OpenAI
 
 def _prepare(server: Server, body: dict[str, Any], place: Place) -> list[Answer]:
     c, sampling, loosened = _options(server, body)
-    if body.get("best_of") not in (None, 1, c.n):
-        raise invalid("Unsupported param: best_of")
     if c.suffix and not server.infill.is_there:
         raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
     place.take(n_prompts(body.get("prompt")) * c.n)
@@ -244,6 +265,7 @@ def _prepare(server: Server, body: dict[str, Any], place: Place) -> list[Answer]
 
 def _options(server: Server, body: dict[str, Any]) -> tuple[Completion, dict[str, Any], tuple[Loosened, ...]]:
     """A request's options and the rules for its text, as arguments of `make_answers`."""
+    check_others(body, _FIELDS, server.ignored)
     try:
         constraint = constraint_of(body)
         grammar = None if constraint is None else constraint.compile()

@@ -14,8 +14,12 @@ from .api_errors import failed, invalid, unsupported
 from .embedder import NO_POOLING, Embedder, Matrix
 from .http import compute, until_gone
 from .jsons import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
+from .other_fields import check_others
 from .server import Server
 from .tokenizer import n_prompts
+
+_FIELDS = frozenset({"input", "content", "encoding_format", "embd_normalize"})
+"""Fields that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ async def embed(server: Server, request: Request, *, openai: bool) -> Any:
 
 def _prepare(server: Server, embedder: Embedder, body: dict[str, Any], openai: bool) -> _Prompts:
     """Check a request and tokenize its texts."""
+    body = {name: value for name, value in body.items() if value is not None}
+    check_others(body, _FIELDS, server.ignored)
     if openai and embedder.pooling == NO_POOLING:
         raise invalid("Pooling type 'none' is not OAI compatible. Please use a different pooling type")
     texts = body.get("input", body.get("content"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from ..chat import CONSTRAINTS
 from ..config.sampling_options import SAMPLING_OPTIONS, samplers_of, types_and_defaults
 from ..draft.kinds import KINDS
 from ..engine import NGRAM, SAMPLERS, DraftSettings, Sampling
@@ -28,7 +29,13 @@ def _clamp(low: float, high: float) -> AfterValidator:
 Count = Annotated[int, Field(ge=0, le=_INT_MAX)]
 CountOrAll = Annotated[int, Field(ge=-1, le=_INT_MAX)]
 
-ALIASES = {"n_predict": ("max_completion_tokens", "max_tokens"), "n": ("n_cmpl",), "n_probs": ("logprobs",)}
+ALIASES = {
+    "n_predict": ("max_completion_tokens", "max_tokens"),
+    "n": ("n_cmpl",),
+    "n_probs": ("logprobs",),
+    "repeat_penalty": ("repetition_penalty",),
+    "include_stop_str_in_output": ("no_stop_trim",),
+}
 """Field -> other names for it; the first one that a request has counts."""
 MESSAGE_ALONE = ("n", *ALIASES["n"])
 """Fields that are missing in APIs whose answer is one message."""
@@ -89,6 +96,11 @@ class _Completion(_Request):
     n_indent: Count = 0
     t_max_predict_ms: Annotated[int, Field(ge=-1)] = -1
     stop: Words = []
+    include_stop_str_in_output: bool = False
+    stop_token_ids: list[int] = []
+    min_tokens: Count = 0
+    bad_words: list[str] = []
+    allowed_token_ids: list[int] | None = None
 
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] = -1
     dry_sequence_breakers: Annotated[list[str], Field(min_length=1)] = ["\n", ":", '"', "*"]
@@ -123,6 +135,12 @@ else:
     )
 
 
+COMPLETION_FIELDS = (
+    CONSTRAINTS | Completion.model_fields.keys() | {name for names in ALIASES.values() for name in names}
+)
+"""Fields that all requests which generate have."""
+
+
 def parse(kind: type[M], body: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> M:
     """Parse a request's options, by any of their names, with the server's defaults. Fields that are null are missing.
 
@@ -138,6 +156,8 @@ def parse(kind: type[M], body: Mapping[str, Any], defaults: Mapping[str, Any] | 
             given.pop(alias, None)
         if value is not None:
             given[name] = value
+    if asked["repeat_penalty"] == "repetition_penalty" and given["repeat_penalty"] != 1.0:
+        given.setdefault("repeat_last_n", _INT_MAX)  # vLLM's penalty looks at the whole text
     dotted = {name.removeprefix("speculative."): given[name] for name in given if name.startswith("speculative.")}
     if dotted and isinstance(given.get("speculative", {}), dict):
         given["speculative"] = dotted | given.get("speculative", {})
@@ -177,6 +197,9 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
             seed=c.seed & SEED_RANDOM,
             logit_bias=_logit_bias(c.logit_bias, tokenizer) if c.logit_bias else {},
             keeps_probs=c.post_sampling_probs and c.n_probs > 0,
+            min_tokens=c.min_tokens,
+            bad_words=_tokens_of_words(c.bad_words, tokenizer),
+            allowed_tokens=c.allowed_token_ids,
             **options,
             **{"grammar": c.grammar or None, **more},
         )
@@ -200,6 +223,17 @@ def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict
         elif isinstance(key, (int, str)) and 0 <= int(key) < tokenizer.vocab.n_tokens:
             bias[int(key)] = x
     return bias
+
+
+def _tokens_of_words(words: list[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Tokens of each word, at the beginning of a text and after a blank, as in vLLM."""
+    found = []
+    for word in words:
+        for text in (word.lstrip(), f" {word.lstrip()}"):
+            tokens = tokenizer.tokenize(text, parse_special=False)
+            if tokens and tokens not in found:
+                found.append(tokens)
+    return found
 
 
 def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSettings:

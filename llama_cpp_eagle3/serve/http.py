@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -49,10 +50,10 @@ class Json(Response):
         return dumps(content)
 
 
-def error_response(e: ApiError, path: str) -> Json:
-    """An error as a response, in the form of the path's API."""
-    body = anthropic_error(e) if path.startswith(ANTHROPIC) else e.body
-    return Json(body, status_code=e.code, headers=e.headers)
+def error_response(e: ApiError, path: str, headers: Headers) -> Json:
+    """An error as a response, in the form that the client reads: Anthropic's names its version, on any path."""
+    is_anthropic = path.startswith(ANTHROPIC) or "anthropic-version" in headers
+    return Json(anthropic_error(e) if is_anthropic else e.body, status_code=e.code, headers=e.headers)
 
 
 async def answer(request: Request, function: Callable[[Server, dict[str, Any]], Any]) -> Response:

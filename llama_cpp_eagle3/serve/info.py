@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from datetime import datetime, timezone
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -37,7 +37,8 @@ async def models(server: Server, request: Request) -> Any:
         **dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), ""),
         "details": {"format": "gguf", "family": arch, "families": [arch]},
     }
-    return {"object": "list", "models": [entry], "data": [described]}
+    ends = {"first_id": name, "last_id": name, "has_more": False}  # Anthropic's
+    return {"object": "list", "models": [entry], "data": [described], **ends}
 
 
 async def model(server: Server, request: Request) -> Any:
@@ -49,11 +50,16 @@ async def model(server: Server, request: Request) -> Any:
 
 
 def _model(server: Server) -> dict[str, Any]:
-    """Return OpenAI's object for the model, with llama-server's and vLLM's fields."""
+    """Return OpenAI's object for the model, with Anthropic's, llama-server's and vLLM's fields."""
     return {
         "id": server.options.model_name,
         "object": "model",
-        "created": int(time.time()),
+        "type": "model",
+        "display_name": server.options.model_name,
+        "lifecycle": "active",
+        "max_input_tokens": server.engine.n_ctx,
+        "created": server.metrics.t_start,
+        "created_at": datetime.fromtimestamp(server.metrics.t_start, timezone.utc).isoformat(timespec="seconds"),
         "owned_by": "llama-cpp-eagle3",
         "root": server.llm.model_path,
         "parent": None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -37,6 +38,12 @@ N_FLOATS_MAX = 1 << 24
 N_LOGPROBS_MAX = 1 << 22
 """Log-probabilities of all tokens of a request, at most: each takes some 100 bytes until the request ends."""
 _N_ITEMS_MAX = 100_000
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALVES = re.compile(
+    rb"((?:\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})+)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""Backslashes and pairs of surrogates, which stay; else half a pair, such as of an emoji that was cut in JavaScript."""
+_REPLACEMENT = rb"\ufffd"
 _MEDIA = ("image_url", "input_audio", "input_image", "source")
 """Fields with files, which have limits of their own (`media.limits`)."""
 
@@ -62,6 +69,9 @@ _STOP = Limit(n_entries=256, n_bytes=16 << 10)
 LIMITS: dict[str, Limit] = {
     "stop": _STOP,
     "stop_sequences": _STOP,
+    "bad_words": _STOP,
+    "stop_token_ids": Limit(n_entries=1024),
+    "allowed_token_ids": Limit(n_entries=1 << 20),
     "dry_sequence_breakers": Limit(n_entries=64, n_bytes=4 << 10),
     "samplers": Limit(n_entries=32, n_bytes=1 << 10),
     "logit_bias": Limit(n_entries=1 << 16, n_bytes=1 << 20),
@@ -75,6 +85,8 @@ LIMITS: dict[str, Limit] = {
     **dict.fromkeys(sorted(CONSTRAINTS), Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX)),
     "tools": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
     "tool_choice": Limit(n_bytes=4 << 10, n_values=64),
+    "functions": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
+    "function_call": Limit(n_bytes=4 << 10, n_values=64),
     "chat_template_kwargs": Limit(n_bytes=1 << 20, n_values=10_000),
     "reasoning_budget_message": Limit(n_bytes=16 << 10),
     "instructions": _TEXT,
@@ -112,6 +124,8 @@ def parse_json(text: bytes) -> dict[str, Any]:
         ApiError: the body is no JSON object, is nested too deeply, exceeds a limit, or would take many times its own
             size in memory.
     """
+    text = text.removeprefix(b"\xef\xbb\xbf")  # a mark that some programs of Windows write
+    text = _HALVES.sub(lambda match: match[1] or _REPLACEMENT, text) if _HALF.search(text) else text
     n = sum(map(text.count, (b",", b"[", b"{")))
     if n > N_VALUES_MAX:
         raise invalid(f"the body: expected at most {N_VALUES_MAX} commas and opening brackets, found {n}")
@@ -120,7 +134,9 @@ def parse_json(text: bytes) -> dict[str, Any]:
             if not text.strip():
                 body: Any = {}
             else:
-                body = json.loads(text, parse_constant=_no_constant) if orjson is None else orjson.loads(text)
+                # strictly UTF-8, as orjson reads it
+                load = orjson.loads if orjson else lambda text: json.loads(text.decode(), parse_constant=_no_constant)
+                body = load(text)
     except (ValueError, RecursionError) as e:
         raise invalid(f"the body is not JSON: {e}") from None
     if not isinstance(body, dict):

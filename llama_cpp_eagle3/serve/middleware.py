@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..config.serve_options import ServeOptions, is_loopback
-from .api_errors import ApiError, too_large
+from .api_errors import ApiError, compressed, too_large
 from .http import error_response
 from .log_lines import ACCESS
 
@@ -60,15 +60,16 @@ class Middleware:
                 await self.app(scope, receive, send_out)
             except ApiError as e:
                 if not status:
-                    await error_response(e, scope["path"])(scope, receive, send_out)
+                    await error_response(e, scope["path"], headers)(scope, receive, send_out)
         except ClientDisconnect:
             status = status or 499
         finally:
             self._log(scope, status, perf_counter() - start)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Raise ApiError for a wrong host name, a wrong key, or a Content-Length that is too large."""
-        if self.options.local_only and not is_loopback(_host_of(headers)):
+        """Raise ApiError for a wrong host name or key, a body that is compressed, or a Content-Length too large."""
+        is_named = "host" in headers or scope["http_version"] != "1.0"  # which has no such header; browsers send it
+        if self.options.local_only and is_named and not is_loopback(_host_of(headers)):
             raise ApiError(
                 403,
                 "permission_error",
@@ -77,6 +78,9 @@ class Middleware:
             )
         if self._keys and scope["path"] not in PUBLIC and not self._knows(headers):
             raise ApiError(401, "authentication_error", "Invalid API Key")
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise compressed(encoding)
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.options.n_body_max:
             raise too_large(self.options.n_body_max)

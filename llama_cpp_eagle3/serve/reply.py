@@ -6,11 +6,13 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..chat import ChatParams
-from ..chat.message import GrowingMessage
+from ..chat.message import GrowingMessage, NewText
+from ..chat.sent_tokens import SentToken, SentTokens
 from ..engine import Output, Vocab
 from ..errors import ContextFullError
 from .answer import Answer, Came, Progress
@@ -137,6 +139,14 @@ class Reply(ABC):
     def response(self) -> Any:
         """Return the whole response, if it is not streamed."""
 
+    def new_text(self, answer: Answer, output: Output) -> NewText:
+        """An output as messages take it."""
+        if output.logprob is None:
+            return NewText(output.text)
+        token = output.logprob.token
+        piece = self.server.tokenizer.vocab.piece(token, token in answer.sequence.request.special)
+        return NewText(output.text, [SentToken(piece, output.logprob)])
+
     # figures
 
     def usage(self) -> dict[str, Any]:
@@ -184,20 +194,102 @@ def start(prepare: Prepare, server: Server, body: dict[str, Any], place: Place) 
     return reply
 
 
+@dataclass(slots=True)
+class Part:
+    """A part of a message: a thought, a text or a call."""
+
+    kind: Literal["thought", "text", "call"]
+    id: str
+    number: int
+    """Of the parts, from 0 on."""
+    call: int = -1
+    """Of the calls."""
+    name: str = ""
+    """Of the function that is called."""
+    text: str = ""
+    """Of a call: its arguments."""
+    sent: list[SentToken] = field(default_factory=list)
+    """The tokens of a text, if their log-probabilities are wanted."""
+
+
 class NamedEvents(Reply):
-    """A reply of one message, whose events are named by their types."""
+    """A reply of one message, whose events are named by their types: one part after the other, each until its end."""
 
     def __init__(self, server: Server, answers: list[Answer], params: ChatParams, prefix: str):
         super().__init__(server, answers, prefix)
         self.message = GrowingMessage(params)
+        self.parts: list[Part] = []
+        """What the message has so far; the last one may go on."""
+        self._is_open = False
+        self._sent = SentTokens()
 
-    def deltas(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        """Return a stream's events for the parts that a text adds to the message."""
-        return [event for delta in self.message.add(text, is_partial) for event in self.of_delta(delta)]
+    def deltas(self, answer: Answer, output: Output) -> list[dict[str, Any]]:
+        """Return a stream's events for the parts that a token adds to the message."""
+        new = self.new_text(answer, output)
+        self._sent.add(new.tokens)
+        return self._add(self.message.add(new.text))
+
+    def last_deltas(self, answer: Answer, text: str) -> list[dict[str, Any]]:
+        """Return those for the rest of the text, and for the end of the last part."""
+        return [*self._add(self.message.add(text, is_partial=False)), *self._close(answer.finish_reason != "stop")]
+
+    def finish(self, answer: Answer) -> None:
+        """Add a whole answer to the message."""
+        if answer.completion.n_probs:  # only a text as it grows shows which tokens it was made of
+            for output in answer.outputs:
+                self.deltas(answer, output)
+            self.last_deltas(answer, "")
+        else:
+            self._add(self.message.add_whole([output.text for output in answer.outputs]))
+            self._close(answer.finish_reason != "stop")
+
+    def n_thought(self) -> int:
+        """Return the number of tokens of the thought."""
+        return self.answers[0].n_tokens_of(self.message.n_thought)
+
+    def _add(self, deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        events = []
+        for delta in deltas:
+            for name, kind in (("reasoning_content", "thought"), ("content", "text")):
+                if delta.get(name):
+                    events += self._grow(kind, delta[name])
+            for call in delta.get("tool_calls", ()):
+                function = call["function"]
+                named = call.get("id", ""), function.get("name", "")
+                events += self._grow("call", function.get("arguments", ""), int(call["index"]), *named)
+        return events
+
+    def _grow(self, kind: Any, text: str, call: int = -1, id: str = "", name: str = "") -> list[dict[str, Any]]:
+        events = []
+        if not self._is_open or (self.parts[-1].kind, self.parts[-1].call) != (kind, call):
+            events += self._close(False)
+            self.parts.append(Part(kind, id or random_id(), len(self.parts), call, name))
+            self._is_open = True
+            events += self.begin_part(self.parts[-1])
+        if text:
+            sent = self._sent.take(text) if kind != "call" else []
+            self.parts[-1].text += text
+            self.parts[-1].sent += sent
+            events.append(self.grow_part(self.parts[-1], text, sent))
+        return events
+
+    def _close(self, is_cut: bool) -> list[dict[str, Any]]:
+        if not self._is_open:
+            return []
+        self._is_open = False
+        return self.end_part(self.parts[-1], is_cut)
 
     @abstractmethod
-    def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the events for one of OpenAI's deltas."""
+    def begin_part(self, part: Part) -> list[dict[str, Any]]:
+        """Return the events for a part that begins."""
+
+    @abstractmethod
+    def grow_part(self, part: Part, text: str, sent: list[SentToken]) -> dict[str, Any]:
+        """Return the event for a text that was added to a part."""
+
+    @abstractmethod
+    def end_part(self, part: Part, is_cut: bool) -> list[dict[str, Any]]:
+        """Return the events for a part that ends; is_cut: the answer was cut off in it."""
 
     @staticmethod
     def encode(data: Any) -> bytes:

@@ -6,21 +6,56 @@ import time
 from typing import Any
 
 from ..chat import ChatParams, LeftOut
+from ..chat.message import is_json, logprob_of
+from ..chat.sent_tokens import SentToken
 from ..engine import Output
 from .answer import Answer, Progress
-from .api_errors import ApiError, invalid, unsupported
+from .api_errors import ApiError, invalid
+from .chat_completions import CHAT_FIELDS, prepare_message
 from .chat_completions import count_tokens as count_chat_tokens
-from .chat_completions import prepare_message
 from .fields import MESSAGE_ALONE
+from .other_fields import check_others
 from .queue import Place
-from .reply import NamedEvents, progress_of
+from .reply import NamedEvents, Part, progress_of
 from .response_items import messages_of
-from .server import Server, random_id
+from .server import Server
+
+_LOGPROBS = "message.output_text.logprobs"
+"""The entry of `include` that asks for log-probabilities."""
+_TRANSLATED = (
+    "input",
+    "instructions",
+    "tools",
+    "max_output_tokens",
+    "reasoning",
+    "truncation",
+    "include",
+    *MESSAGE_ALONE,
+)
+FIELDS = (CHAT_FIELDS - {"messages", *MESSAGE_ALONE}) | {
+    *("input", "instructions", "max_output_tokens", "include", "stream", "text", "text.format"),
+    *("reasoning", "reasoning.effort", "reasoning.summary", "reasoning.generate_summary"),
+}
+"""Fields that are read."""
+_REPEATED: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": {"effort": None, "summary": None},
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "truncation": "disabled",
+}
+"""Fields that a response repeats -> what they are if a request leaves them out."""
 
 
 def prepare_response(server: Server, body: dict[str, Any], place: Place) -> ResponsesReply:
     """Prepare the reply to POST /v1/responses."""
-    return ResponsesReply(server, *prepare_message(server, to_chat(body, server.left_out), place))
+    check_others(_flat(body), FIELDS, server.ignored)
+    chat = to_chat(body, server.left_out)
+    return ResponsesReply(server, *prepare_message(server, chat, place), _repeated(body))
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
@@ -37,12 +72,11 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, 
     body = {name: value for name, value in body.items() if value is not None}
     if "input" not in body:
         raise invalid("'input' is required")
-    if body.get("previous_response_id"):
-        raise invalid("'previous_response_id' is not supported: answers are not kept")
-    if body.get("background"):
-        raise unsupported("'background' is not supported: answers are not kept")
-    taken = ("input", "instructions", "tools", "max_output_tokens", "reasoning", "truncation", *MESSAGE_ALONE)
-    chat = {name: value for name, value in body.items() if name not in taken}
+    chat = {name: value for name, value in body.items() if name not in _TRANSLATED}
+    if _LOGPROBS in body.get("include", ()):
+        chat["logprobs"] = True
+    else:
+        chat.pop("top_logprobs", None)
     chat["messages"] = messages_of(body["input"], body.get("instructions"), left_out)
     tools = body.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
@@ -65,14 +99,38 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, 
     return chat
 
 
+def _flat(body: dict[str, Any]) -> dict[str, Any]:
+    """The request's fields, with those inside of some by their paths."""
+    inner = {
+        f"{name}.{key}": value
+        for name in ("text", "reasoning")
+        if isinstance(body.get(name), dict)
+        for key, value in body[name].items()
+    }
+    include = body.get("include")
+    return {**body, **inner, **dict.fromkeys((f"include.{name}" for name in include or () if name != _LOGPROBS), True)}
+
+
+def _repeated(body: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a request that its response repeats, by OpenAI's types."""
+    given = {name: body[name] for name in _REPEATED if body.get(name) is not None}
+    tools = [
+        {"description": None, "parameters": None, "strict": True, **tool} if tool.get("type") == "function" else tool
+        for tool in body.get("tools") or ()
+    ]
+    return {**_REPEATED, **given, "tools": tools, "store": False, "background": False, "previous_response_id": None}
+
+
 class ResponsesReply(NamedEvents):
     """OpenAI's objects and numbered events of a response."""
 
-    def __init__(self, server: Server, answers: list[Answer], params: ChatParams):
+    def __init__(self, server: Server, answers: list[Answer], params: ChatParams, asked: dict[str, Any]):
+        """asked: fields of the request that the response repeats."""
         super().__init__(server, answers, params, "resp_")
-        self._reasoning_id, self._message_id = f"rs_{random_id()}", f"msg_{random_id()}"
-        self._calls: list[dict[str, str]] = []
-        self._begun: set[str] = set()
+        self._asked = asked
+        self._has_begun = False
+        self._done: list[dict[str, Any]] = []
+        """The items that have ended."""
         self._n_events = 0
 
     def error(self, e: ApiError) -> bytes:
@@ -83,17 +141,20 @@ class ResponsesReply(NamedEvents):
 
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
         """Return the event of a response that is in progress, with the prompt's progress."""
-        event: dict[str, Any] = {"type": "response.in_progress", "response": self._object("in_progress", [])}
+        event: dict[str, Any] = {"type": "response.in_progress", "response": self._object("in_progress")}
         event["prompt_progress"] = progress_of(answer, progress)
         return self._numbered([*self._begin(), event], timings)
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """Return the events for what a token adds to the response's items."""
-        return self._numbered([*self._begin(), *self.deltas(output.text, True)], timings)
+        return self._numbered([*self._begin(), *self.deltas(answer, output)], timings)
 
     def end(self, answer: Answer, text: str) -> list[Any]:
-        """Return the events that end all items and the response."""
-        return self._numbered([*self._begin(), *self.deltas(text, False), *self._finish(answer)], None)
+        """Return the events that end the last item and the response."""
+        events = [*self._begin(), *self.last_deltas(answer, text)]
+        status = _status(answer)
+        events.append({"type": f"response.{status}", "response": self._object(status), **answer.figures()})
+        return self._numbered(events, None)
 
     def _numbered(self, events: list[dict[str, Any]], timings: dict[str, Any] | None) -> list[Any]:
         if events and timings is not None:
@@ -104,126 +165,111 @@ class ResponsesReply(NamedEvents):
         return events
 
     def _begin(self) -> list[dict[str, Any]]:
-        if "response" in self._begun:
+        if self._has_begun:
             return []
-        self._begun.add("response")
-        state = self._object("in_progress", [])
+        self._has_begun = True
+        state = self._object("in_progress")
         return [{"type": f"response.{name}", "response": state} for name in ("created", "in_progress")]
 
-    def of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the events for one of OpenAI's deltas."""
-        events: list[dict[str, Any]] = []
-        if delta.get("reasoning_content"):
-            if "reasoning" not in self._begun:
-                self._begun.add("reasoning")
-                item = {"id": self._reasoning_id, "type": "reasoning", "summary": [], "content": []}
-                events.append(self._item("added", {**item, "status": "in_progress"}, 0))
-            data = {"item_id": self._reasoning_id, "output_index": 0, "content_index": 0}
-            events.append({"type": "response.reasoning_text.delta", "delta": delta["reasoning_content"], **data})
-        if delta.get("content"):
-            where = self._where()
-            if "message" not in self._begun:
-                self._begun.add("message")
-                item = {"id": self._message_id, "type": "message", "role": "assistant", "content": []}
-                part = {"type": "output_text", "text": "", "annotations": []}
-                events.append(self._item("added", {**item, "status": "in_progress"}, where["output_index"]))
-                events.append({"type": "response.content_part.added", "part": part, **where})
-            text = {"delta": delta["content"], "logprobs": [], **where}
-            events.append({"type": "response.output_text.delta", **text})
-        for call in delta.get("tool_calls", []):
-            events += self._of_call(call)
+    def begin_part(self, part: Part) -> list[dict[str, Any]]:
+        """Return the events that add an item, and its content."""
+        item = _item(part, "in_progress", [])
+        events = [{"type": "response.output_item.added", "output_index": part.number, "item": item}]
+        if part.kind != "call":
+            content = self._content(Part(part.kind, part.id, part.number))
+            events.append({"type": "response.content_part.added", "part": content, **_where(part)})
         return events
 
-    def _where(self) -> dict[str, Any]:
-        return {"item_id": self._message_id, "output_index": int("reasoning" in self._begun), "content_index": 0}
+    def grow_part(self, part: Part, text: str, sent: list[SentToken]) -> dict[str, Any]:
+        """Return the event that adds to it."""
+        logprobs = {"logprobs": self._logprobs(sent)} if part.kind == "text" else {}
+        return {"type": f"response.{_EVENTS[part.kind]}.delta", "delta": text, **logprobs, **_where(part)}
 
-    def _of_call(self, call: dict[str, Any]) -> list[dict[str, Any]]:
-        events = []
-        i, function = int(call.get("index", 0)), call.get("function", {})
-        while len(self._calls) <= i:
-            self._calls.append({"id": call.get("id") or random_id(), "name": function.get("name", "")})
-            item = self._call_item(len(self._calls) - 1, "", "in_progress")
-            events.append(self._item("added", item, self._index_of_call(len(self._calls) - 1)))
-        if function.get("arguments"):
-            data = {"item_id": f"fc_{self._calls[i]['id']}", "output_index": self._index_of_call(i)}
-            kind = "response.function_call_arguments.delta"
-            events.append({"type": kind, "delta": function["arguments"], **data})
-        return events
+    def end_part(self, part: Part, is_cut: bool) -> list[dict[str, Any]]:
+        """Return the events that end it."""
+        if part.kind == "call":
+            is_cut = not is_json(part.text) if part.text else is_cut
+        content = [] if part.kind == "call" else [self._content(part)]
+        item = _item(part, "incomplete" if is_cut else "completed", content)
+        self._done.append(item)
+        kind = f"response.{_EVENTS[part.kind]}.done"
+        if part.kind == "call":
+            events = [{"type": kind, "name": part.name, "arguments": part.text, **_where(part)}]
+        else:
+            logprobs = {"logprobs": content[0]["logprobs"]} if part.kind == "text" else {}
+            events = [
+                {"type": kind, "text": part.text, **logprobs, **_where(part)},
+                {"type": "response.content_part.done", "part": content[0], **_where(part)},
+            ]
+        return [*events, {"type": "response.output_item.done", "output_index": part.number, "item": item}]
 
-    def _index_of_call(self, i: int) -> int:
-        return i + int("reasoning" in self._begun) + int("message" in self._begun)
+    def _content(self, part: Part) -> dict[str, Any]:
+        if part.kind == "thought":
+            return {"type": "reasoning_text", "text": part.text}
+        return {"type": "output_text", "annotations": [], "logprobs": self._logprobs(part.sent), "text": part.text}
 
-    def _call_item(self, i: int, arguments: str, status: str) -> dict[str, Any]:
-        call = self._calls[i]
-        item = {"id": f"fc_{call['id']}", "type": "function_call", "status": status, "arguments": arguments}
-        return {**item, "call_id": f"call_{call['id']}", "name": call["name"]}
+    def _logprobs(self, sent: list[SentToken]) -> list[dict[str, Any]]:
+        vocab = self.server.tokenizer.vocab
+        return [logprob_of(vocab, token.logprob, self._asked["top_logprobs"], piece=token.piece) for token in sent]
 
-    @staticmethod
-    def _item(what: str, item: dict[str, Any], index: int) -> dict[str, Any]:
-        return {"type": f"response.output_item.{what}", "output_index": index, "item": item}
-
-    def _finish(self, answer: Answer) -> list[dict[str, Any]]:
-        output = self._output()
-        events: list[dict[str, Any]] = []
-        for i, item in enumerate(output):
-            if item["type"] == "message":
-                where, part = self._where(), item["content"][0]
-                events.append({"type": "response.output_text.done", "text": part["text"], "logprobs": [], **where})
-                events.append({"type": "response.content_part.done", "part": part, **where})
-            elif item["type"] == "function_call":
-                data = {"item_id": item["id"], "output_index": i, "arguments": item["arguments"]}
-                events.append({"type": "response.function_call_arguments.done", "name": item["name"], **data})
-            events.append(self._item("done", item, i))
-        last = "completed" if answer.finish_reason == "stop" else "incomplete"
-        events.append({"type": f"response.{last}", "response": self._object(last, output), **answer.figures()})
-        return events
-
-    def _output(self) -> list[dict[str, Any]]:
-        message = self.message.message
-        output: list[dict[str, Any]] = []
-        if message.get("reasoning_content"):
-            content = [{"type": "reasoning_text", "text": message["reasoning_content"]}]
-            item = {"id": self._reasoning_id, "type": "reasoning", "summary": [], "content": content}
-            output.append({**item, "encrypted_content": "", "status": "completed"})
-        if message.get("content"):
-            part = {"type": "output_text", "annotations": [], "logprobs": [], "text": message["content"]}
-            item = {"id": self._message_id, "type": "message", "role": "assistant", "content": [part]}
-            output.append({**item, "status": "completed"})
-        for i, call in enumerate(message.get("tool_calls") or []):
-            if i == len(self._calls):
-                self._calls.append({"id": call.get("id") or random_id(), "name": call["function"]["name"]})
-            output.append(self._call_item(i, call["function"]["arguments"], "completed"))
-        return output
-
-    def _object(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    def _object(self, status: str) -> dict[str, Any]:
+        sampling = self.answers[0].sequence.request.sampling
         data: dict[str, Any] = {
             "id": self.id,
             "object": "response",
             "created_at": self.created,
+            "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self.model,
-            "output": output,
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
+            "output": list(self._done),
+            "usage": None,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            **self._asked,
         }
-        if status == "incomplete":
-            data["incomplete_details"] = {"reason": "max_output_tokens"}
         if status != "in_progress":
             counts = self.usage()
-            data["completed_at"] = int(time.time())
             data["usage"] = {
                 "input_tokens": counts["prompt_tokens"],
                 "output_tokens": counts["completion_tokens"],
                 "total_tokens": counts["total_tokens"],
-                "input_tokens_details": counts["prompt_tokens_details"],
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "input_tokens_details": {"cache_write_tokens": 0, **counts["prompt_tokens_details"]},
+                "output_tokens_details": {"reasoning_tokens": self.n_thought()},
             }
         return data
 
     def response(self) -> Any:
         """The whole response."""
         answer = self.answers[0]
-        self.message.add(answer.text, is_partial=False)
-        status = "completed" if answer.finish_reason == "stop" else "incomplete"
-        return {**self._object(status, self._output()), **answer.figures()}
+        self.finish(answer)
+        return {**self._object(_status(answer)), **answer.figures()}
+
+
+_EVENTS = {"thought": "reasoning_text", "text": "output_text", "call": "function_call_arguments"}
+
+
+def _status(answer: Answer) -> str:
+    return "completed" if answer.finish_reason == "stop" else "incomplete"
+
+
+def _id(part: Part) -> str:
+    prefixes = {"thought": "rs_", "text": "msg_", "call": "fc_"}
+    return prefixes[part.kind] + part.id
+
+
+def _where(part: Part) -> dict[str, Any]:
+    content = {} if part.kind == "call" else {"content_index": 0}
+    return {"item_id": _id(part), "output_index": part.number, **content}
+
+
+def _item(part: Part, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    """A part of the message as an item of a response."""
+    item: dict[str, Any] = {"id": _id(part), "status": status}
+    if part.kind == "thought":
+        return {**item, "type": "reasoning", "summary": [], "content": content, "encrypted_content": ""}
+    if part.kind == "text":
+        return {**item, "type": "message", "role": "assistant", "content": content}
+    arguments = "" if status == "in_progress" else part.text
+    return {**item, "type": "function_call", "arguments": arguments, "call_id": f"call_{part.id}", "name": part.name}

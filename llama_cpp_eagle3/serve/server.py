@@ -48,6 +48,7 @@ class Server:
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = named_templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()
+        self.ignored = LeftOut("requests have fields that this server does not have, which are ignored (said once): %s")
         self.embedder: Embedder | None = None
         if options.embeddings:
             n_ubatch = llm.context_params.n_ubatch
@@ -135,6 +136,7 @@ class Server:
         c: Completion,
         sampling: Mapping[str, Any],
         loosened: tuple[Loosened, ...] = (),
+        cut: SequenceOf[str] = (),
         **options: Any,
     ) -> list[Answer]:
         """Make the sequences that complete prompts, `n` of each. The queue's `Place.take` comes before it.
@@ -144,6 +146,7 @@ class Server:
             c: The request.
             sampling: Options of `Sampling` that the request does not name.
             loosened: The parts of JSON schemas that the grammar does not enforce.
+            cut: Strings that end a text and are always cut off, beside the request's own.
             **options: Options of `Request` for a request of one prompt.
 
         Raises:
@@ -155,7 +158,7 @@ class Server:
         asked, seed = sampling_of(c, self.tokenizer, **sampling), c.seed & SEED_RANDOM
         has_media = bool(options.get("media"))
         may_shift = self.options.context_shift and not has_media
-        draft = draft_of(c.speculative, engine.draft)
+        draft, keeps_stop = draft_of(c.speculative, engine.draft), c.include_stop_str_in_output
         answers: list[Answer] = []
         for tokens in prompts:
             n_left = engine.n_ctx - len(tokens)
@@ -163,6 +166,8 @@ class Server:
                 raise too_long(len(tokens), engine.n_ctx)
             n_max = _N_UNLIMITED if self.options.context_shift else n_left
             n_tokens = max(1, min(n_max, c.n_predict if c.n_predict >= 0 else n_max))
+            if c.min_tokens > n_tokens:
+                raise invalid(f"Field 'min_tokens': expected at most {n_tokens} (max_tokens), found {c.min_tokens}")
             n_kept = c.n * n_tokens * len(prompts) + len(tokens) * c.echo
             if c.n_probs * n_kept > N_LOGPROBS_MAX:
                 raise invalid(
@@ -177,7 +182,10 @@ class Server:
                             tokens,
                             asked if i == 0 or seed == SEED_RANDOM else replace(asked, seed=(seed + i) & SEED_RANDOM),
                             max_tokens=n_tokens,
-                            stop=c.stop,
+                            stop=[*cut, *([] if keeps_stop else c.stop)],
+                            kept_stop=c.stop if keeps_stop else [],
+                            stop_tokens=frozenset(c.stop_token_ids),
+                            keeps_stop_tokens=keeps_stop,
                             draft=draft,
                             logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
                             seq_id=c.id_slot % engine.target.n_seq if c.id_slot >= 0 and i == 0 else None,

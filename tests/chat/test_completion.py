@@ -110,7 +110,7 @@ def test_stop(llm: Eagle3Llama) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"functions": [{}]}, ValueError, "takes tools"),
+        ({"functions": 5}, ValueError, "expected 'functions' to be an array"),
         ({"colour": 1}, TypeError, "unexpected arguments"),
         ({"tools": [{"type": "x"}]}, ValueError, "Unsupported tool type"),
         (

@@ -12,6 +12,7 @@ import pytest
 
 from fuzz_values import Fuzzer
 from llama_cpp_eagle3.chat import ChatTemplates, LeftOut, apply_request, read_messages, without_billing_line
+from llama_cpp_eagle3.chat.history import with_tools
 
 USER = {"role": "user", "content": "Hello"}
 SUM = {"type": "text", "text": "Sum it up."}
@@ -262,3 +263,39 @@ def test_random_blocks() -> None:
             kinds = ("text", "image_url", "input_audio")
             assert isinstance(content, str) or all(part["type"] in kinds for part in content)
     assert 500 < n_read < 2500
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"reasoning_content": "hm"},
+        {"reasoning": "hm"},
+        {"thinking": "hm"},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "h", "signature": "x"}, {"type": "x", "text": "m"}]},
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": "hm"}], "reasoning_content": None},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": ""}], "reasoning_content": ""},
+        {"reasoning": "hm", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+    ],
+)
+def test_thoughts_by_all_of_their_names(thought: dict[str, Any]) -> None:
+    (message,) = read_messages([{"role": "assistant", "content": "so", **thought}])
+    assert message == {"role": "assistant", "content": "so", "reasoning_content": "hm"}
+    (message,) = read_messages([{"role": "assistant", "content": [SUM], **thought}])
+    assert message == {"role": "assistant", "content": [SUM], "reasoning_content": "hm"}
+
+
+def test_functions_become_tools() -> None:
+    function = {"name": "f", "parameters": {"type": "object"}}
+    plain = {"messages": [USER]}
+    for choice, expected in (
+        (None, None),
+        ("none", "none"),
+        ({"name": "f"}, {"type": "function", "function": {"name": "f"}}),
+    ):
+        found = with_tools({**plain, "functions": [function], "function_call": choice})
+        assert found["tools"] == [{"type": "function", "function": function}]
+        assert (found["tool_choice"], found["parallel_tool_calls"]) == (expected, False)
+    assert with_tools(plain) == plain
+    for wrong in ({"functions": 5}, {"functions": [5]}, {"functions": [], "function_call": 5}):
+        with pytest.raises(ValueError, match=f"expected '{list(wrong)[-1]}' to be"):
+            with_tools(plain | wrong)

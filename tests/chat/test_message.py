@@ -9,7 +9,7 @@ import pytest
 from chat_cases import WEATHER
 from chatting import Load, joined
 from llama_cpp_eagle3.chat import ChatParams, ChatTemplates
-from llama_cpp_eagle3.chat.message import GrowingMessage, OpenAIChoice
+from llama_cpp_eagle3.chat.message import GrowingMessage, NewText, OpenAIChoice
 
 HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
 MESSAGES = [{"role": "user", "content": "How is it?"}]
@@ -45,12 +45,12 @@ def test_what_was_sent_as_a_call_is_not_sent_again(params: ChatParams) -> None:
 
 @pytest.mark.parametrize(("text", "reason"), [(CALL, "tool_calls"), (WRONG, "stop"), ("", "stop")])
 def test_a_choice_is_the_same_whole_and_in_chunks(params: ChatParams, text: str, reason: str) -> None:
-    whole = OpenAIChoice(params, {"id": "x"}, 2).whole(text, "stop")
+    whole = OpenAIChoice(params, {"id": "x"}, 2).whole([NewText(c) for c in text], "stop")
     choice = OpenAIChoice(params, {"id": "x"}, 2)
     chunks: list[dict[str, Any]] = choice.begin() + choice.begin()
     for c in text:
-        chunks += choice.add(c)
-    chunks += [*choice.add("", is_partial=False), choice.end("stop")]
+        chunks += choice.add(NewText(c))
+    chunks += [*choice.add(NewText(""), is_partial=False), choice.end("stop")]
     assert {(c["id"], c["object"], c["choices"][0]["index"]) for c in chunks} == {("x", "chat.completion.chunk", 2)}
     first, *deltas, last = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert (first, last) == ({"role": "assistant", "content": None}, {})
@@ -65,8 +65,24 @@ def test_a_choice_is_the_same_whole_and_in_chunks(params: ChatParams, text: str,
 
 def test_an_answer_that_is_cut_off_has_no_reason_of_its_own() -> None:
     params = ChatTemplates(template="chatml").apply(MESSAGES)
-    assert OpenAIChoice(params, {}).whole("Wet", "length") == {
+    assert OpenAIChoice(params, {}).whole([NewText("Wet")], "length") == {
         "index": 0,
         "message": {"role": "assistant", "content": "Wet"},
         "finish_reason": "length",
     }
+
+
+@pytest.mark.parametrize(
+    "text", [CALL + "\n<tool_call>\n{{{{", WRONG, "It\n" + WRONG, "It is.", CALL + CALL, "a</x> {<tool"]
+)
+def test_a_whole_answer_is_what_its_deltas_are(params: ChatParams, text: str) -> None:
+    """Whatever it says, and wherever it is cut off."""
+    for n in range(len(text) + 1):
+        streamed, whole = GrowingMessage(params), GrowingMessage(params)
+        deltas = [d for c in text[:n] for d in streamed.add(c)] + streamed.add("", is_partial=False)
+        content, thought, calls = joined(deltas)
+        assert joined(whole.add_whole(list(text[:n])))[0] == content
+        for message in (streamed.message, whole.message):
+            assert (message["content"], message.get("reasoning_content", "")) == (content, thought)
+            functions = [call["function"] for call in message.get("tool_calls", ())]
+            assert functions == [{"name": call["name"], "arguments": call["arguments"]} for call in calls]

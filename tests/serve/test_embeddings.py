@@ -11,6 +11,7 @@ import llama_cpp
 import numpy as np
 import openai
 import pytest
+from openai.types import CreateEmbeddingResponse
 
 from loading import load_plain
 from serving import Running
@@ -47,6 +48,10 @@ def test_openai(running: Running, pair: Any) -> None:
         "/v1/embeddings", {"input": {"content": [text_part(TEXTS[0][:3]), text_part(TEXTS[0][3:])]}}
     )["data"]
     assert of_parts["embedding"] == pytest.approx(vectors[0], abs=1e-6)
+    nulls = {"encoding_format": None, "embd_normalize": None, "dimensions": None, "user": None}
+    whole = running.ask("/v1/embeddings", {"input": TEXTS[0], **nulls})
+    CreateEmbeddingResponse.model_validate(whole)
+    assert whole["data"][0]["embedding"] == pytest.approx(vectors[0], abs=1e-6)
     [packed] = running.ask("/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64"})["data"]
     assert np.frombuffer(base64.b64decode(packed["embedding"]), "<f4") == pytest.approx(vectors[0], abs=1e-6)
 

@@ -1,11 +1,17 @@
-"""Requests with one invalid field: the error names it, by the request's own name."""
+"""Requests with one invalid field, halves of characters, compressed bodies, an older HTTP."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from llama_cpp_eagle3.serve.api_errors import ApiError
+from llama_cpp_eagle3.serve.jsons import parse_json
 from serving import Running
 
 USER = {"role": "user", "content": "x"}
@@ -43,3 +49,85 @@ def test_errors_name_the_field(running: Running, path: str, body: dict[str, Any]
     assert response.status_code == 400, response.text
     assert named in response.json()["error"]["message"]
     assert running.post("/v1/chat/completions", CHAT).status_code == 200
+
+
+HALF = "emoji \ud83d end"
+MESSAGES = [{"role": "user", "content": HALF}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{**USER, "name": HALF}, *MESSAGES], "max_tokens": 2, "model": HALF}),
+        ("/v1/chat/completions", CHAT | schema({"type": "object", "properties": {HALF: {"enum": [HALF]}}})),
+        ("/v1/chat/completions", CHAT | {"chat_template_kwargs": {"x": HALF}, "reasoning_budget_message": HALF}),
+        ("/v1/completions", {"prompt": [HALF, "ok"], "max_tokens": 2, "echo": True, "logprobs": 1, "stop": "\ude00"}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 2, "logit_bias": {HALF: -5}}),
+        ("/completion", {"prompt": "a", "n_predict": 2, "dry_multiplier": 1, "dry_sequence_breakers": [HALF]}),
+        ("/completion", {"prompt": "a", "n_predict": 2, "grammar": f'root ::= "{HALF}"', "bad_words": [HALF]}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2, "stop_sequences": [HALF]}),
+        ("/v1/messages/count_tokens", {"messages": MESSAGES}),
+        ("/v1/responses", {"input": HALF, "max_output_tokens": 2}),
+        ("/tokenize", {"content": HALF, "with_pieces": True}),
+        ("/apply-template", {"messages": MESSAGES}),
+        ("/markdown", {"markdown": HALF}),
+    ],
+)
+def test_half_a_surrogate_pair_becomes_a_mark(running: Running, path: str, body: dict[str, Any]) -> None:
+    """JavaScript cuts emojis in halves, and writes those as escapes."""
+    found = running.client.post(path, content=json.dumps(body).encode())
+    assert found.status_code == 200, found.text
+    if path == "/apply-template":
+        assert "emoji \ufffd end" in found.json()["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"\ud83d\ude00", "\U0001f600"), (r"\ud83d", "\ufffd"), (r"\ude00", "\ufffd"), (r"\ud83d\ud83d", "\ufffd" * 2),
+        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"), (r"\\ud83d", r"\ud83d"), (r"\\\ud83d", "\\\ufffd"),
+        (r"\\ud83d\ude00", "\\ud83d\ufffd"), (r"\n\uD83D\"", '\n\ufffd"'), (r"\u00e9\uDE00x", "é\ufffdx"),
+    ],
+)  # fmt: skip
+def test_escapes(text: str, expected: str) -> None:
+    assert parse_json(b'\xef\xbb\xbf{"a": "%s"}' % text.encode()) == {"a": expected}
+
+
+def test_bodies_that_are_no_utf8() -> None:
+    for body in (b'{"a": "\xed\xa0\xbd"}', b'{"a": "\xff"}', '{"a": 1}'.encode("utf-16")):
+        with pytest.raises(ApiError, match="the body is not JSON"):
+            parse_json(body)
+
+
+def test_compressed_bodies_are_refused_with_a_reason(running: Running) -> None:
+    data = gzip.compress(json.dumps(CHAT).encode())
+    for path in ("/v1/chat/completions", "/v1/messages", "/tokenize"):
+        found = running.client.post(path, content=data, headers={"Content-Encoding": "gzip"})
+        assert found.status_code == 415
+        assert "compressed (Content-Encoding: gzip)" in found.json()["error"]["message"]
+        assert found.headers["accept-encoding"] == "identity"
+    same = running.client.post("/tokenize", content=b'{"content": "a"}', headers={"Content-Encoding": "identity"})
+    assert same.status_code == 200
+
+
+@pytest.mark.parametrize("host", ["", "Host: localhost\r\n"])
+def test_clients_of_http_1_0(local: Running, host: str) -> None:
+    """Their requests need no Host, their answers have a length, and the connection is closed."""
+    data = json.dumps({"prompt": "the self", "n_predict": 3}).encode()
+    for line, body in (("GET /v1/models", b""), ("POST /completion", data)):
+        head = f"{line} HTTP/1.0\r\n{host}Content-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", int(local.url.rsplit(":", 1)[1])), timeout=30) as opened:
+            opened.sendall(head.encode() + body)
+            answer = b"".join(iter(lambda: opened.recv(65536), b""))
+        status, _, rest = answer.partition(b"\r\n")
+        assert status.split(b" ", 1)[1] == b"200 OK"
+        assert json.loads(rest.partition(b"\r\n\r\n")[2])
+    rebound = local.client.get("/v1/models", headers={"Host": "evil.example"})
+    assert rebound.status_code == 403
+
+
+@pytest.fixture(scope="module")
+def local(pair: Any) -> Iterator[Running]:
+    """Serve for this machine alone."""
+    with Running(*pair, options={"local_only": True}) as running:
+        yield running
