@@ -53,8 +53,8 @@ class Memory:
         """Whether the target can go back far only to saved states."""
         self.is_cut_anywhere = not self.needs_states and n_swa == 0
         """Whether a saved slot can be cut anywhere once it is loaded: only the end of a window is saved."""
-        self.n_window = n_swa if not self.needs_states else 0
-        """Tokens of a window, if a slot holds what has left it, and what is saved of a slot does not; else 0."""
+        self.n_window = 0 if self._can_replay else n_swa
+        """Tokens of a window, if a slot may hold what has left it, and what is saved of a slot does not; else 0."""
         self._n_heads = 1
         self._log = log
 

@@ -194,14 +194,16 @@ class Slots:
         Of a slot, llama.cpp saves the last window alone. So the slot goes back to each position, and is loaded again;
         then it too can go back only to these states. known: positions of states that there are.
         """
-        tokens, n_turn, ends = slot.cached, slot.prefix.n_turn, slot.ends
-        step = max(self.memory.n_window, len(tokens) // max(1, self.cache.tree.n_states_max - len(ends)))
-        wanted = {n for n in (*ends, *range(step, len(tokens), step)) if 0 < n < len(tokens) and n not in known}
+        tokens, n_turn, ends, tree = slot.cached, slot.prefix.n_turn, slot.ends, self.cache.tree
+        n_most = min(tree.n_states_max, tree.n_bytes_max // max(1, self.memory.target.n_state_bytes(slot.seq_id)))
+        step = max(self.memory.n_window, len(tokens) // max(1, n_most - len(ends)))
+        places = dict.fromkeys([*reversed(ends), *reversed(range(step, len(tokens), step))])
+        wanted = [n for n in places if 0 < n < len(tokens) and n not in known][: max(0, n_most - len(known))]
         if not wanted:
             return {}
-        self.memory.target.attach(self.cache.tree.match(key_of(tokens)).saved, slot.seq_id)
+        self.memory.target.attach(tree.match(key_of(tokens)).saved, slot.seq_id)
         with self._changing(slot):
-            found = self.memory.windows_at(slot.seq_id, sorted(wanted))
+            found = self.memory.windows_at(slot.seq_id, wanted)
             self.memory.reset(slot.seq_id)
             is_there = self.memory.load(slot.seq_id, saved, tokens)
             while not is_there and self._evict_other(slot):

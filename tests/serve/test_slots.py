@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3.files.prefix_file import MAGIC
+from random_arch import write_random_arch
 from serving import Running
 from tiny import write_head
 
@@ -213,3 +214,30 @@ def test_without_a_folder(tiny_target: Any) -> None:
         assert running.post("/slots/0?action=save", {"filename": "x"}).status_code == 501
         assert running.client.get("/slots").status_code == 501
         assert running.client.get("/metrics").status_code == 501
+
+
+@pytest.mark.parametrize(
+    "how", [{"kv_unified": True}, {"kv_unified": False}, {"swa_full": False}], ids=["pool", "streams", "window-alone"]
+)
+def test_sliding_windows(tmp_path: Path, how: dict[str, Any]) -> None:
+    """A restored slot goes back as it could before: for the same prompt and the next turn, elsewhere by windows."""
+    path = write_random_arch(tmp_path, "gemma3")  # a window of 16
+    options, model = {"slot_save_path": tmp_path}, {"n_ctx": 2048, **how}
+    prompt = [30 + 7 * i * i % 90 for i in range(221)]
+    body = {"n_predict": 20, "temperature": 0.0, "id_slot": 0, "ignore_eos": True, "return_tokens": True}
+    with Running(path, options=options, **model) as running:
+        answer = running.ask("/completion", {**body, "prompt": prompt})["tokens"]
+        running.ask("/slots/0?action=save", {"filename": "first"})
+        running.ask("/slots/0?action=save", {"filename": "again"})
+    prompts = [(prompt, 220), ([*prompt, *answer, 40], 240), ([*prompt[:200], 40, 41], 184), ([*prompt[:90], 40], 74)]
+    texts: list[Any] = []
+    for name in ("", "first", "again"):
+        with Running(path, options=options, **model) as running:
+            for text, n_least in prompts:
+                if name:
+                    restored = running.ask("/slots/0?action=restore", {"filename": name})
+                    assert restored["n_restored"] == 240
+                found = running.ask("/completion", {**body, "prompt": text, "cache_prompt": bool(name)})
+                assert found["timings"]["cache_n"] >= (n_least if name else 0)
+                texts.append(found["tokens"])
+    assert texts[:4] == texts[4:8] == texts[8:]
