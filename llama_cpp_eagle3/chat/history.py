@@ -127,11 +127,14 @@ def has_functions(body: Mapping[str, Any]) -> bool:
 def with_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same request, with tools in place of `functions`, and `tool_choice` in place of `function_call`.
 
+    Fields of a function that are null, as packages send them, are left out.
+
     Raises:
-        ValueError: they have another form.
+        ValueError: the older fields have another form.
     """
     if not has_functions(body):
-        return body
+        tools = body.get("tools")
+        return {**body, "tools": [_without_nulls(tool) for tool in tools]} if isinstance(tools, list) else body
     functions, choice = body["functions"], body.get("function_call")
     if not isinstance(functions, list) or not all(isinstance(function, Mapping) for function in functions):
         raise ValueError("expected 'functions' to be an array of objects")
@@ -139,8 +142,15 @@ def with_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError("expected 'function_call' to be none, auto or an object with a name")
     if isinstance(choice, Mapping):
         choice = {"type": "function", "function": choice}
-    tools = [{"type": "function", "function": function} for function in functions]
+    tools = [_without_nulls({"type": "function", "function": function}) for function in functions]
     return {**body, "tools": tools or None, "tool_choice": choice, "parallel_tool_calls": False}
+
+
+def _without_nulls(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping):
+        return tool
+    return {**tool, "function": {name: value for name, value in function.items() if value is not None}}
 
 
 def _split(message: Message, left_out: list[str]) -> Iterator[Message]:

@@ -296,6 +296,11 @@ def test_functions_become_tools() -> None:
         assert found["tools"] == [{"type": "function", "function": function}]
         assert (found["tool_choice"], found["parallel_tool_calls"]) == (expected, False)
     assert with_tools(plain) == plain
+    nulls = {"name": "f", "description": None, "parameters": None, "strict": None}
+    for given in ({"tools": [{"type": "function", "function": nulls}]}, {"functions": [nulls]}):
+        found = with_tools(plain | given)
+        assert found["tools"] == [{"type": "function", "function": {"name": "f"}}]
+        apply_request(ChatTemplates(template="chatml"), found)  # llama.cpp reads it
     for wrong in ({"functions": 5}, {"functions": [5]}, {"functions": [], "function_call": 5}):
         with pytest.raises(ValueError, match=f"expected '{list(wrong)[-1]}' to be"):
             with_tools(plain | wrong)
