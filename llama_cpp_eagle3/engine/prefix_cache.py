@@ -142,11 +142,10 @@ class PrefixCache:
         coming, self._coming = self._coming, None
         try:
             folder = coming.result()
+            if folder is not None:
+                self._disk = PrefixDisk(folder, self.tree, self.memory)
         except Exception as e:
             _log.warning("nothing is kept over restarts: %s (--cache-disk, prefix_cache_dir)", e)
-            return
-        if folder is not None:
-            self._disk = PrefixDisk(folder, self.tree, self.memory)
 
     @property
     def stats(self) -> PrefixStats:

@@ -155,7 +155,11 @@ class EngineThread:
             try:
                 return self._inbox.get(timeout=_QUIET_SECONDS if may_keep else None)
             except queue.Empty:
-                may_keep = self.engine.keep()
+                try:
+                    may_keep = self.engine.keep()
+                except Exception as e:  # the requests can go on without it
+                    _log.error("cannot write to the prefix cache's folder: %s", e)
+                    may_keep = False
 
     def _run_calls(self) -> None:
         waiting, self._deferred = self._deferred, []

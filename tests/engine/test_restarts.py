@@ -21,7 +21,7 @@ import pytest
 
 from inflate import quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, _core
-from llama_cpp_eagle3.engine import Sampling, Sequence
+from llama_cpp_eagle3.engine import Sampling, Sequence, prefix_cache
 from llama_cpp_eagle3.files import fingerprint
 from llama_cpp_eagle3.files.cache_dir import cache_dir
 from llama_cpp_eagle3.files.prefix_file import read_prefix, write_prefix
@@ -254,6 +254,36 @@ def test_a_large_file_that_no_one_has_read(tmp_path: Path, monkeypatch: pytest.M
         fourth = run(llm, parts)
         assert llm.prefix_stats.reused_tokens["disk"] >= 150
     assert first.generated == second.generated == third.generated == fourth.generated
+
+
+def test_a_folder_that_comes_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process ends while the model's file is read, or it cannot be read: one line says that nothing is kept."""
+    path, cache = write_target(tmp_path / "a.gguf").path, tmp_path / "cache"
+    go = threading.Event()
+
+    def fail(*args: Any) -> str:
+        go.wait(60)
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(fingerprint, "_N_QUICK", -1)
+    monkeypatch.setattr(fingerprint, "_read", fail)
+    monkeypatch.setattr(prefix_cache, "_CLOSE_SECONDS", 0.0)
+    for is_read in (False, True):
+        monkeypatch.setattr(fingerprint, "_known", {})
+        with closing(load(Path(path), prefix_cache_dir=cache)) as llm:
+            run(llm, [some(100, 1), OPENING])
+            if is_read:
+                go.set()
+                with pytest.raises(OSError, match="gone"):
+                    llm.loaded.maker  # noqa: B018
+                while llm.engine.keep():
+                    pass
+        go.set()
+    assert not list(cache.glob("*"))
+    assert ["not read to their end" in line for line in caplog.messages] == [True, False]
+    assert "the disk is gone" in caplog.messages[1]
 
 
 CHILD = """

@@ -71,6 +71,27 @@ def test_after_a_thread_that_was_ended() -> None:
     asyncio.run(main())
 
 
+def test_what_is_written_while_it_is_idle_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """One line says so, and the thread goes on."""
+    has_kept = threading.Event()
+
+    class Full(Idle):
+        def keep(self) -> bool:
+            has_kept.set()
+            raise OSError("no room")
+
+    async def main() -> None:
+        worker = make(Full())
+        worker.start(asyncio.get_running_loop())
+        assert await asyncio.to_thread(has_kept.wait, 30)
+        assert await asyncio.wait_for(asyncio.wrap_future(worker.call(lambda: 7)), 30) == 7
+        assert not worker.failure
+        assert worker.stop()
+
+    asyncio.run(main())
+    assert ["no room" in line for line in caplog.messages] == [True]
+
+
 def test_never_started() -> None:
     worker = make(Idle())
     early = worker.call(lambda: 1)
