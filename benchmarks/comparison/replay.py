@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_cpp_eagle3.engine import ScheduledSequence
-from llama_cpp_eagle3.files.text_lines import read_lines
+from llama_cpp_eagle3.files.text_file import read_lines
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..draft.kinds import NGRAM, kind_of
+from ..files.text_file import read_text
 from ..files.whole_file import output_path, write_whole
 from .flags import HUB, PROMPT, changed, pick
 from .load_model import resolve_pair
@@ -104,7 +105,7 @@ def texts_of(paths: list[Path]) -> list[str]:
         return heldout_prompts()
     texts: list[str] = []
     for path in paths:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         if path.suffix != ".json":
             texts.append(text.removesuffix("\n"))
             continue

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..chat import ChatTemplates
 from ..chat.builtin_templates import named_templates
 from ..errors import Eagle3Error
+from ..files.text_file import read_text
 from ..llama import Eagle3Llama
 from .chat_session import ChatSession, Piece
 from .flags import CONVERSATION, LOAD, LOG, REFUSED, REFUSED_BY_CHAT, SAMPLING, TEMPLATE
@@ -31,7 +32,8 @@ _HELP = """\
 /clear   begin anew
 /stats   figures of the last answer
 /exit    end, as Ctrl-D does
-A line that ends with \\ goes on with the next one."""
+A line that ends with \\ goes on with the next one, and lines that are pasted are one message.
+With the flag -mli all lines go on, until one ends with \\."""
 
 _TEXT = "{% for message in messages %}{{ message.content }}{% endfor %}"
 """Template for a model that has none: the text so far."""
@@ -70,7 +72,7 @@ def _first(args: argparse.Namespace) -> str | None:
     if args.prompt is not None and args.file is not None:
         raise ValueError("-p and -f exclude each other")
     if args.file is not None:
-        return Path(args.file).expanduser().read_text(encoding="utf-8").removesuffix("\n")
+        return read_text(Path(args.file).expanduser()).removesuffix("\n")
     return None if args.prompt is None else str(args.prompt)
 
 
@@ -83,7 +85,10 @@ class _Chat:
         self._color = is_coloured(sys.stdout, args.color)
         if self._is_terminal and not args.simple_io:
             with contextlib.suppress(ImportError):  # Windows
-                import readline  # noqa: F401  # it is enough that it is there
+                import readline
+
+                # Python switches it off for its own prompt; without it each line that is pasted would be a message
+                readline.parse_and_bind("set enable-bracketed-paste on")
         templates = named_templates(llm.model_address, template_of(args))
         self._is_chat = templates.is_explicit
         if not self._is_chat:
@@ -180,6 +185,9 @@ class _Chat:
             self._write("\n(stopped)")
         except (ValueError, Eagle3Error) as e:
             print(f"error: {e}", file=sys.stderr)
+        if self._conversation.is_full:
+            n_ctx = self._llm.n_ctx()
+            self._write(f"\n(the context is full, {n_ctx} tokens: /clear begins anew, a larger -c makes room)")
         self._write("\n\n")
 
     def _stats(self) -> str:
@@ -212,5 +220,5 @@ def _system(args: argparse.Namespace) -> str:
     if args.system_prompt and args.system_prompt_file is not None:
         raise ValueError("-sys and -sysf exclude each other")
     if args.system_prompt_file is not None:
-        return str(args.system_prompt_file.expanduser().read_text(encoding="utf-8").removesuffix("\n"))
+        return read_text(args.system_prompt_file.expanduser()).removesuffix("\n")
     return str(args.system_prompt)

@@ -46,6 +46,8 @@ class ChatSession:
         self.messages: list[Message] = []
         self.finish_reason: Literal["", "stop", "length", "interrupted"] = ""
         """Why the last answer ended."""
+        self.is_full = False
+        """Whether the last answer ended because the context was full."""
         self.n_prompt = 0
         """Tokens of the conversation before the last answer."""
         self.clear()
@@ -89,13 +91,14 @@ class ChatSession:
                 f"the conversation has {len(tokens)} tokens, the context {llm.n_ctx()}: begin anew with /clear, or use "
                 "a larger -c"
             )
-        self.n_prompt, self.finish_reason = len(tokens), "length"
+        self.n_prompt, self.finish_reason, self.is_full = len(tokens), "length", False
+        n_most = n_left if self._n_predict < 0 else min(n_left, self._n_predict)
         answer = GrowingMessage(params)
         text = Detokenizer([*self._stop, *params.additional_stops])
         stream = llm.generate(tokens, sampling=replace(self._sampling, seed=self._seed(), **request.sampling))
         is_drafted = False
         try:
-            for _ in range(n_left if self._n_predict < 0 else min(n_left, self._n_predict)):
+            for _ in range(n_most):
                 token = next(stream)
                 is_drafted = llm.last_token_drafted
                 if token in vocab.eog:
@@ -106,6 +109,8 @@ class ChatSession:
                     self.finish_reason = "stop"
                     break
                 yield from _pieces(answer.add(text.release()), is_drafted)
+            else:
+                self.is_full = n_most == n_left
             yield from _pieces(answer.add(text.release(at_end=True), is_partial=False), is_drafted)
         except (KeyboardInterrupt, GeneratorExit):
             self.finish_reason = "interrupted"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from .. import models
 from ..errors import Eagle3Error
@@ -50,13 +49,12 @@ def fetch_files(args: argparse.Namespace) -> None:
 
 
 def fetch_named(args: argparse.Namespace, *flags: str) -> None:
-    """Replace a name that `models` knows by its file in each of these flags, unless a file has that name.
+    """Replace a name that `models` knows by its file in each of these flags.
 
     Raises:
-        HubError: see `models.fetched`.
+        ModelFileError, HubError: see `models.resolve`.
     """
     for flag in flags:
-        name = getattr(args, flag)
-        if name in models.names() and not Path(name).exists():
-            found = models.fetched(name, lambda text: print(text, file=sys.stderr, flush=True))
-            setattr(args, flag, str(found))
+        if getattr(args, flag) is not None:
+            found = models.resolve(getattr(args, flag), lambda text: print(text, file=sys.stderr, flush=True))
+            setattr(args, flag, found)

@@ -37,12 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
     options = serve_options(args, why_no_draft(args))
-    sockets = bind(args.host, args.port)
-    try:
+    with bind(args.host, args.port) as sockets:
         server = load_server(args, options)
-    except BaseException:
-        for opened in sockets:
-            opened.close()
-        raise
-    run_server(server, sockets, args.limit_concurrency, args.ssl_key_file, args.ssl_cert_file)
+        run_server(server, sockets, args.limit_concurrency, args.ssl_key_file, args.ssl_cert_file)
     return 0

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..config.serve_options import ServeOptions, is_loopback
+from ..config.serve_options import ServeOptions, is_loopback, is_unix_socket
+from ..files.text_file import read_lines
 from ..files.whole_file import output_path
 from ..serve.embedder import POOLING
 from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, changed
@@ -60,8 +61,8 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         raise ValueError("--alias: expected a name")
     keys = [key.strip() for key in args.api_key.split(",") if key.strip()]
     if args.api_key_file is not None:
-        lines = args.api_key_file.read_text(encoding="utf-8").splitlines()
-        keys += [line.strip() for line in lines if line.strip()]
+        lines = map(str.strip, read_lines(args.api_key_file))
+        keys += [line for line in lines if line and not line.startswith("#")]
         if not keys:
             raise ValueError(f"--api-key-file: '{args.api_key_file}' has no keys")
     folder = args.slot_save_path
@@ -79,6 +80,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
     if args.prefix_cache_disk_bytes is not None and (args.prefix_cache_dir is None or args.prefix_cache_disk_bytes < 1):
         n_mib = args.prefix_cache_disk_bytes >> 20
         raise ValueError(f"--cache-disk-size: expected 1 or more and --cache-disk, found {n_mib}")
+    hosts = [host.strip() for host in args.host.split(",") if host.strip()]
     return ServeOptions(
         **{name: getattr(args, name) for name in _AS_GIVEN},
         model_name=min(names),
@@ -86,7 +88,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         tags=frozenset(tag.strip() for tag in args.tags.split(",") if tag.strip()),
         defaults=defaults_of(args),
         api_keys=tuple(keys),
-        local_only=not keys and all(is_loopback(host.strip()) for host in args.host.split(",") if host.strip()),
+        local_only=not keys and all(is_unix_socket(host) or is_loopback(host) for host in hosts),
         n_queue_max=args.max_queued_requests,
         n_body_max=args.max_body_size << 20,
         timeout_seconds=args.timeout,

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ..files.text_file import as_text, read_text
 from ..files.whole_file import output_path, write_whole
 from ..llama import Eagle3Llama
 from ..log import progress_bar
@@ -92,7 +93,7 @@ def read_prompt(args: argparse.Namespace) -> str:
     if args.binary_file is not None:
         return Path(args.binary_file).read_bytes().decode("utf-8")
     if args.file is not None:
-        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text(encoding="utf-8")
+        text = as_text(sys.stdin.buffer.read(), "standard input") if args.file == "-" else read_text(args.file)
         return text[:-1] if text.endswith("\n") else text  # llama.cpp drops it too
     return unescape(args.prompt) if args.escape else str(args.prompt)
 

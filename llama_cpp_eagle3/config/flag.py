@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files.text_file import read_text
+
 TRUTHY = ("on", "enabled", "true", "1")
 FALSY = ("off", "disabled", "false", "0")
 _AUTO = ("auto", "-1")
@@ -127,6 +129,17 @@ def place_in(names: Iterable[str], first: int = 0) -> Reader:
     return lambda text: known.index(read_word(text)) + first
 
 
+def port_number(text: str) -> int:
+    """A port; 0: the system chooses a free one."""
+    try:
+        n = int(text)
+    except ValueError:
+        n = -1
+    if not 0 <= n < 1 << 16:
+        raise argparse.ArgumentTypeError(f"expected a port, 1 to 65535 or 0 for a free one, found {text!r}")
+    return n
+
+
 def mebibytes(text: str) -> int:
     """A number of MiB, as bytes."""
     return int(text) << 20
@@ -217,6 +230,6 @@ def logit_bias(text: str) -> tuple[int, float]:
 def text_of(text: str) -> str:
     """The text of a file."""
     try:
-        return Path(text).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
+        return read_text(Path(text).expanduser())
+    except (OSError, ValueError) as e:
         raise argparse.ArgumentTypeError(f"'{text}' cannot be read as text: {e}") from None

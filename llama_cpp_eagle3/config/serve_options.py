@@ -62,6 +62,11 @@ class ServeOptions:
     """Whether images are fetched from addresses that requests name."""
 
 
+def is_unix_socket(host: str) -> bool:
+    """Whether a host of --host is the file of a UNIX socket."""
+    return host.endswith(".sock")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a name or an address is this machine's own, without a name server."""
     host = host.lower().removesuffix(".")

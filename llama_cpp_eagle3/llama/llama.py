@@ -25,6 +25,7 @@ from ..model.llama_loading import LoadedLlama, load_llama
 from ..model.loaded_model import LoadedModel
 from ..model.loading import Loading
 from ..model.params import ModelOptions
+from ..models import resolve
 from .attributes import DRAFT_ATTRIBUTES
 from .completion import LlamaCompletion
 from .context import Context, Generation
@@ -63,10 +64,10 @@ class Eagle3Llama(LlamaCompletion):
         """Load a target and, if given, its head. Loading is all or nothing.
 
         Args:
-            model_path: the target, a GGUF file.
-            draft_model_path: the drafter, a GGUF file: an EAGLE-3 head in llama.cpp's dialect or ours; a block drafter
-                (dflash); a small model of the target's vocabulary; or the target's block for multi-token prediction in
-                a file of its own (mtp-*.gguf).
+            model_path: the target: a GGUF file, or one of `models.names()`, which is fetched if it is not there.
+            draft_model_path: the drafter, a file or a name too: an EAGLE-3 head in llama.cpp's dialect or ours; a block
+                drafter (dflash); a small model of the target's vocabulary; or the target's block for multi-token
+                prediction in a file of its own (mtp-*.gguf).
             **options: what `llama_cpp.Llama` takes, and our own arguments: see `Eagle3LlamaOptions`. An unknown name is
                 a TypeError.
 
@@ -75,8 +76,9 @@ class Eagle3Llama(LlamaCompletion):
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
-        path = os.path.expanduser(os.fspath(model_path))
-        given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft_model_path}
+        log = partial(log_info, bool(options.get("verbose", True)))
+        path, draft = resolve(model_path, log), None if draft_model_path is None else resolve(draft_model_path, log)
+        given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft}
         draft_options, llama_options = read_arguments(path, given)
         self._given = own_arguments(given)
         self._guard = Guard(type(self).__name__)
@@ -192,9 +194,9 @@ class Eagle3Llama(LlamaCompletion):
         return cls(pair.target, **kwargs)
 
     def close(self) -> None:
-        """Free everything. This also happens when the object is deleted."""
+        """Free everything. This also happens when the object is deleted. In a fork of its process nothing is freed."""
         guard = self.__dict__.get("_guard")
-        if guard is None or guard.closed:
+        if guard is None or guard.closed or guard.is_inherited:
             return
         with guard:
             guard.closed = True

@@ -7,9 +7,11 @@ what both were trained on.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from ..errors import ModelFileError
 from .fetch import model_path
 from .table import model_files
 
@@ -72,8 +74,23 @@ def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Pa
 
 
 def names() -> list[str]:
-    """Names of the models that `fetched`, -m and -md know."""
+    """Names of the models that `Eagle3Llama`, -m, -md and --target take in place of a file."""
     return [*model_files(), *_heads()]
+
+
+def resolve(model: str | os.PathLike[str], log: Callable[[str], None] = lambda text: None) -> str:
+    """Path of a model that is given by its path or by one of `names`, unless a file is called so; ~ is expanded.
+
+    Raises:
+        ModelFileError: what looks like a name is none.
+        HubError: see `fetched`.
+    """
+    path = os.path.expanduser(os.fspath(model))
+    if path in names() and not os.path.exists(path):
+        return str(fetched(path, log))
+    if path and not os.path.dirname(path) and not os.path.splitext(path)[1] and not os.path.exists(path):
+        raise ModelFileError(f"'{path}': no such file, and no model that is known by name: {', '.join(names())}")
+    return path
 
 
 def fetched(name: str, log: Callable[[str], None] = lambda text: None) -> Path:

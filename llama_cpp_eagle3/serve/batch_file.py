@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..files.text_lines import read_lines
+from ..files.text_file import read_lines
 from ..files.whole_file import whole_file
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"

@@ -69,7 +69,8 @@ class Middleware:
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raise ApiError for a wrong host name or key, a body that is compressed, or a Content-Length too large."""
         is_named = "host" in headers or scope["http_version"] != "1.0"  # which has no such header; browsers send it
-        if self.options.local_only and is_named and not is_loopback(_host_of(headers)):
+        _, port = scope.get("server") or ("", None)  # a UNIX socket has none, and no page of another site reaches it
+        if self.options.local_only and port is not None and is_named and not is_loopback(_host_of(headers)):
             raise ApiError(
                 403,
                 "permission_error",
@@ -86,9 +87,13 @@ class Middleware:
             raise too_large(self.options.n_body_max)
 
     def _knows(self, headers: Headers) -> bool:
-        given = headers.get("authorization") or headers.get("x-api-key") or ""
-        key = given.removeprefix("Bearer ").encode()
-        return sum(hmac.compare_digest(key, known) for known in self._keys) > 0  # the time must not depend on which
+        """Whether a request gives a key that opens: some clients send another one beside it."""
+        named = headers.get("authorization", "")
+        scheme, _, token = named.partition(" ")
+        given = (token.strip() if scheme.lower() == "bearer" else named, headers.get("x-api-key", ""))
+        keys = [key.encode("latin-1") for key in given if key]  # the bytes that were sent
+        # the time must not depend on which key it is
+        return sum(hmac.compare_digest(key, known) for key in keys for known in self._keys) > 0
 
     def _is_allowed(self, origin: str) -> bool:
         """Whether pages of an origin may read answers."""

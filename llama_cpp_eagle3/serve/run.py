@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
 
+from ..config.serve_options import is_unix_socket
 from .app import make_app
 from .protocol import http_config
 from .server import Server
 
 _SHUTDOWN_SECONDS = 2
+_N_BACKLOG = 2048
 _log = logging.getLogger(__name__)
 
 
@@ -28,7 +32,7 @@ def run(
 ) -> None:
     """Start a server on sockets that `bind` has bound, and serve until a signal comes."""
     for opened in sockets:
-        opened.listen(2048)
+        opened.listen(_N_BACKLOG)
         _log.info("listening on %s", address_of(opened, ssl_cert_file is not None))
     config = http_config(
         make_app(server),
@@ -41,38 +45,67 @@ def run(
     _Server(config).run(sockets=sockets)
 
 
-def bind(hosts: str, port: int) -> list[socket.socket]:
-    """Bind sockets, so that no other process can take the port; they do not listen yet.
+@contextmanager
+def bind(hosts: str, port: int) -> Iterator[list[socket.socket]]:
+    """Bind sockets, so that no other process can take the port; those of a network do not listen yet.
+
+    Names that end in .sock are UNIX sockets. At the end of the block all are closed, and these files removed.
 
     Raises:
-        OSError: a port is in use, or an address is not this machine's.
+        OSError: a port or a file is in use, or an address is not this machine's.
         ValueError: hosts names no address.
     """
-    bound: list[socket.socket] = []
-    try:
-        for host in [host.strip() for host in hosts.split(",") if host.strip()]:
-            family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            opened = socket.socket(family, kind, proto)
-            bound.append(opened)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                opened.bind(address)
-            except OSError as e:
-                raise OSError(f"cannot listen on {host} port {port}: {e.strerror or e}") from None
-    except BaseException:
-        for opened in bound:
-            opened.close()
-        raise
-    if not bound:
+    names = [host.strip() for host in hosts.split(",") if host.strip()]
+    if not names:
         raise ValueError("--host: expected an address")
-    return bound
+    with ExitStack() as stack:
+        bound = []
+        for name in names:
+            try:
+                bound.append(stack.enter_context(_at_file(name) if is_unix_socket(name) else _at_port(name, port)))
+            except OSError as e:
+                where = name if is_unix_socket(name) else f"{name} port {port}"
+                raise OSError(f"cannot listen on {where}: {e.strerror or e}") from None
+        yield bound
+
+
+@contextmanager
+def _at_port(host: str, port: int) -> Iterator[socket.socket]:
+    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, proto) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(address)
+        yield opened
+
+
+@contextmanager
+def _at_file(path: str) -> Iterator[socket.socket]:
+    """A UNIX socket. It listens at once: its file shows other processes that it is used."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError("this Python has no UNIX sockets")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as opened:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if Path(path).is_socket() and probe.connect_ex(path) == errno.ECONNREFUSED:
+                os.unlink(path)  # a server that was killed left it behind
+        opened.bind(path)
+        own = os.stat(path)
+        opened.listen(_N_BACKLOG)
+        try:
+            yield opened
+        finally:
+            with suppress(OSError):
+                if os.path.samestat(own, os.stat(path)):
+                    os.unlink(path)
 
 
 def address_of(opened: socket.socket, is_tls: bool) -> str:
-    """Return the URL of a socket."""
-    host, port = opened.getsockname()[:2]
+    """Return the URL of a socket, or as llama-server shows it the file of a UNIX socket."""
+    name = opened.getsockname()
+    if isinstance(name, str):
+        return f"unix://{name}"
+    host, port = name[:2]
     return f"http{'s' if is_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
 

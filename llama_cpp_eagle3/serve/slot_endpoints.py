@@ -151,7 +151,7 @@ def _write(path: Path, maker: Maker, stored: StoredPrefix) -> int:
     try:
         return write_prefix(path, maker, stored)
     except OSError as e:
-        raise failed(f"Unable to save slot: {e.strerror}") from None
+        raise failed(f"Unable to save slot: '{path.name}': {e.strerror}") from None
 
 
 def _read(path: Path, maker: Maker, n_ctx: int) -> tuple[StoredPrefix, int]:
@@ -163,7 +163,7 @@ def _read(path: Path, maker: Maker, n_ctx: int) -> tuple[StoredPrefix, int]:
     try:
         head, stored = read_prefix(path)
     except OSError as e:
-        raise invalid(f"Unable to restore slot: {e.strerror}") from None
+        raise invalid(f"Unable to restore slot: '{path.name}': {e.strerror}") from None
     except PrefixFileError as e:
         raise invalid(f"Unable to restore slot: '{path.name}' is not a saved slot of this server ({e})") from None
     if difference := maker.differs(head.maker):

@@ -9,14 +9,17 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.cli import main, serve
+from llama_cpp_eagle3.serve.run import address_of, bind
 from loading import path_of
 from tiny import write_head, write_target
 
@@ -53,6 +56,75 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
             lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
             assert len(lines) == 1, lines
             assert word in lines[0]
+
+
+@pytest.mark.parametrize("port", ["70000", "-1", "65536", "http"])
+def test_ports(port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that is no port is refused before anything is loaded or fetched."""
+    monkeypatch.setattr(serve, "resolve_pair", lambda *_, **more: pytest.fail("it began to load"))
+    for environment, args in (({}, ["--port", port]), ({"LLAMA_ARG_PORT": port}, [])):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as e:
+            main(["serve", *args])
+        assert e.value.code == 2
+        assert f"expected a port, 1 to 65535 or 0 for a free one, found '{port}'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder in which a socket's name fits into the system's 108 bytes."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_unix_sockets(short_path: Path) -> None:
+    """A file of a server that was killed is replaced, one that is used or is no socket is not; it is removed again."""
+    path = short_path / "x.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with bind(f"{path},127.0.0.1", 0) as bound:
+        assert [address_of(opened, False).partition(":")[0] for opened in bound] == ["unix", "http"]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        with pytest.raises(OSError, match=rf"cannot listen on {path}: Address already in use"), bind(str(path), 0):
+            pass
+        assert path.is_socket()
+    assert not path.exists()
+    path.write_text("a file")
+    with pytest.raises(OSError, match="in use"), bind(str(path), 0):
+        pass
+    assert path.read_text() == "a file"
+
+
+def test_a_socket_of_another_server_stays(short_path: Path) -> None:
+    path = short_path / "x.sock"
+    with bind(str(path), 0):
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+    assert path.is_socket()
+
+
+def test_a_server_at_a_unix_socket(pair: Any, short_path: Path) -> None:
+    """Requests wait while it loads. They may name any host: no page of another site reaches the socket."""
+    path = short_path / "x.sock"
+    command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags(pair, "--host", path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        while not path.exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(transport=transport, base_url="http://any.host", timeout=60) as client:
+            assert client.get("/health").status_code == 200
+            assert client.post("/completion", json={"prompt": "a", "n_predict": 2}).json()["tokens_predicted"] == 2
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert f"listening on unix://{path}" in log
+    assert not path.exists()
 
 
 def test_a_process(pair: Any, tmp_path: Path) -> None:

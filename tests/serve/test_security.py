@@ -9,6 +9,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,17 @@ from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 2}
 KEY = "sk-a-secret-key"
+UNICODE_KEY = "schlüssel"
 
 
 @pytest.fixture(scope="module")
 def locked(tiny_target: Any) -> Iterator[Running]:
-    options = {"api_keys": (KEY, "another"), "cors_origins": "localhost", "n_body_max": 4096, "timeout_seconds": 0.5}
+    options = {
+        "api_keys": (KEY, "another", UNICODE_KEY),
+        "cors_origins": "localhost",
+        "n_body_max": 4096,
+        "timeout_seconds": 0.5,
+    }
     with Running(tiny_target, options=options) as running:
         yield running
 
@@ -36,7 +43,14 @@ def test_keys(locked: Running) -> None:
         assert response.status_code == 401
         assert response.json()["error"]["type"] == "authentication_error"
         assert KEY not in response.text
-    for headers in ({"Authorization": f"Bearer {KEY}"}, {"X-Api-Key": "another"}, {"Authorization": KEY}):
+    for headers in (
+        {"Authorization": f"Bearer {KEY}"},
+        {"Authorization": f"bearer  {KEY}"},
+        {"X-Api-Key": "another"},
+        {"Authorization": KEY},
+        {"Authorization": f"Bearer {UNICODE_KEY}".encode()},
+        {"Authorization": "Bearer of-another-service", "X-Api-Key": KEY},
+    ):
         assert locked.client.post("/completion", json=BODY, headers=headers).status_code == 200
     assert locked.client.get("/health").status_code == 200
     for path in ("/v1/models", "/props", "/slots", "/metrics", "/nothing"):
@@ -211,6 +225,7 @@ def test_other_hosts(tiny_target: Any) -> None:
     [
         ([], True),
         (["--host", "localhost,::1"], True),
+        (["--host", "x.sock,127.0.0.1"], True),
         (["--host", "127.0.0.1,0.0.0.0"], False),
         (["--host", "192.168.0.1"], False),
         (["--api-key", KEY], False),
@@ -220,6 +235,19 @@ def test_which_servers_look_at_hosts(flags: list[str], expected: bool) -> None:
     parser = Parser("prog")
     add_server_flags(parser)
     assert serve_options(parser.parse_args(["-m", "x.gguf", *flags]), "").local_only == expected
+
+
+def test_keys_of_a_file(tmp_path: Path) -> None:
+    """Lines with # are comments, as llama-server has them, and an editor of Windows changes no key."""
+    path = tmp_path / "keys"
+    path.write_bytes(b"\xef\xbb\xbffirst\r\n# old\r\n\r\n  second  \r\n#third\r\n")
+    parser = Parser("prog")
+    add_server_flags(parser)
+    options = serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path), "--api-key", "zero"]), "")
+    assert options.api_keys == ("zero", "first", "second")
+    path.write_text("# all of them are old\n")
+    with pytest.raises(ValueError, match="has no keys"):
+        serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]), "")
 
 
 CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"

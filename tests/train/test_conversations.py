@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -124,25 +127,104 @@ def test_no_question(tmp_path: Path) -> None:
 
 
 BAD = {
-    "line 2: expected messages, .*; found an object with dialog (an array of 2), n (a number)": (
-        [{"question": Q}, {"dialog": ["a", "b"], "n": 1}]
-    ),
-    "line 1: expected messages, .*; found an object with question (a number)": [{"question": 1}],
-    "line 1: .*; found an object with rows (an array of an object with q (a text))": [{"rows": [{"q": "x"}]}],
-    "line 1: expected an object or a text, found an array of 2": [["a", "b"]],
-    "line 1: expected a turn of one of human, .*; found 'narrator'": [{"messages": [{"role": "narrator"}]}],
+    "expected messages, .*; found an object with dialog (an array of 2), n (a number)": {"dialog": ["a", "b"], "n": 1},
+    "expected messages, .*; found an object with question (a number)": {"question": 1},
+    "expected messages, .*; found an object with conversations (null)": {"conversations": None},
+    "expected messages, .*; found an object with rows (an array of an object with q (a text))": {"rows": [{"q": "x"}]},
+    "expected an object or a text, found an array of 2": ["a", "b"],
+    "expected an object or a text, found null": None,
+    "it has no user's turn; expected turns of human, .*; found 'narrator'": {"messages": [{"role": "narrator"}]},
+    "expected a text as a turn's content, found a number": {"messages": [{"role": "user", "content": 5}]},
 }
 
 
 @pytest.mark.parametrize("said", BAD)
-def test_unknown_shapes(tmp_path: Path, said: str) -> None:
-    """The error names the shape that was found, and its position."""
-    path = _write(tmp_path / "a.jsonl", [*BAD[said], {"question": Q}])
-    with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(")", r"\)")):
-        list(read_prompts(path))
+def test_one_bad_record(tmp_path: Path, said: str) -> None:
+    """It is left out; the reason names the shape that was found, and its position."""
+    path = _write(tmp_path / "a.jsonl", [{"question": Q}, BAD[said], {"question": Q}])
+    left_out: list[str] = []
+    assert list(read_prompts(path, left_out)) == [_asked(Q)] * 2
+    assert len(left_out) == 1
+    assert re.search(r"a\.jsonl', line 2: " + said.replace("(", r"\(").replace(")", r"\)"), left_out[0])
 
 
-def test_damaged_lines(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"question": "x"}\n{"question": \n')
-    with pytest.raises(ValueError, match=r"a\.jsonl', line 2: Expecting value"):
-        list(read_prompts(tmp_path / "a.jsonl"))
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"question": ', "Expecting value"),
+        (b"oops", "Expecting value"),
+        (b'{"question": "caf\xe9"}', "expected text in UTF-8, found the byte 0xe9"),
+        (b"[" * 100_000, "maximum recursion depth"),
+    ],
+)
+def test_damaged_lines(tmp_path: Path, line: bytes, said: str) -> None:
+    path = tmp_path / "a.jsonl"
+    good = json.dumps({"question": Q}).encode()
+    path.write_bytes(b"\n".join([good, line, good]))
+    left_out: list[str] = []
+    assert list(read_prompts(path, left_out)) == [_asked(Q)] * 2
+    assert len(left_out) == 1
+    assert f"a.jsonl', line 2: {said}" in left_out[0]
+
+
+def test_roles(tmp_path: Path) -> None:
+    """An unknown role ends a conversation after a question, and is skipped before; both are said."""
+    turns = [{"role": "Narrator", "content": "Once."}, ASK, {"role": "critic", "content": "Good."}, ANSWER, ASK]
+    left_out: list[str] = []
+    assert list(read_prompts(_write(tmp_path / "a.jsonl", [{"messages": turns}]), left_out)) == [_asked(Q)]
+    assert [re.findall("'(Narrator|critic)'", text) for text in left_out] == [["Narrator"], ["critic"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("ipython", "tool"), ("function-response", "tool"), ("Tool_Response", "tool"), ("environment", "tool"),
+     ("tool_call", "assistant"), ("Bot", "assistant"), ("AI", "assistant")],
+)  # fmt: skip
+def test_names_of_roles(tmp_path: Path, name: str, role: str) -> None:
+    turns = [USER, {"from": name, "value": "x"}, {"from": "USER", "value": "Why?"}]
+    (found,) = read_prompts(_write(tmp_path / "a.jsonl", [{"conversations": turns}]))
+    assert isinstance(found, dict)
+    assert [message["role"] for message in found["messages"]] == ["user", role, "user"]
+
+
+def test_calls_as_text(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [ASK, {"role": "assistant", "content": None, "tool_calls": json.dumps([call])}, ASK]
+    left_out: list[str] = []
+    path = _write(tmp_path / "a.jsonl", [{"messages": turns, "tools": "f(): does it"}])
+    (found,) = read_prompts(path, left_out)
+    assert isinstance(found, dict)
+    assert found["messages"][1]["tool_calls"] == [call]
+    assert "tools" not in found
+    assert left_out == [f"'{path}', record 1: its tools are left out, as they are no JSON: 'f(): does it'"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "semi.csv", "A.JSONL", "a.txt"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_files_of_windows_and_packed_ones(tmp_path: Path, name: str, is_packed: bool) -> None:
+    """Long fields, CRLF, a byte order mark, ; between columns, .gz."""
+    long = "long text " * 20_000
+    mark = {"a.tsv": "\t", "semi.csv": ";"}.get(name, ",")
+    if name.endswith("sv"):
+        text = f"instruction{mark}input{mark}output\r\n{Q}{mark}{mark}{long}\r\n"
+    else:
+        record = {"question": Q, "answer": long}
+        text = Q if name == "a.txt" else json.dumps([record] if name == "a.json" else record)
+    data = b"\xef\xbb\xbf" + f"{text}\r\n\r\n".encode()
+    path = tmp_path / (name + ".gz" * is_packed)
+    path.write_bytes(gzip.compress(data) if is_packed else data)
+    assert list(read_prompts(path)) == [_asked(Q)]
+
+
+def test_lines_are_read_one_after_another(tmp_path: Path) -> None:
+    """A file takes the memory of a line."""
+    path = tmp_path / "a.jsonl"
+    with path.open("w") as file:
+        for i in range(200):
+            file.write(json.dumps({"question": f"{i} {'x' * 100_000}"}) + "\n")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_prompts(path)) == 200
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from llama_cpp_eagle3.errors import ModelFileError
-from llama_cpp_eagle3.files.text_lines import read_lines
+from llama_cpp_eagle3.cli.fetch_files import fetch_named
+from llama_cpp_eagle3.files.text_file import read_text
 from llama_cpp_eagle3.files.whole_file import output_path
 
 _ON_OFF = {"auto": None, "on": True, "off": False}
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from ..convert import convert, inspect
     from ..convert.probe import format_table
 
+    fetch_named(args, "target", "probe_target")
     if args.output is not None:
         output_path(args.output, args.probe)
     result = convert(
@@ -77,12 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def read_prompts(path: Path) -> list[str]:
     """Prompts of a file: paragraphs if there are empty lines, else lines."""
-    try:
-        lines = read_lines(path)
-    except (OSError, ValueError) as e:
-        raise ModelFileError(f"'{path}': not readable as text: {e}") from e
-    text = "\n".join(lines)
-    parts = text.split("\n\n") if "\n\n" in text.strip() else lines
+    text = read_text(path)
+    parts = text.split("\n\n" if "\n\n" in text.strip() else "\n")
     return [part for part in parts if part.strip()]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from llama_cpp_eagle3.cli.fetch_files import fetch_named
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -15,6 +17,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the facts; the exit code is 2 if the head does not fit the target."""
     from ..convert import inspect
 
+    fetch_named(args, "head", "target")
     report = inspect(args.head, args.target)
     print(report)
     return 2 if report.misfit else 0

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from llama_cpp_eagle3.errors import ModelFileError
+from llama_cpp_eagle3.cli.fetch_files import fetch_named
+from llama_cpp_eagle3.files.text_file import read_text
 from llama_cpp_eagle3.files.whole_file import output_path
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k", "q4_0")
@@ -41,18 +42,12 @@ def run(args: argparse.Namespace) -> int:
 
     if args.vocab_text and (args.draft_vocab is None or args.target is None):
         raise ValueError("--vocab-text needs --draft-vocab and --target")
+    fetch_named(args, "head", "target")
     output_path(args.output, args.head, args.target, *args.vocab_text)
-    counts = count_tokens(args.target, map(_text, args.vocab_text)) if args.vocab_text else None
+    counts = count_tokens(args.target, map(read_text, args.vocab_text)) if args.vocab_text else None
     path = quantize(
         args.head, args.output, args.type, draft_vocab=args.draft_vocab, counts=counts, progress=sys.stderr.isatty()
     )
     before, after = (Path(p).stat().st_size / 1e6 for p in (args.head, path))
     print(f"{path}: {after:.1f} MB ({args.head}: {before:.1f} MB)")
     return 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise ModelFileError(f"'{path}': not readable as text: {e}") from e

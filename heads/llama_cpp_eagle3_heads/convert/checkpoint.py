@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3.errors import ModelFileError
+from llama_cpp_eagle3.files.text_file import read_text
 
 from .checkpoint_files import CheckpointFiles, find_files
 from .safetensors_file import read_safetensors
@@ -25,6 +26,8 @@ _ALIASES = (
     (re.compile(r"^aux_norm_high\."), "fc_norm.2."),
     (re.compile(r"^draft_id_to_target_id$"), "d2t"),
 )
+
+_LFS = b"version https://git-lfs.github.com/spec/"
 
 # Not weights of the head: copies of the target's, and tables that can be computed
 _IGNORED = re.compile(r"^verifier_|rotary_emb\.")
@@ -58,7 +61,7 @@ class Checkpoint:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds a table."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
     except FileNotFoundError:
         raise ModelFileError(f"'{path}': no such file") from None
     except (OSError, ValueError) as e:
@@ -129,6 +132,12 @@ def _read_files(path: Path, files: CheckpointFiles) -> dict[str, LazyTensor]:
 
 
 def _read_file(path: Path) -> dict[str, LazyTensor]:
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            raise ModelFileError(
+                f"'{path}': a pointer of Git LFS and not the file itself: `git lfs pull` fetches it, as does a "
+                "download from the web page"
+            )
     return read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
 
 

@@ -114,7 +114,7 @@ def _n_layers(names: Iterable[str]) -> int:
 def refuse_other_kinds(checkpoint: Checkpoint, config: Config, *, is_block: bool) -> None:
     """Raise `ModelFileError` for a checkpoint of another kind, with what it is and what to do."""
     names = frozenset(checkpoint.tensors)
-    if "quantization_config" in config.top or any(
+    if config.top.get("quantization_config") or any(
         part in name for name in names for part in (".weight_packed", ".weight_scale", ".qweight", ".absmax")
     ):
         raise ModelFileError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def _inspect_folder(path: Path, target_path: Path | None) -> Report:
     facts += [("warning", warning) for warning in spec.warnings]
     facts += [("note", note) for note in spec.notes]
     facts += _fit_facts(target_path, misfit)
-    return Report(path, tuple(facts), misfit)
+    return Report(path, _with_target(facts, spec.boundaries.values, target_path, misfit), misfit)
 
 
 def _inspect_block_folder(path: Path, checkpoint: Checkpoint, target: TargetModel | None) -> Report:
@@ -146,7 +147,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
         facts += _fit_facts(target_path, misfit)
         if draft.vocabulary.warning:
             facts.append(("warning", draft.vocabulary.warning))
-    return Report(path, tuple(facts), misfit)
+    return Report(path, _with_target(facts, draft.boundaries, target_path, misfit), misfit)
 
 
 def _held_against(draft: DrafterFile, target_path: Path) -> DrafterFile:
@@ -176,6 +177,18 @@ def _check_target(target: TargetModel, spec: HeadSpec | BlockSpec) -> None:
     check_generates(info.path, info, info.why_no_target)
     boundaries = spec.keys["target_layers"] if isinstance(spec, BlockSpec) else spec.boundaries.values
     check_boundaries(info.path, info, f"the draft '{spec.path}'", boundaries or (info.n_layer + 1,))
+
+
+def _with_target(
+    facts: list[tuple[str, str]], boundaries: Sequence[int], target_path: Path | None, misfit: Exception | None
+) -> tuple[tuple[str, str], ...]:
+    """The facts, of which that on llama.cpp is also about the target: its graphs of few architectures publish rows."""
+    if misfit is None and boundaries and target_path is not None and not target_path.is_dir():
+        info = _core.read_target(str(target_path))
+        if _core.FeatureTap(boundaries, info.n_layer, info.n_embd, info.arch).kind != "native":
+            why = f"cannot run it with this target: its graph of {info.arch} does not give hidden states, so it aborts"
+            facts = [(name, why if name == "llama.cpp" and "can run" in value else value) for name, value in facts]
+    return tuple(facts)
 
 
 def _fit_facts(target_path: Path | None, misfit: IncompatibleDraftError | None) -> list[tuple[str, str]]:

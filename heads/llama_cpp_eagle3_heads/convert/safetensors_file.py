@@ -72,4 +72,4 @@ def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> LazyTen
             return np.zeros(shape, STORAGE_TYPES[dtype])
         return np.memmap(path, np.dtype(STORAGE_TYPES[dtype]), "r", start + begin, shape or (1,)).reshape(shape)
 
-    return LazyTensor(shape, dtype, read_raw)
+    return LazyTensor(shape, dtype, read_raw, f"'{path}': tensor '{name}'")

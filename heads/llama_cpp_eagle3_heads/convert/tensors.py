@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_cpp_eagle3.errors import ModelFileError
+
 Array = NDArray[Any]
 
 # how the bytes of each element type are read; bfloat16 has no NumPy type and is widened to float32 afterwards
@@ -35,15 +37,27 @@ class LazyTensor:
     shape: tuple[int, ...]
     dtype: str  # a key of STORAGE_TYPES
     read_raw: Callable[[], Array] = field(repr=False)
+    source: str
+    """What it is called in an error: its file and its name there."""
 
     def read(self) -> Array:
-        """The values: float32 for all floating types, int64 for integers, bool."""
+        """The values: float32 for all floating types, int64 for integers, bool.
+
+        Raises:
+            ModelFileError: numbers are NaN or infinite.
+        """
         raw = self.read_raw()
-        if self.dtype == "bf16":
-            return (raw.astype(np.uint32) << 16).view(np.float32)
-        if self.dtype in FLOAT_TYPES:
-            return raw.astype(np.float32)
-        return raw.astype(np.bool_ if self.dtype == "bool" else np.int64)
+        if self.dtype not in FLOAT_TYPES:
+            return raw.astype(np.bool_ if self.dtype == "bool" else np.int64)
+        is_bf16 = self.dtype == "bf16"
+        values = (raw.astype(np.uint32) << 16).view(np.float32) if is_bf16 else raw.astype(np.float32)
+        n_bad = values.size - int(np.count_nonzero(np.isfinite(values)))
+        if n_bad:
+            raise ModelFileError(
+                f"{self.source}: {n_bad} of {values.size} numbers are NaN or infinite: the file is damaged, or its "
+                "training diverged"
+            )
+        return values
 
 
 def n_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -143,7 +143,9 @@ def _lazy(path: Path, root: str, sizes: dict[str, zipfile.ZipInfo], name: str, t
         raise ModelFileError(
             f"'{path}': tensor '{name}': {n_elements * dtype.itemsize} bytes expected in '{entry}', found {found}"
         )
-    return LazyTensor(tensor.shape, tensor.storage.dtype, _reader(path, entry, dtype, tensor))
+    return LazyTensor(
+        tensor.shape, tensor.storage.dtype, _reader(path, entry, dtype, tensor), f"'{path}': tensor '{name}'"
+    )
 
 
 def _reader(path: Path, entry: str, dtype: np.dtype[Any], tensor: _Tensor) -> Callable[[], Array]:

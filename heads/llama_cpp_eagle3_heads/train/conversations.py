@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.files.text_lines import read_lines
+from llama_cpp_eagle3.files.text_file import iter_lines
 
 _OF_TEMPLATES = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
 """Fields of a request that change its prompt."""
@@ -29,11 +30,18 @@ _SYSTEM = ("system", "system_prompt")
 _ROLES = {
     "human": "user", "user": "user", "prompter": "user",
     "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "assistant": "assistant",
-    "model": "assistant", "function_call": "assistant",
+    "ai": "assistant", "bot": "assistant", "model": "assistant", "function_call": "assistant", "tool_call": "assistant",
     "system": "system", "developer": "developer",
-    "tool": "tool", "function": "tool", "observation": "tool",
+    "tool": "tool", "function": "tool", "observation": "tool", "ipython": "tool", "environment": "tool",
+    "tool_response": "tool", "function_response": "tool",
 }  # fmt: skip
-"""Names of roles in ShareGPT's and other files -> OpenAI's."""
+"""Names of roles in ShareGPT's and other files, with - as _ -> OpenAI's."""
+
+_N_FIELD_MAX = 2**31 - 1
+"""Characters of a table's field, at most."""
+
+_BYTES = re.compile("[\udc80-\udcff]")
+"""Bytes that are no UTF-8, as `iter_lines` has them."""
 
 SHAPES = (
     "messages, conversations (from and value, or role and content), turns, prompt, question, instruction with input, "
@@ -47,65 +55,68 @@ def read_prompts(path: Path, left_out: list[str] | None = None) -> Iterator[dict
     Plain text has a question in each line. JSON Lines, an array in a JSON file (also as the only field of an object),
     CSV, TSV and Parquet have records of one of these shapes: see `SHAPES`; "body" is a request of OpenAI's batch
     format, "text" is gone on from without the chat template. The assistant's turn at the end is dropped, answers are
-    not read.
+    not read. All but Parquet may be packed by gzip (.gz).
 
     Args:
         path: the file.
-        left_out: gets the reason for each conversation that is left out, as it has no user's turn.
+        left_out: gets the reason for each record that is left out, or of which a part is.
 
     Raises:
-        ValueError: a record has none of these shapes; the message names it, and what was found.
+        OSError, ValueError: the file cannot be read.
         Eagle3Error: Parquet is not read without pyarrow.
     """
     left_out = [] if left_out is None else left_out
     for where, record in _records(path):
+        notes: list[str] = []
         try:
-            yield _parse(record)
-        except _NoQuestion as e:
-            left_out.append(f"'{path}', {where}: {e}")
-        except ValueError as e:
-            raise ValueError(f"'{path}', {where}: {e}") from None
-
-
-class _NoQuestion(ValueError):
-    """A conversation in which no user says anything."""
+            yield _parse(record, notes)
+        except (ValueError, RecursionError) as e:
+            notes = [str(e)]
+        left_out += [f"'{path}', {where}: {note}" for note in notes]
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """(where it is, record)."""
-    if path.suffix == ".parquet":
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if suffix == ".parquet":
         yield from _parquet(path)
         return
-    lines = read_lines(path)
-    if path.suffix in (".csv", ".tsv"):
-        mark = "\t" if path.suffix == ".tsv" else ","
-        for number, row in enumerate(csv.DictReader(io.StringIO("\n".join(lines), newline=""), delimiter=mark), 1):
-            yield f"record {number}", {name: value for name, value in row.items() if name and value}
+    lines = ((number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip())
+    if suffix in (".csv", ".tsv"):
+        yield from _table(suffix, iter_lines(path))
         return
-    written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    is_json = path.suffix in (".jsonl", ".json", ".ndjson")
-    first = written[0][1] if written else ""
-    if is_json or first.lstrip().startswith(("{", "[")):
-        whole = _whole("\n".join(lines)) if len(written) == 1 or not _is_json(first) else None
-        if whole is not None:
-            yield from ((f"record {number}", record) for number, record in enumerate(whole, 1))
-            return
-        if is_json or _is_json(first):
-            for number, line in written:
-                yield f"line {number}", _Unread(line)
-            return
-    for number, line in written:
-        yield f"line {number}", line
+    first = list(islice(lines, 2))
+    is_json = suffix in (".jsonl", ".json", ".ndjson")
+    if first and (is_json or first[0][1].lstrip().startswith(("{", "["))):
+        is_line = _is_json(first[0][1])
+        if len(first) == 1 or not is_line:
+            first += lines
+            whole = _whole("\n".join(line for _, line in first))
+            if whole is not None:
+                yield from ((f"record {number}", record) for number, record in enumerate(whole, 1))
+                return
+        is_json = is_json or is_line
+    for number, line in chain(first, lines):
+        yield f"line {number}", _Unread(line) if is_json else line
 
 
 class _Unread(str):
     """A line of JSON Lines, which is read where its errors get its number."""
 
 
+def _table(suffix: str, lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    """Records of a table, of which the first line names the columns."""
+    head = next(lines, "")
+    mark = "\t" if suffix == ".tsv" else max(",;", key=head.count)
+    csv.field_size_limit(_N_FIELD_MAX)
+    for number, row in enumerate(csv.DictReader((f"{line}\n" for line in chain([head], lines)), delimiter=mark), 1):
+        yield f"record {number}", {name: value for name, value in row.items() if name and value}
+
+
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -114,7 +125,7 @@ def _whole(text: str) -> list[Any] | None:
     """The records of a file that is one JSON value; None = it is not."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(value, list) and not _are_turns(value):
         return value
@@ -149,7 +160,7 @@ def _without_null(value: Any) -> Any:
 
 def _question(text: str, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if not text.strip():
-        raise _NoQuestion("its question is empty")
+        raise ValueError("its question is empty")
     system = _text(record or {}, _SYSTEM)
     before = [{"role": "system", "content": system}] if system else []
     return {"messages": [*before, {"role": "user", "content": text}]}
@@ -160,7 +171,11 @@ def _text(record: Mapping[str, Any], names: Sequence[str]) -> str:
     return next((record[name] for name in names if isinstance(record.get(name), str) and record[name].strip()), "")
 
 
-def _parse(value: Any) -> dict[str, Any] | str:
+def _parse(value: Any, notes: list[str]) -> dict[str, Any] | str:
+    """A record's prompt. notes: gets what of it is left out."""
+    for text in value.values() if isinstance(value, dict) else (value,):
+        if isinstance(text, str) and (found := _BYTES.search(text)):
+            raise ValueError(f"expected text in UTF-8, found the byte {ord(found[0]) - 0xDC00:#x}")
     if isinstance(value, _Unread):
         value = json.loads(value)
     if isinstance(value, str):
@@ -174,11 +189,11 @@ def _parse(value: Any) -> dict[str, Any] | str:
     for name in _LISTS:
         turns = value.get(name)
         if isinstance(turns, list) and _are_turns(turns):
-            return _conversation(turns, value)
+            return _conversation(turns, value, notes)
         if isinstance(turns, list) and turns and isinstance(turns[0], str):
             return _question(turns[0], value)
         if isinstance(turns, list) and not turns:
-            raise _NoQuestion(f"its {name} are empty")
+            raise ValueError(f"its {name} are empty")
     for name in _QUESTIONS:
         if isinstance(value.get(name), str):
             about = _text(value, _BESIDE)
@@ -193,30 +208,48 @@ def _are_turns(value: Sequence[Any]) -> bool:
     return bool(value) and all(isinstance(turn, dict) and ("role" in turn or "from" in turn) for turn in value)
 
 
-def _conversation(turns: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> dict[str, Any]:
-    messages = [_message(turn) for turn in turns]
+def _conversation(turns: Sequence[Mapping[str, Any]], record: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        message = _message(turn)
+        if message is not None:
+            messages.append(message)
+            continue
+        notes.append(f"expected turns of {', '.join(_ROLES)}; found {_speaker(turn)!r}")
+        if any(known["role"] == "user" for known in messages):
+            break  # what follows may answer it
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not any(message["role"] == "user" for message in messages):
-        raise _NoQuestion("it has no user's turn")
+        raise ValueError("; ".join(["it has no user's turn", *notes]))
     system = _text(record, _SYSTEM)
-    if system and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": system})
     more = {name: record[name] for name in _OF_TEMPLATES if record.get(name)}
     if isinstance(more.get("tools"), str):
-        more["tools"] = json.loads(more["tools"])
+        if _is_json(more["tools"]):
+            more["tools"] = json.loads(more["tools"])
+        else:
+            notes.append(f"its tools are left out, as they are no JSON: {more.pop('tools')[:40]!r}")
+    if system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
     return {**more, "messages": messages}
 
 
-def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn as a message in OpenAI's form."""
-    speaker = str(turn["role"] if "role" in turn else turn["from"])
-    role = _ROLES.get(speaker.lower())
+def _speaker(turn: Mapping[str, Any]) -> str:
+    return str(turn["role"] if "role" in turn else turn["from"])
+
+
+def _message(turn: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A turn as a message in OpenAI's form; None: its role is not known."""
+    role = _ROLES.get(_speaker(turn).lower().replace("-", "_"))
     if role is None:
-        raise ValueError(f"expected a turn of one of {', '.join(_ROLES)}; found {speaker!r}")
+        return None
     message = {name: value for name, value in turn.items() if name not in ("role", "from", "value")}
     if "content" not in message and "value" in turn:
         message["content"] = turn["value"]
+    if not isinstance(message.get("content"), (str, list, type(None))):
+        raise ValueError(f"expected a text as a turn's content, found {_shape(message['content'])}")
+    if isinstance(message.get("tool_calls"), str):
+        message["tool_calls"] = json.loads(message["tool_calls"])
     return {"role": role, **message}
 
 

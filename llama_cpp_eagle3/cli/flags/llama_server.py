@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...config.eagle3_options import MMPROJ, OPTIONS
 from ...config.eagle3_options import SERVER as SERVER_TITLE
-from ...config.flag import flag, one_of, only
+from ...config.flag import flag, one_of, only, port_number
 from ...config.option import flags_of
 from ...serve.absent import RERANKING
 from .template import TEMPLATE
@@ -14,8 +14,8 @@ from .template import TEMPLATE
 POOLING_TYPES = ("none", "mean", "cls", "last")
 
 SERVER = (
-    flag("--host HOST,... LLAMA_ARG_HOST", "(default: 127.0.0.1)", default="127.0.0.1"),
-    flag("--port PORT LLAMA_ARG_PORT", "(default: 8080)", int, default=8080),
+    flag("--host HOST,... LLAMA_ARG_HOST", "or FILE.sock, a UNIX socket (default: 127.0.0.1)", default="127.0.0.1"),
+    flag("--port PORT LLAMA_ARG_PORT", "(default: 8080)", port_number, default=8080),
     *flags_of(OPTIONS, SERVER_TITLE),
     flag("-a --alias NAMES LLAMA_ARG_ALIAS", "names of the model, separated by commas"),
     flag("--tags TAGS LLAMA_ARG_TAGS", "of the model, separated by commas", default=""),
@@ -37,7 +37,7 @@ SERVER = (
     ),
     flag("--spm-infill", "suffix before prefix, as some models have it"),
     flag("--api-key KEYS LLAMA_API_KEY", "separated by commas", default=""),
-    flag("--api-key-file FNAME LLAMA_ARG_API_KEY_FILE", "a key in each line", Path),
+    flag("--api-key-file FNAME LLAMA_ARG_API_KEY_FILE", "a key in each line; lines with # are comments", Path),
     flag(
         "--cors-origins ORIGINS LLAMA_ARG_CORS_ORIGINS",
         "*, localhost, or a list (default: none)",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.flag import flag, on_off_auto, one_of
+from ...files.text_file import read_text
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
 
@@ -59,4 +60,4 @@ def template_of(args: argparse.Namespace) -> str:
         return str(args.chat_template)
     if args.chat_template:
         raise ValueError("--chat-template and --chat-template-file exclude each other")
-    return str(args.chat_template_file.expanduser().read_text(encoding="utf-8"))
+    return read_text(args.chat_template_file.expanduser())

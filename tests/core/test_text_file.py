@@ -1,0 +1,65 @@
+"""Text files are the same text, whichever editor wrote them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llama_cpp_eagle3.files.text_file import as_text, iter_lines, read_lines, read_text
+
+TEXT = "größe 😀\n\n\x85 \u2028 next\n"
+LINES = ["größe 😀", "", "\x85 \u2028 next"]
+
+EDITORS: dict[str, Callable[[str], bytes]] = {
+    "plain": str.encode,
+    "CRLF": lambda text: text.replace("\n", "\r\n").encode(),
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
+    "Notepad": lambda text: text.replace("\n", "\r\n").encode("utf-8-sig"),
+    "PowerShell 5": lambda text: b"\xff\xfe" + text.replace("\n", "\r\n").encode("utf-16-le"),
+    "UTF-16, big endian": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+}
+
+
+@pytest.mark.parametrize("editor", EDITORS)
+def test_editors(tmp_path: Path, editor: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(EDITORS[editor](TEXT))
+    assert read_text(path) == as_text(path.read_bytes(), "here") == TEXT
+    assert read_lines(path) == list(iter_lines(path)) == LINES
+    path.write_bytes(EDITORS[editor](TEXT.removesuffix("\n")))
+    assert read_lines(path) == list(iter_lines(path)) == LINES
+    packed = tmp_path / "a.txt.GZ"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert list(iter_lines(packed)) == LINES
+
+
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])
+def test_nothing(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert read_text(tmp_path / "a") == ""
+    assert read_lines(tmp_path / "a") == list(iter_lines(tmp_path / "a")) == []
+
+
+def test_a_mark_within_a_text_and_lone_returns_stay(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("a\ufeffb\rc".encode())
+    assert read_text(tmp_path / "a") == "a\ufeffb\rc"
+
+
+def test_no_text(tmp_path: Path) -> None:
+    """One reader names the file; the other one keeps the bytes of the line, and reads on."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\ncaf\xe9\nb\n")
+    for read in (read_text, read_lines):
+        with pytest.raises(ValueError, match=r"a\.txt': expected text in UTF-8: .* 0xe9"):
+            read(path)
+    assert list(iter_lines(path)) == ["a", "caf\udce9", "b"]
+
+
+@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b"line\n" * 9999)[:-20]], ids=["other", "cut off"])
+def test_damaged_gzip(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.gz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.gz': gzip cannot unpack it"):
+        list(iter_lines(tmp_path / "a.gz"))
