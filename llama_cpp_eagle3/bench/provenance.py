@@ -10,7 +10,7 @@ import re
 import llama_cpp
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..model.machine import cpu_name
+from ..machine import cpu_name
 
 
 def describe(n_threads: int) -> dict[str, str]:

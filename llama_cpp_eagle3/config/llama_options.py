@@ -3,7 +3,6 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from llama_cpp import Llama
@@ -13,6 +12,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from ..engine import check_seed
 from ..ggml_types import CACHE_TYPES
+from ..machine import default_threads
 from .flag import flag, key_values, layers, numbers, on_off_auto, one_of, place_in
 from .option import Check, Option, in_range
 
@@ -25,19 +25,6 @@ NUMA = ("distribute", "isolate", "numactl")
 
 N_CTX_MAX = 2**31 - 1
 n_threads: Check = in_range(1, 512, or_zero=True)  # ggml's GGML_MAX_N_THREADS
-
-
-def default_threads() -> int:
-    """Physical cores that we may use: more threads only wait for memory."""
-    try:
-        cpus = os.sched_getaffinity(0)
-    except AttributeError:  # macOS, Windows
-        return max(1, (os.cpu_count() or 2) // 2)
-    siblings = set()
-    for cpu in cpus:
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        siblings.add(path.read_text() if path.exists() else str(cpu))
-    return max(1, len(siblings))
 
 
 def _threads(text: str) -> int:
@@ -112,7 +99,7 @@ class LlamaOptions(TypedDict, total=False):
             f"CPU threads (default: {default_threads()}, this machine's cores)",
             _threads,
             default=default_threads(),
-            doc="CPU threads. `None`: the physical cores that the process may use",
+            doc="CPU threads. `None`: the physical cores that the process may use, by affinity and a container's quota",
             check=n_threads,
         ),
     ]

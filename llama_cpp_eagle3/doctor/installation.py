@@ -15,12 +15,11 @@ import llama_cpp
 
 from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
-from ..config.llama_options import default_threads
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
 from ..extras import install_command
 from ..files.cache_dir import cache_dir
+from ..machine import cpu_flags, cpu_name, cpu_quota, default_threads, free_memory
 from ..model.cpu_kernels import fastest
-from ..model.machine import cpu_name, free_memory
 from .finding import Finding
 from .gpus import built_backends, find_gpus, judge_gpus
 
@@ -78,7 +77,7 @@ def kernels() -> list[Finding]:
 def compiler() -> list[Finding]:
     """How libggml was compiled, and whether that is known to go wrong or to be slow here."""
     features = set(re.findall(r"(\w+) = 1", llama_cpp.llama_print_system_info().decode()))
-    return judge_build(features, processor_flags(), compilers(), extra_buffer_types())
+    return judge_build(features, cpu_flags(), compilers(), extra_buffer_types())
 
 
 def judge_build(
@@ -110,15 +109,6 @@ def judge_build(
     return found
 
 
-def processor_flags() -> set[str]:
-    """The processor's flags by Linux; empty elsewhere."""
-    try:
-        found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        return set()
-    return set(found[1].split()) if found else set()
-
-
 def cache_folder(folder: Path) -> list[Finding]:
     """Whether the cache folder can be written."""
     try:
@@ -133,30 +123,10 @@ def cache_folder(folder: Path) -> list[Finding]:
 
 def devices() -> list[Finding]:
     """Processors, memory and accelerators, and whether they are used."""
-    n_threads = default_threads()
-    memory = free_memory()
+    quota, memory = cpu_quota(), free_memory()
+    bound = "" if quota is None else f", of which this container may use {quota:g}"
     free = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory free"
-    found = [Finding("ok", f"{cpu_name()}: {os.cpu_count()} logical cores, {n_threads} threads by default{free}")]
-    found += judge_threads(n_threads, cpu_quota())
+    cores = f"{os.cpu_count()} logical cores{bound}, {default_threads()} threads by default"
+    found = [Finding("ok", f"{cpu_name()}: {cores}{free}")]
     accelerators = [f"{d.name} ({d.description})" for d in local_accelerators()]
     return found + judge_gpus(accelerators, find_gpus(), built_backends())
-
-
-def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
-    """Whether a container may use as many processors as there are threads."""
-    if quota is None or quota >= n_threads:
-        return []
-    n = max(1, int(quota))
-    text = (
-        f"{n_threads} threads would share the {quota:g} processors that this container may use, and wait for each other"
-    )
-    return [Finding("warning", text, f"use -t {n}, in Python n_threads={n}")]
-
-
-def cpu_quota() -> float | None:
-    """Processors that a container may use (cgroup 2); None if that is not bounded."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None

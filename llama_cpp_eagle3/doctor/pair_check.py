@@ -18,8 +18,8 @@ from ..engine.stats import Stats
 from ..errors import Eagle3Error
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
+from ..machine import free_memory
 from ..model.batch_invariance import Loss
-from ..model.machine import free_memory
 from ..model.pair import Pair, check_loadable
 from .finding import Finding
 

@@ -26,10 +26,10 @@ from ..files.model_file import file_errors
 from ..files.prefix_file import Maker
 from ..files.prefix_folder import open_folder
 from ..log import without_details
+from ..machine import free_memory
 from .batch_invariance import Loss, attends, describe, losses
 from .llama_loading import LoadedLlama
 from .loading import Loading, ids_of
-from .machine import free_memory
 
 if TYPE_CHECKING:
     from ..config.eagle3_options import ConstructorOptions

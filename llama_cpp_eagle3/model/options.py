@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from ..config.llama_options import N_CTX_MAX, default_threads
+from ..config.llama_options import N_CTX_MAX
 from ..draft.kinds import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..engine import DraftSettings
 from ..engine.request import DraftMode
 from ..ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
+from ..machine import default_threads
 
 if TYPE_CHECKING:
     from ..config.eagle3_options import ConstructorOptions

@@ -34,7 +34,6 @@ def fine_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide the findings of the machine that runs the tests."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(installation, "judge_build", lambda *_: [])
-    monkeypatch.setattr(installation, "cpu_quota", lambda: None)
     monkeypatch.setattr(installation, "find_gpus", list)
     monkeypatch.setattr(installation, "built_backends", set)
 
@@ -50,12 +49,14 @@ def run(capsys: pytest.CaptureFixture[str], *flags: Any) -> tuple[int, str]:
     return status, capsys.readouterr().out
 
 
-def test_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_machine_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     status, out = run(capsys)
     assert status == 0
     assert "llama-cpp-python 0.3.36" in out
     assert "threads by default" in out
     assert "pair" not in out
+    monkeypatch.setattr(installation, "cpu_quota", lambda: 1.5)
+    assert "of which this container may use 1.5" in run(capsys)[1]
 
 
 @pytest.mark.parametrize(
@@ -79,12 +80,6 @@ def test_builds(
     assert levels(findings) == expected
     assert all(finding.advice for finding in findings if finding.level != "ok")
     assert ("AMX_INT8" in findings[0].text) == ("AMX" in buffer_types)
-
-
-def test_threads() -> None:
-    assert installation.judge_threads(8, None) == installation.judge_threads(8, 8.0) == []
-    (shared,) = installation.judge_threads(32, 2.5)
-    assert "n_threads=2" in shared.advice
 
 
 def test_cache_folder(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_every_module_imports_without_what_windows_lacks() -> None:
         for found in pkgutil.walk_packages(llama_cpp_eagle3.__path__, "llama_cpp_eagle3."):
             if found.name.split(".")[-1] not in ("__main__", "_trial_child"):
                 importlib.import_module(found.name)
-        from llama_cpp_eagle3.config.llama_options import default_threads
+        from llama_cpp_eagle3.machine import default_threads
         assert default_threads() >= 1
         print("done")
     """

@@ -12,9 +12,9 @@ import pytest
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
+from llama_cpp_eagle3.machine import default_threads
 from llama_cpp_eagle3.model import loaded_model
 from llama_cpp_eagle3.model import params as model_options
-from llama_cpp_eagle3.model.options import default_threads
 from loading import load, take
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import llama_cpp
 
 from ..._core import CostCurve, local_accelerators
+from ...machine import cpu_name
 from .contention import CONTENTION_MAX
 
 # Two rows of a quantized target may take a little longer than two passes, four a little less than one
@@ -150,10 +149,5 @@ def in_parts(curve: Mapping[int, float]) -> dict[int, float]:
 @cache
 def machine() -> list[str | int]:
     """Processor, its features as ggml uses them, and accelerators."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    name = found[1].strip() if found else platform.processor()
     devices = [f"{device.name}: {device.description}" for device in local_accelerators()]
-    return [platform.machine(), name, os.cpu_count() or 0, llama_cpp.llama_print_system_info().decode(), *devices]
+    return [platform.machine(), cpu_name(), os.cpu_count() or 0, llama_cpp.llama_print_system_info().decode(), *devices]
