@@ -64,6 +64,14 @@ void guard_state::on_abort(const char * message) {
 
 void guard_state::on_log(ggml_log_level level, const char * text, void *) {
     load_guard * guard = listener;
+    if (guard && level == GGML_LOG_LEVEL_DEBUG) {
+        // "create_tensor: loading tensor blk.0.attn_q.weight\n"
+        const std::string line = text;
+        const std::string mark = "create_tensor: loading tensor ";
+        if (line.compare(0, mark.size(), mark) == 0) {
+            guard->tensors_.insert(line.substr(mark.size(), line.find_last_not_of(" \n\r") + 1 - mark.size()));
+        }
+    }
     if (guard && level == GGML_LOG_LEVEL_ERROR && !guard->asserted_) {
         std::string       line     = text;
         // "llama_model_load: error loading model: missing tensor 'output_norm.weight'\n"

@@ -2,6 +2,7 @@
 
 #include "error.h"
 
+#include <set>
 #include <string>
 
 namespace eagle3 {
@@ -42,6 +43,9 @@ class load_guard {
     // Why something failed, in llama.cpp's words; empty if it gave no reason.
     const std::string & reason() const { return reason_; }
 
+    // The tensors that llama.cpp has asked the file for: those of its graph.
+    const std::set<std::string> & tensors() const { return tensors_; }
+
     // Was the reason an assertion?
     bool asserted() const { return asserted_; }
 
@@ -51,8 +55,11 @@ class load_guard {
     abort_guard  guard_;
     load_guard * outer_;
     std::string  reason_;
-    bool         is_cause_ = false; // the reason is what ended the load, not just the first warning
-    bool         asserted_ = false;
+
+    std::set<std::string> tensors_;
+
+    bool is_cause_ = false; // the reason is what ended the load, not just the first warning
+    bool asserted_ = false;
 };
 
 } // namespace eagle3

@@ -35,6 +35,9 @@ class Guard:
 
     @closed.setter
     def closed(self, arg1: bool) -> None: ...
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that made it: every caller gets an `Eagle3Error`."""
 
 class Device:
     """A ggml device that models can run on. It lives as long as the process."""
@@ -664,6 +667,10 @@ class LoadGuard:
     @property
     def reason(self) -> str:
         """Why a call has failed, in llama.cpp's words; empty if it gave no reason."""
+
+    @property
+    def tensors(self) -> set[str]:
+        """Names of the tensors that llama.cpp has asked a model's file for: those of its graph."""
 
 class GrammarLookahead:
     """Tells which tokens a grammar allows after tokens that are not drawn yet."""
@@ -1488,6 +1495,9 @@ def rpc_supported() -> bool:
 def sampler_accept(sampler: int, token: int) -> None:
     """Call llama_sampler_accept on a sampler that may throw."""
 
+def tensor_names(path: str) -> list[str]:
+    """Return the names of the tensors that a GGUF file has. Raises ModelFileError."""
+
 def time_cpu_kernels(
     matrices: Sequence[int], n_rows_max: Mapping[str, int], n_threads: int, n_rows: Sequence[int], seconds: float
 ) -> dict[str, dict[int, tuple[float, float]]]:
@@ -1502,6 +1512,9 @@ def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) ->
     """Tokenize a text. Raises ModelFileError if the vocabulary cannot tokenize it, where llama.cpp would abort, and
     ValueError for too many characters in a row that are all whitespace or all not.
     """
+
+def was_used_before_fork() -> bool:
+    """Whether this process is a fork of one that had loaded a model."""
 
 def why_no_target(arch: str) -> str:
     """Return why no head can draft for models of an architecture; empty if one can."""

@@ -18,10 +18,13 @@ from .errors import LibraryMismatchError
 
 _CORE = f"{__package__}._core"
 
-_ADVICE = f"""\
-Install the version that fits:
-    pip install llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}
-(with CMAKE_ARGS="-DGGML_CUDA=on" or "-DGGML_METAL=on" in front for a GPU build)"""
+COMMAND = "llama-cpp-eagle3"
+"""The name of the program."""
+
+_ADVICE = (
+    f"Type `pip install llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}`, for a GPU with "
+    'CMAKE_ARGS="-DGGML_CUDA=on" or "-DGGML_METAL=on" in front'
+)
 
 
 def check_version(found: str) -> None:
@@ -33,7 +36,27 @@ def check_version(found: str) -> None:
 
 
 def load() -> None:
-    """Load libllama through llama_cpp, check it, and then load the compiled module against it."""
+    """Load libllama through llama_cpp, check it, and then load the compiled module against it.
+
+    Raises:
+        LibraryMismatchError: they do not fit together. Our own command ends with that line and the status 2.
+    """
+    try:
+        _load()
+    except LibraryMismatchError as e:
+        if not _is_command():
+            raise
+        print(f"{COMMAND}: error: {e}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _is_command() -> bool:
+    """Whether the process is our command, `llama-cpp-eagle3` or `python -m llama_cpp_eagle3`, which imports this."""
+    before = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    return Path(sys.argv[0]).stem == COMMAND or "".join(before).endswith(f"-m{__package__}")
+
+
+def _load() -> None:
     try:
         import llama_cpp
     except ModuleNotFoundError as e:
@@ -84,11 +107,11 @@ def libllama_path() -> Path:
 def _borrow_core(package: Path) -> None:
     """Import the compiled modules of an installed copy as ours."""
     here = f"Python imports llama_cpp_eagle3 from '{package}', which has no compiled module"
-    install = f"    pip install {package.parent}\n(again, if you did already), or run Python in another folder."
+    install = f"`pip install {package.parent}` (again, if you did already), or run Python in another folder"
     spec = _find_core(package)
     if spec is None or spec.loader is None or spec.origin is None:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise LibraryMismatchError(f"{here}, and no installed copy has one for Python {version}. Type\n{install}")
+        raise LibraryMismatchError(f"{here}, and no installed copy has one for Python {version}. Type {install}")
     core = importlib.util.module_from_spec(spec)
     sys.modules[_CORE] = core
     try:
@@ -96,7 +119,7 @@ def _borrow_core(package: Path) -> None:
         digest = getattr(core, "SOURCES_DIGEST", "")
         if not _is_compiled_from(digest, package, Path(spec.origin).parent):
             raise LibraryMismatchError(
-                f"{here}, and that of '{spec.origin}' was compiled from other sources. Type\n{install}"
+                f"{here}, and that of '{spec.origin}' was compiled from other sources. Type {install}"
             )
     except BaseException:
         del sys.modules[_CORE]

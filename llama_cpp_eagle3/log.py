@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ def log_to(path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    handler = logging.FileHandler(path.expanduser(), encoding="utf-8")
+    handler = _LogFile(path.expanduser(), encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     if not _log.hasHandlers():
         _log.addHandler(logging.StreamHandler())
@@ -46,6 +47,19 @@ def log_to(path: Path) -> None:
     server = logging.getLogger("llama_cpp_eagle3.serve")
     if not server.propagate:
         server.addHandler(handler)
+
+
+class _LogFile(logging.FileHandler):
+    """A log's file. If it cannot be written, that is said once where else the log is seen, and no more is written."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Remove the file from the log, in the place of a traceback for each line."""
+        if not isinstance(e := sys.exc_info()[1], OSError):
+            super().handleError(record)
+            return
+        for name in ("llama_cpp_eagle3", "llama_cpp_eagle3.serve"):
+            logging.getLogger(name).removeHandler(self)
+        _log.warning("'%s': nothing more is logged to it: %s", self.baseFilename, e.strerror)
 
 
 @contextmanager

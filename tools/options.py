@@ -21,7 +21,7 @@ def table() -> str:
     rows = [
         "| argument | default | meaning |",
         "|---|---|---|",
-        "| `model_path` | | the target, a GGUF file |",
+        "| `model_path` | | the target: a GGUF file, or a [name](pairs.md) |",
     ]
     others = [name for name in LLAMA_DEFAULTS if OPTIONS[name].doc]
     for name in ("draft_model_path", *DEFAULTS, *others):

@@ -1,5 +1,6 @@
 #include "drafters/llama_context/assistant_drafter.h"
 #include "drafters/llama_context/assistant_file.h"
+#include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_drafter.h"
@@ -41,23 +42,23 @@ void register_assistant(py::module_ & m) {
 
     py::class_<assistant_file>(m, "AssistantFile",
                                "The facts of a Gemma 4 assistant's GGUF header. Made by read_assistant().")
-        .def_readonly("path", &assistant_file::path)
+        .def_property_readonly("path", path_getter(&assistant_file::path))
         .def_readonly("n_embd", &assistant_file::n_embd, "Width of the assistant's own rows.")
         .def_readonly("n_embd_tgt", &assistant_file::n_embd_tgt, "Width of the target's rows.")
         .def_readonly("n_layer", &assistant_file::n_layer)
         .def_readonly("n_vocab", &assistant_file::n_vocab, "Tokens of the target's vocabulary.")
         .def("__repr__", [](const assistant_file & f) {
             return py::str("AssistantFile(path={!r}, n_embd={}, n_embd_tgt={}, n_layer={})")
-                .format(f.path, f.n_embd, f.n_embd_tgt, f.n_layer);
+                .format(fs_path{ f.path }, f.n_embd, f.n_embd_tgt, f.n_layer);
         });
     m.def(
-        "read_assistant", [](const std::string & path) { return read_assistant(gguf_file(path)); }, py::arg("path"),
+        "read_assistant", [](const fs_path & path) { return read_assistant(gguf_file(path)); }, py::arg("path"),
         without_gil,
         "Read the header of a Gemma 4 assistant. Raises ModelFileError with the key, what was expected and what was "
         "found.");
     m.def(
         "find_kv_difference",
-        [](const std::string & path_tgt, const std::string & path) {
+        [](const fs_path & path_tgt, const fs_path & path) {
             return find_kv_difference(gguf_file(path_tgt), gguf_file(path));
         },
         py::arg("path_tgt"), py::arg("path"), without_gil,

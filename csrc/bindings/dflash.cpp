@@ -1,4 +1,5 @@
 #include "drafters/llama_context/dflash_drafter.h"
+#include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_drafter.h"
@@ -33,7 +34,7 @@ void register_dflash(py::module_ & m) {
 
     py::class_<dflash_hparams>(m, "DflashFile",
                                "The facts of a block drafter's GGUF header. Read-only; made by read_dflash().")
-        .def_readonly("path", &dflash_hparams::path)
+        .def_property_readonly("path", path_getter(&dflash_hparams::path))
         .def_property_readonly("kind", &dflash_hparams::kind_name, "The kind of drafter: dflash, dspark or dflash2.")
         .def_readonly("boundaries", &dflash_hparams::boundaries, "The target's boundaries that a row is made of.")
         .def_readonly("n_embd", &dflash_hparams::n_embd, "Width of the rows of the drafter and of its target.")
@@ -50,11 +51,10 @@ void register_dflash(py::module_ & m) {
         .def_property_readonly("n_draft_max", &dflash_hparams::n_draft_max, "Tokens of a draft, at most.")
         .def("__repr__", [](const dflash_hparams & h) {
             return py::str("DflashFile(path={!r}, kind={!r}, boundaries={}, n_embd={}, n_layer={}, block_size={})")
-                .format(h.path, h.kind_name(), h.boundaries, h.n_embd, h.n_layer, h.block_size);
+                .format(fs_path{ h.path }, h.kind_name(), h.boundaries, h.n_embd, h.n_layer, h.block_size);
         });
     m.def(
-        "read_dflash", [](const std::string & path) { return read_dflash(gguf_file(path)); }, py::arg("path"),
-        without_gil,
+        "read_dflash", [](const fs_path & path) { return read_dflash(gguf_file(path)); }, py::arg("path"), without_gil,
         "Read the header of a block drafter. Raises ModelFileError with the key or tensor, what was expected and what "
         "was found.");
 

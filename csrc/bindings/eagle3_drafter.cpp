@@ -1,6 +1,7 @@
 #include "drafters/eagle3/eagle3_drafter.h"
 
 #include "drafters/eagle3/narrow.h"
+#include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_device.h"
@@ -19,7 +20,7 @@ struct py_eagle3_drafter : py_drafter {
     eagle3_drafter & eagle3() const { return static_cast<eagle3_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_eagle3_drafter> make_drafter(const std::string & path, uintptr_t model_tgt, int32_t n_ctx,
+std::unique_ptr<py_eagle3_drafter> make_drafter(const fs_path & path, uintptr_t model_tgt, int32_t n_ctx,
                                                 int32_t n_seq_max, int32_t n_unroll,
                                                 const std::optional<std::vector<int32_t>> & boundaries,
                                                 std::optional<py_device> device, int32_t n_gpu_layers,

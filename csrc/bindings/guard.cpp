@@ -6,19 +6,43 @@
 #include <string>
 #include <utility>
 
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+
 namespace eagle3::python {
 
 namespace {
+
+std::atomic<int> n_forks              = 0; // of which this process is one
+std::atomic<int> n_guards             = 0;
+bool             was_used_before_fork = false;
+
+#ifndef _WIN32
+[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] {
+    ++n_forks;
+    was_used_before_fork = n_guards > 0;
+});
+#endif
 
 // In C++, since Python runs signal handlers between the instructions of Python functions: a Ctrl-C there would leave
 // the lock taken for ever.
 class guard {
   public:
-    explicit guard(std::string name) : name_(std::move(name)) {}
+    explicit guard(std::string name) : name_(std::move(name)) { ++n_guards; }
 
-    bool try_enter() { return !closed && busy_.try_set(); }
+    bool try_enter() { return !closed && !is_inherited() && busy_.try_set(); }
+
+    // Was it made by a process of which this one is a fork, which lacks its threads?
+    bool is_inherited() const { return n_forks_ != n_forks; }
 
     void enter() {
+        if (is_inherited()) {
+            throw error(format("this %s was loaded before the process was forked, and the threads that compute for it "
+                               "are not in this one, which would wait for them for ever: load the model after a fork, "
+                               "or start processes in another way (multiprocessing: 'spawn' or 'forkserver')",
+                               name_.c_str()));
+        }
         if (!busy_.try_set()) {
             throw busy_error(format("this %s is in use: by another thread, or by the call whose callback you are in. "
                                     "Give each thread its own, or take turns.",
@@ -39,6 +63,7 @@ class guard {
   private:
     std::string name_;
     busy_flag   busy_;
+    int         n_forks_ = n_forks;
 };
 
 // A `with` block that runs whether or not the lock was free.
@@ -70,7 +95,13 @@ void register_guard(py::module_ & m) {
             "Enter without an error: `with guard.if_free() as is_in`; is_in is False if it is locked.")
         .def_property(
             "closed", [](const guard & self) { return self.closed.load(); },
-            [](guard & self, bool closed) { self.closed = closed; }, "Whether the guarded object has been freed.");
+            [](guard & self, bool closed) { self.closed = closed; }, "Whether the guarded object has been freed.")
+        .def_property_readonly("is_inherited", &guard::is_inherited,
+                               "Whether this process is a fork of the one that made it: every caller gets an "
+                               "`Eagle3Error`.");
+    m.def(
+        "was_used_before_fork", [] { return was_used_before_fork; },
+        "Whether this process is a fork of one that had loaded a model.");
 }
 
 } // namespace eagle3::python

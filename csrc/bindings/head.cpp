@@ -3,6 +3,7 @@
 #include "drafters/eagle3/device.h"
 #include "drafters/eagle3/weights.h"
 
+#include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
 
@@ -12,7 +13,7 @@ namespace eagle3::python {
 
 void register_head(py::module_ & m) {
     py::class_<head_hparams>(m, "Head", "The facts of an EAGLE-3 head's GGUF header. Read-only; made by read_head().")
-        .def_readonly("path", &head_hparams::path)
+        .def_property_readonly("path", path_getter(&head_hparams::path))
         .def_readonly("arch", &head_hparams::arch,
                       "The file's general.architecture: eagle3, or eagle3-ext for heads that llama.cpp cannot run.")
         .def_readonly("dialect", &head_hparams::dialect, "The dialect of the file's keys: upstream, fork or extended.")
@@ -54,12 +55,12 @@ void register_head(py::module_ & m) {
         .def_readonly("rope_scaling", &head_hparams::rope_scaling)
         .def("__repr__", [](const head_hparams & h) {
             return py::str("Head(path={!r}, arch={!r}, boundaries={}, n_embd={}, n_layer={}, n_vocab_dft={})")
-                .format(h.path, h.arch, h.boundaries, h.n_embd, h.n_layer, h.n_vocab_dft);
+                .format(fs_path{ h.path }, h.arch, h.boundaries, h.n_embd, h.n_layer, h.n_vocab_dft);
         });
 
     m.def(
         "check_head",
-        [](const std::string & path, int32_t n_vocab, int32_t n_embd, int32_t n_layer) {
+        [](const fs_path & path, int32_t n_vocab, int32_t n_embd, int32_t n_layer) {
             const gguf_file     file(path);
             const head_hparams  hparams = read_head(file);
             const target_tables tables(n_vocab, n_embd, n_layer);
@@ -70,7 +71,7 @@ void register_head(py::module_ & m) {
         "Check a head's tensors against a target of these sizes, as loading does. Raises ModelFileError, "
         "IncompatibleDraftError.");
     m.def(
-        "read_head", [](const std::string & path) { return read_head(gguf_file(path)); }, py::arg("path"),
+        "read_head", [](const fs_path & path) { return read_head(gguf_file(path)); }, py::arg("path"),
         py::call_guard<nogil>(),
         "Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found.");
 }

@@ -1,4 +1,5 @@
 #include "error.h"
+#include "fs_path.h"
 #include "gguf_file.h"
 #include "load_guard.h"
 #include "module.h"
@@ -12,6 +13,8 @@
 #include <pybind11/typing.h>
 
 #include <memory>
+#include <set>
+#include <string>
 
 namespace eagle3::python {
 
@@ -21,6 +24,7 @@ namespace {
 struct py_load_guard {
     std::unique_ptr<load_guard> guard;
     std::string                 reason;
+    std::set<std::string>       tensors;
     bool                        asserted = false;
 
     void enter() { guard = std::make_unique<load_guard>(); }
@@ -33,6 +37,7 @@ struct py_load_guard {
     void read() {
         if (guard) {
             reason   = guard->reason();
+            tensors  = guard->tensors();
             asserted = guard->asserted();
         }
     }
@@ -77,6 +82,17 @@ void register_model_files(py::module_ & m) {
             },
             "Why a call has failed, in llama.cpp's words; empty if it gave no reason.")
         .def_property_readonly(
+            "tensors",
+            [](py_load_guard & self) {
+                self.read();
+                py::typing::Set<py::str> res;
+                for (const std::string & name : self.tensors) {
+                    res.add(text_of(name));
+                }
+                return res;
+            },
+            "Names of the tensors that llama.cpp has asked a model's file for: those of its graph.")
+        .def_property_readonly(
             "asserted",
             [](py_load_guard & self) {
                 self.read();
@@ -86,7 +102,7 @@ void register_model_files(py::module_ & m) {
 
     m.def(
         "read_arch",
-        [](const std::string & path) {
+        [](const fs_path & path) {
             const std::string arch = gguf_file(path).get_str("general.architecture").value_or("");
             return text_of(arch);
         },
@@ -98,18 +114,31 @@ void register_model_files(py::module_ & m) {
         )pbdoc");
 
     m.def(
-        "header_size", [](const std::string & path) { return gguf_file(path).data_offset(); }, py::arg("path"),
+        "header_size", [](const fs_path & path) { return gguf_file(path).data_offset(); }, py::arg("path"),
         py::call_guard<nogil>(),
         "Return how many bytes the header of a GGUF file takes. Raises ModelFileError if it is no GGUF file.");
 
     m.def(
-        "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
+        "tensor_names",
+        [](const fs_path & path) {
+            py::typing::List<py::str> res;
+            for (const ggml_tensor * tensor : gguf_file(path).tensors()) {
+                res.append(text_of(tensor->name));
+            }
+            return res;
+        },
+        py::arg("path"), "Return the names of the tensors that a GGUF file has. Raises ModelFileError.");
+
+    m.def(
+        "check_header",
+        [](const fs_path & path, const kv_overrides & overrides) { return check_header(path, overrides); },
+        py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
         "Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary "
         "and the other files of a split model. Raises ModelFileError; returns how many bytes the header takes.");
 
     m.def(
         "read_projector",
-        [](const std::string & path) {
+        [](const fs_path & path) {
             const projector_info info = read_projector_info(path);
             return py::make_tuple(info.vision, info.audio);
         },

@@ -1,5 +1,6 @@
 #include "drafters/llama_context/mtp_drafter.h"
 
+#include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_drafter.h"
@@ -17,7 +18,7 @@ struct py_mtp_drafter : py_drafter {
     mtp_drafter & mtp() const { return static_cast<mtp_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const std::string & path, uintptr_t model,
+std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const fs_path & path, uintptr_t model,
                                              const std::vector<uintptr_t> & further, int32_t n_ctx, int32_t n_seq_max,
                                              int32_t n_outputs_max) {
     if (ctx == 0) {

@@ -1,5 +1,6 @@
 #include "drafters/llama_context/simple_drafter.h"
 
+#include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_drafter.h"
@@ -17,7 +18,7 @@ struct py_simple_drafter : py_drafter {
     simple_drafter & simple() const { return static_cast<simple_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_simple_drafter> make_drafter(uintptr_t ctx, uintptr_t model, const std::string & path,
+std::unique_ptr<py_simple_drafter> make_drafter(uintptr_t ctx, uintptr_t model, const fs_path & path,
                                                 int32_t n_vocab_tgt, int32_t n_ctx, int32_t n_pos_max,
                                                 int32_t n_seq_max, int32_t n_outputs_max) {
     if (ctx == 0 || model == 0) {

@@ -1,6 +1,7 @@
 #include "target/target_info.h"
 
 #include "error.h"
+#include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
 #include "target/arch_table.h"
@@ -14,7 +15,7 @@ void register_target_info(py::module_ & m) {
     using without_gil = py::call_guard<nogil>;
 
     py::class_<target_info>(m, "TargetInfo", "The facts of a target's GGUF header. Made by read_target().")
-        .def_readonly("path", &target_info::path)
+        .def_property_readonly("path", path_getter(&target_info::path))
         .def_readonly("arch", &target_info::arch)
         .def_readonly("name", &target_info::name)
         .def_readonly("n_layer", &target_info::n_layer, "Layers, without those for multi-token prediction.")
@@ -48,15 +49,17 @@ void register_target_info(py::module_ & m) {
         .def_readonly("why_no_target", &target_info::why_no_target,
                       "Why no head can draft for this model; empty if one can.")
         .def("__repr__", [](const target_info & self) {
-            return format("<TargetInfo %s n_layer=%d n_embd=%d n_vocab=%d path='%s'>", self.arch.c_str(), self.n_layer,
-                          self.n_embd, self.n_vocab, self.path.c_str());
+            return py::str("<TargetInfo {} n_layer={} n_embd={} n_vocab={} path={!r}>")
+                .format(self.arch, self.n_layer, self.n_embd, self.n_vocab, fs_path{ self.path });
         });
 
-    m.def("read_target", &read_target_info, py::arg("path"), without_gil(),
-          "Read the header of a target's GGUF file, or raise ModelFileError.");
+    m.def(
+        "read_target", [](const fs_path & path) { return read_target_info(path); }, py::arg("path"), without_gil(),
+        "Read the header of a target's GGUF file, or raise ModelFileError.");
 
-    m.def("find_other_kind", &find_other_kind, py::arg("path"), without_gil(),
-          "Return what a GGUF file without a model is, and which argument takes it; empty for models and drafters.");
+    m.def(
+        "find_other_kind", [](const fs_path & path) { return find_other_kind(path); }, py::arg("path"), without_gil(),
+        "Return what a GGUF file without a model is, and which argument takes it; empty for models and drafters.");
 
     m.def(
         "why_no_target",
@@ -82,9 +85,13 @@ void register_target_info(py::module_ & m) {
                       "Tokens at the end that only one of the two has, without padding.")
         .def_readonly("flags", &vocab_difference::flags, "Sentences that say how BOS and EOS differ.");
 
-    m.def("compare_vocabularies", &compare_vocabularies, py::arg("path_tgt"), py::arg("path_dft"),
-          py::arg("n_vocab_tgt") = 0, py::arg("n_vocab_dft") = 0, without_gil(),
-          R"pbdoc(
+    m.def(
+        "compare_vocabularies",
+        [](const fs_path & path_tgt, const fs_path & path_dft, int32_t n_vocab_tgt, int32_t n_vocab_dft) {
+            return compare_vocabularies(path_tgt, path_dft, n_vocab_tgt, n_vocab_dft);
+        },
+        py::arg("path_tgt"), py::arg("path_dft"), py::arg("n_vocab_tgt") = 0, py::arg("n_vocab_dft") = 0, without_gil(),
+        R"pbdoc(
             Compare the tokens of a target and of its drafter.
 
             n_vocab_tgt, n_vocab_dft: tokens of files without texts; 0 if that is not known.

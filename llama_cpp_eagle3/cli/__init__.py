@@ -18,6 +18,7 @@ from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..extras import heads
 from ..log import show_llama_cpp
 from .parser import Parser
+from .streams import broken_stdout, open_streams
 
 COMMANDS = {
     "batch": ("llama_cpp_eagle3.cli.batch", "complete the requests of a file"),
@@ -40,7 +41,36 @@ _HEADS = "llama_cpp_eagle3_heads"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 or 2 after a one-line error, 130 after Ctrl-C."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    open_streams()
+    try:
+        try:
+            code = _main(list(sys.argv[1:] if argv is None else argv))
+        except SystemExit:  # the help was shown
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except (RuntimeError, ValueError, OSError) as e:
+        broken = broken_stdout(e)
+        if isinstance(broken, BrokenPipeError):  # the reader of our output has left
+            return 0
+        why = _reason(e) if broken is None else f"standard output: {broken.strerror}"
+        print(f"{_PROG}: error: {why}", file=sys.stderr)
+        return 2
+
+
+def _reason(e: Exception) -> str:
+    """An error in a line."""
+    if isinstance(e, OSError) and e.strerror:
+        return e.strerror if e.filename is None else f"'{e.filename}': {e.strerror}"
+    if isinstance(e, UnicodeEncodeError) and e.encoding == "utf-8":  # Python keeps an argument's bytes as surrogates
+        return f"expected text in UTF-8, found {e.object[:60]!a}"
+    return str(e)
+
+
+def _main(argv: Sequence[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:
         _complete(os.environ.get("COMP_LINE", "").split()[1:2])
     if argv and argv[0] in COMMANDS:
@@ -81,24 +111,15 @@ def _complete(typed: Sequence[str]) -> None:
 
 def _run(command: str, argv: Sequence[str]) -> int:
     module_name, help_text = COMMANDS[command]
-    try:
-        with heads(f"`{command}`"):
-            module = importlib.import_module(module_name)
-        parser = Parser(f"{_PROG} {command}", description=(module.__doc__ or help_text).strip())
-        module.add_arguments(parser)
-        parser.shorten_usage()
-        args = parser.parse_args(argv)
-        show_llama_cpp(getattr(args, "verbose", False))
-        if getattr(args, "list_devices", False):
-            from .load_model import list_devices
+    with heads(f"`{command}`"):
+        module = importlib.import_module(module_name)
+    parser = Parser(f"{_PROG} {command}", description=(module.__doc__ or help_text).strip())
+    module.add_arguments(parser)
+    parser.shorten_usage()
+    args = parser.parse_args(argv)
+    show_llama_cpp(getattr(args, "verbose", False))
+    if getattr(args, "list_devices", False):
+        from .load_model import list_devices
 
-            return list_devices()
-        return int(module.run(args))
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has left
-        sys.stderr.close()
-        return 0
-    except (RuntimeError, ValueError, OSError) as e:
-        print(f"{_PROG}: error: {e}", file=sys.stderr)
-        return 2
+        return list_devices()
+    return int(module.run(args))

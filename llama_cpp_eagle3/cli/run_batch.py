@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from ..files.whole_file import output_path
+from ..files.whole_file import naming, output_path
 from ..log import progress_bar
 from ..serve.batch_answers import Keep, answer_all
 from ..serve.batch_file import BatchRequest, Total, count_result, read_done, read_requests
@@ -38,8 +38,9 @@ def run_batch(args: argparse.Namespace) -> int:
             bar.update(len(requests) - len(left))
 
             def keep(line: dict[str, Any]) -> None:
-                file.write(dumps(line) + b"\n")
-                file.flush()
+                with naming(output):
+                    file.write(dumps(line) + b"\n")
+                    file.flush()
                 count_result(totals[categories[line["custom_id"]]], line)
                 bar.update(1)
 

@@ -17,6 +17,9 @@ from typing import Any
 REFUSED = 3
 """The status if llama.cpp does not load the file."""
 
+_ASKS = b"create_tensor: loading tensor "
+"""How llama.cpp logs that it asks a file for a tensor."""
+
 _LEVEL_ERROR = 4  # ggml.h's GGML_LOG_LEVEL_ERROR
 
 
@@ -33,10 +36,13 @@ def main() -> None:
     lib: Any = importlib.import_module("llama_cpp.llama_cpp")
 
     errors: list[str] = []
+    tensors: list[str] = []
 
     def log(level: int, text: bytes, _: Any) -> None:
         if level == _LEVEL_ERROR:
             errors.append(text.decode(errors="replace").strip())
+        elif text.startswith(_ASKS):
+            tensors.append(text[len(_ASKS) :].decode(errors="replace").strip())
 
     callback = lib.llama_log_callback(log)
     lib.llama_log_set(callback, None)
@@ -51,7 +57,9 @@ def main() -> None:
     params.kv_overrides = overrides
     model = lib.llama_model_load_from_file(os.fsencode(request["path"]), params)
     if not model:
-        os.write(2, "".join(f"REASON {text}\n" for text in errors[:1]).encode())
+        said = [*(f"REASON {text}\n" for text in errors[:1]), *(f"TENSOR {name}\n" for name in tensors)]
+        sys.stderr.buffer.write("".join(said).encode())
+        sys.stderr.flush()
         os._exit(REFUSED)
     if not request["vocab_only"]:
         options = lib.llama_context_default_params()

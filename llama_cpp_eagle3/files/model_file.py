@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 from jinja2 import TemplateError
 
-from .._core import LoadGuard, check_header, read_target, tokenize
+from .._core import LoadGuard, check_header, read_arch, read_target, tensor_names, tokenize
 from ..errors import Eagle3Error, ModelFileError
 from ._trial_child import override_array
 from .trial import try_file
@@ -36,9 +36,10 @@ def check_file(path: str, options: Mapping[str, Any], checked: bool, *, is_all: 
     """
     overrides = mended_keys(path) | (options.get("kv_overrides") or {})
     n_header = check_header(path, {k: v for k, v in overrides.items() if isinstance(v, (bool, int, float, str))})
-    refused = try_file(path, n_header, {**options, "kv_overrides": overrides}) if checked else ""
-    if refused and is_all:
-        raise ModelFileError(f"'{path}': llama.cpp cannot load it: {_explain(refused)}. {_advice(path)}")
+    refused = try_file(path, n_header, {**options, "kv_overrides": overrides}) if checked else None
+    if refused is not None and is_all:
+        reason = _explain(refused.reason, path, refused.tensors)
+        raise ModelFileError(f"'{path}': llama.cpp cannot load it: {reason}. {_advice(path)}")
 
 
 def mended_keys(path: str) -> dict[str, bool | int | float | str]:
@@ -68,6 +69,9 @@ def kv_overrides(values: Mapping[str, bool | int | float | str]) -> Any:
     return override_array(lib, values)
 
 
+_WRONG_NUMBER = "wrong number of tensors"
+_N_NAMED = 8
+
 # what some of llama.cpp's assertions mean, for users who do not know its code
 _MEANINGS = {
     "is_swa_any()": "there are layers with a sliding window or there are none: keys *.attention.sliding_window and "
@@ -84,8 +88,11 @@ _MEANINGS = {
 }
 
 
-def _explain(reason: str) -> str:
-    """A reason, with an explanation if it is one that we know."""
+def _explain(reason: str, path: str, asked: Collection[str]) -> str:
+    """A reason, with an explanation if it is one that we know. asked: tensors that llama.cpp has asked the file for."""
+    if _WRONG_NUMBER in reason and (others := [name for name in tensor_names(path) if name not in asked]):
+        named = ", ".join(f"'{name}'" for name in others[:_N_NAMED]) + (", ..." if len(others) > _N_NAMED else "")
+        return f"its graph of '{read_arch(path)}' has no place for {len(others)} tensors of the file: {named}"
     return next((f"{reason} ({meaning})" for code, meaning in _MEANINGS.items() if code in reason), reason)
 
 
@@ -128,11 +135,10 @@ def file_errors(path: str) -> Iterator[None]:
         except ValueError as e:
             if not guard.reason:
                 raise
+            reason = _explain(guard.reason, path, guard.tensors)
             if guard.asserted or ("load model" in str(e) and "alloc" not in guard.reason):
-                raise ModelFileError(
-                    f"'{path}': llama.cpp cannot load it: {_explain(guard.reason)}. {_advice(path)}"
-                ) from e
-            raise ValueError(f"{e}: {_explain(guard.reason)}") from e
+                raise ModelFileError(f"'{path}': llama.cpp cannot load it: {reason}. {_advice(path)}") from e
+            raise ValueError(f"{e}: {reason}") from e
 
 
 def guard_tokenizer(model: Any) -> None:

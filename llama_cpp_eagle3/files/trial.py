@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,16 @@ _SIGKILL, _SIGXCPU = (getattr(signal, name, n) for name, n in (("SIGKILL", 9), (
 _log = logging.getLogger(__name__)
 
 
-def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class Refusal:
+    """Why llama.cpp did not load a file."""
+
+    reason: str
+    tensors: frozenset[str]
+    """Those that it has asked the file for."""
+
+
+def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> Refusal | None:
     """Load a file's header and build its graphs in a child process, unless this was done on this machine before.
 
     Args:
@@ -44,7 +54,7 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
         options: the constructor's arguments, of which `kv_overrides`, `flash_attn` and `vocab_only` matter.
 
     Returns:
-        Why llama.cpp refused to load it there; empty if it did not. Loading it here gives the same reason, or more.
+        Why llama.cpp refused to load it there; None if it did not. Loading it here gives the same reason, or more.
 
     Raises:
         ModelFileError: the child process was ended by a signal, or does not end.
@@ -58,10 +68,10 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
     }
     digest = _digest(n_header, request)
     if digest in _known() or not _has_interpreter():
-        return ""
+        return None
     end = _run(request)
     if isinstance(end, Refusal):
-        return str(end)
+        return end
     if end is None:
         _remember(digest)
     elif end:
@@ -70,7 +80,7 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
             "was made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False "
             "loads it without trying.)"
         )
-    return ""
+    return None
 
 
 def _has_interpreter() -> bool:
@@ -79,11 +89,7 @@ def _has_interpreter() -> bool:
     return name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
 
-class Refusal(str):
-    """Why llama.cpp did not load a file."""
-
-
-def _run(request: dict[str, Any]) -> str | None:
+def _run(request: dict[str, Any]) -> str | Refusal | None:
     """Run the child; returns None if it succeeded, else how it ended; "" if it could not be run."""
     request |= {
         "sys_path": [str(entry) for entry in sys.path],
@@ -107,10 +113,10 @@ def _run(request: dict[str, Any]) -> str | None:
     if status == 0:
         return None
     if status == REFUSED:
-        reasons = [line for line in result.stderr.decode(errors="replace").split("\n") if line.startswith("REASON ")]
-        return Refusal(
-            reasons[0].removeprefix("REASON ").rpartition("error loading model: ")[2] if reasons else "no reason"
-        )
+        said = [line.partition(" ") for line in result.stderr.decode(errors="replace").split("\n")]
+        reason = next((text for word, _, text in said if word == "REASON"), "no reason")
+        asked = frozenset(text for word, _, text in said if word == "TENSOR")
+        return Refusal(reason.rpartition("error loading model: ")[2], asked)
     if status == -_SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
         _log.debug("the trial of %s ended with %d", request["path"], status)
         return ""

@@ -5,13 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeGuard
 
 from .file_lock import lock_if_free
+
+_CANNOT_WRITE = {getattr(errno, name, -1) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EPIPE")}
+_N_FULL = 1 << 20
+"""Free bytes of a disk that was full for some library: the last block of a file may not have been written."""
 
 
 def output_path(path: str | Path, *inputs: str | Path | None) -> Path:
@@ -63,7 +69,8 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666, follows: bool
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # so that the system applies the umask
     try:
         lock_if_free(fd)
-        yield part
+        with naming(found):
+            yield part
         if follows:
             with suppress(FileNotFoundError):
                 os.chmod(part, stat.S_IMODE(found.stat().st_mode) & mode)
@@ -91,6 +98,30 @@ def is_abandoned(part: str | Path) -> bool:
         return lock_if_free(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Name a file if it cannot be written, since errors of a full disk do not say where, and libraries' say less.
+
+    Raises:
+        OSError: the disk is full, a quota is used up, or the like.
+    """
+    try:
+        yield
+    except Exception as e:
+        if is_unnamed(e):
+            e.filename = str(path)
+        elif isinstance(e, OSError) and e.errno is not None:
+            pass  # of another kind, or it has a name
+        elif shutil.disk_usage(Path(path).parent).free < _N_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from e
+        raise
+
+
+def is_unnamed(e: Exception) -> TypeGuard[OSError]:
+    """Whether something could not be written, and the error does not say where: a file within `naming`, or a stream."""
+    return isinstance(e, OSError) and e.filename is None and e.errno in _CANNOT_WRITE
 
 
 def write_whole(path: str | Path, text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ..errors import HubError
 from ..extras import install_command
+from ..files.whole_file import naming
 
 try:
     import huggingface_hub
@@ -141,7 +142,7 @@ class Repository:
         with WeakFileLock(f"{part}.lock"):
             if blob.exists():
                 return
-            with part.open("ab") as file:
+            with naming(part), part.open("ab") as file:
                 if file.tell() > about.size:
                     file.truncate(0)
                 if file.tell():

@@ -130,7 +130,7 @@ class Projector:
         _mtmd_log.install()
         _mtmd_log.begin()
         with LoadGuard() as guard:
-            self._ctx = mtmd.mtmd_init_from_file(path.encode(), model, params)
+            self._ctx = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._ctx:
             reason = _mtmd_log.reason or guard.reason or "llama.cpp gives no reason"
             raise ModelFileError(f"'{path}': cannot be loaded as this model's projector: {reason}")

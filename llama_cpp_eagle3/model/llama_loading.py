@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ def load_llama(
         lib.llama_numa_init(numa_strategy(options["numa"]))
     model_params = _model_params(options)
     loading.preset_model(model_params)
-    model = stack.enter_context(closing(LlamaModel(path_model=path, params=model_params, verbose=options["verbose"])))
+    model = LlamaModel(path_model=_Path(path), params=model_params, verbose=options["verbose"])
+    stack.enter_context(closing(model))
     guard_tokenizer(model)
     options["n_ctx"] = options["n_ctx"] or model.n_ctx_train()
     options["n_batch"] = min(options["n_ctx"], options["n_batch"])
@@ -76,6 +78,14 @@ def load_llama(
         context_params.kv_unified = True
     ctx = LlamaContext(model=model, params=context_params, verbose=options["verbose"])
     return LoadedLlama(path, options, model, ctx)
+
+
+class _Path(str):
+    """A path that `LlamaModel` encodes as the system has it, which need not be UTF-8."""
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        """Its bytes."""
+        return os.fsencode(str(self))
 
 
 def numa_strategy(numa: bool | int) -> int:

@@ -24,6 +24,7 @@ from ..config.llama_options import LLAMA_DEFAULTS
 from ..draft.corpus import read_corpus
 from ..draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
 from ..engine import N_ROWS_ARGMAX, Vocab
+from ..errors import Eagle3Error
 from ..files.fingerprint import file_key, fingerprint, header_fingerprint
 from ..files.model_file import BLOCKS, check_file, mended_keys
 from ..log import without_details
@@ -259,7 +260,18 @@ class Loading:
         return has_weights and self._is_on_cpu and self.servers is None
 
     def make_target(self, ctx: Any, model: Any, log: Callable[[str], None]) -> Target:
-        """Make the target of a context that llama_cpp made."""
+        """Make the target of a context that llama_cpp made.
+
+        Raises:
+            Eagle3Error: its passes are too small for the states that it keeps.
+        """
+        n_states, n_ubatch = lib.llama_n_rs_seq(ctx), lib.llama_n_ubatch(ctx)
+        if n_states and n_ubatch < n_states + 2:  # llama.cpp asserts it, as the last states must be of one pass
+            shorter = f", or shorter drafts: draft_n_max of at most {n_ubatch - 2}" if n_ubatch > 2 else ""
+            raise Eagle3Error(
+                f"n_ubatch = {n_ubatch}: a model with recurrent states that keeps {n_states} of them to take drafted "
+                f"tokens back needs n_ubatch and n_batch of at least {n_states + 2}{shorter}"
+            )
         self.model.set_adapters(ctx, self._adapters)
         if self._why_no_guards:
             log(self._why_no_guards)

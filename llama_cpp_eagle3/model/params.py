@@ -103,7 +103,7 @@ class ModelOptions:
         """
         found = []
         for path, _ in self.lora:
-            adapter = lib.llama_adapter_lora_init(model, path.encode())
+            adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
             if not adapter:
                 raise ModelFileError(f"'{path}' is no LoRA adapter in GGUF for this model")
             found.append(adapter)

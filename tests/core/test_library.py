@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import llama_cpp
@@ -65,6 +67,28 @@ def test_other_versions_are_refused(monkeypatch, found):
     assert found in str(e.value)
     assert "pip install llama-cpp-python==0.3.36" in str(e.value)
     assert isinstance(e.value, ImportError)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["-m", "llama_cpp_eagle3"], [os.path.join(sysconfig.get_path("scripts"), "llama-cpp-eagle3")]],
+    ids=["module", "script"],
+)
+@pytest.mark.parametrize("args", [["--version"], ["doctor"], ["chat", "--help"]], ids=" ".join)
+def test_a_command_says_it_in_a_line(tmp_path: Path, command: list[str], args: list[str]) -> None:
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").write_text("__version__ = '0.3.30'\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, *command, *args], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    expected = (
+        "llama-cpp-eagle3: error: llama-cpp-eagle3 needs llama-cpp-python 0.3.36, found 0.3.30. Type `pip install "
+        "llama-cpp-python==0.3.36`"
+    )
+    assert result.stderr.startswith(expected)
+    assert result.stderr.count("\n") == 1
 
 
 def test_missing_llama_cpp():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from llama_cpp_eagle3.files.whole_file import output_path, whole_file
+from llama_cpp_eagle3.files.whole_file import naming, output_path, whole_file
 
 
 def put(path: Path, text: str, **options: int) -> None:
@@ -96,3 +99,35 @@ def test_long_names(tmp_path: Path) -> None:
     for name in ("x" * 255, "ä" * 127, "😀" * 63):
         put(tmp_path / name, "new")
         assert (tmp_path / name).read_text() == "new"
+
+
+FULL = {
+    "python": OSError(errno.ENOSPC, "No space left on device"),
+    "numpy": OSError("1000 requested and 0 written"),
+    "torch": RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+}
+
+
+@pytest.mark.parametrize("library", FULL)
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """The error has the name that the file was to get, whoever writes it; nothing of it stays."""
+    path = tmp_path / "out.gguf"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(OSError, match=rf"No space left on device: '.*{path.name}'") as e, whole_file(path):
+        raise FULL[library]
+    assert (e.value.errno, e.value.filename) == (errno.ENOSPC, str(path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError("library's"), RuntimeError("failed"), ConnectionResetError(104, "reset")])
+def test_other_errors_stay_as_they_are(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)) as e, whole_file(tmp_path / "out"):
+        raise error
+    assert e.value is error
+    assert getattr(e.value, "filename", None) is None
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_file_that_grows_is_named() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"), naming("/dev/full"):
+        Path("/dev/full").write_bytes(b"x")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from drafting import draft_chain
-from llama_cpp_eagle3 import Eagle3Llama, _core
+from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, _core
 from llama_cpp_eagle3.engine.draft import Draft
 from llama_cpp_eagle3.model.loading import N_SNAPSHOTS
 from loading import Drafts, is_tie, load, load_plain, prompts, take
@@ -163,3 +163,17 @@ def test_plain(pair: Any) -> None:
     _, target, _ = pair
     with closing(load_plain(target, **OPTIONS)) as plain, closing(load(target, **OPTIONS)) as llm:
         assert take(llm, [1, 5, 9, 13], 40) == take(plain, [1, 5, 9, 13], 40)
+
+
+@pytest.mark.parametrize(("n_parallel", "n_states"), [(1, 3), (2, 1)])
+def test_small_passes(pair: Any, n_parallel: int, n_states: int) -> None:
+    """An n_ubatch for which llama.cpp would abort is an error with the least one that will do; with that it runs."""
+    arch, target, head = pair
+    options = {**OPTIONS, "n_parallel": n_parallel, "draft": "chain", "draft_n_max": 3}
+    least = n_states + 2 if KINDS[arch] == "snapshots" else n_parallel
+    for n_ubatch in range(n_parallel, least):
+        expected = rf"n_ubatch = {n_ubatch}: .* needs n_ubatch and n_batch of at least {least}"
+        with pytest.raises(Eagle3Error, match=expected):
+            load(target, head, n_ubatch=n_ubatch, **options)
+    with closing(load(target, head, n_ubatch=least, **options)) as llm:
+        assert len(take(llm, prompts(1)[0], 12)) == 12

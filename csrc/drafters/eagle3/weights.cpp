@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 namespace eagle3 {
 
@@ -49,7 +50,8 @@ struct head_weights::loader {
     const device &        dev;
     ggml_type             type; // matrices are converted to this type, unless theirs is narrower
     int32_t               n_threads;
-    ggml_backend_buffer_t mapped = nullptr; // the file as a device buffer, if the device can use host memory
+    ggml_backend_buffer_t mapped = nullptr;          // the file as a device buffer, if the device can use host memory
+    std::set<std::string> known  = { "d2t", "t2d" }; // tensors of the graph, and the tables of the vocabulary
 
     // A layout of weights for which the CPU has faster kernels: with Q4_0 they take three quarters of the time. That is
     // worth a copy. Null if the device has none.
@@ -98,6 +100,7 @@ struct head_weights::loader {
 
     // Returns the file's description of a tensor after checking shape and values; null if it is absent.
     const ggml_tensor * find(const std::string & name, const std::vector<int64_t> & ne, bool required) {
+        known.insert(name);
         const ggml_tensor * meta = file.find_tensor(name);
         if (!meta) {
             if (required) {
@@ -127,6 +130,26 @@ struct head_weights::loader {
         weights.fingerprint_ = fnv1a(weights.fingerprint_, data(name), std::min<size_t>(ggml_nbytes(meta), 4096));
         weights.n_bytes_own += ggml_nbytes(meta);
         return meta;
+    }
+
+    // With tensors that no graph here reads, the head was meant to compute something else.
+    void check_all_known() const {
+        std::vector<std::string> others;
+        for (const ggml_tensor * t : file.tensors()) {
+            if (known.count(t->name) == 0) {
+                others.emplace_back(t->name);
+            }
+        }
+        if (!others.empty()) {
+            std::string names = "'" + others.front() + "'";
+            for (size_t i = 1; i < std::min<size_t>(others.size(), 8); ++i) {
+                names += ", '" + others[i] + "'";
+            }
+            throw model_file_error(format("'%s': %zu tensors are no part of an EAGLE-3 head: %s%s. It was made for "
+                                          "another program, or its keys say that it has no such part",
+                                          file.path().c_str(), others.size(), names.c_str(),
+                                          others.size() > 8 ? ", ..." : ""));
+        }
     }
 
     const uint8_t * data(const std::string & name) const {
@@ -325,6 +348,7 @@ head_weights::head_weights(const gguf_file & file, const head_hparams & hparams,
     row_.resize(ggml_row_size(tok_embd_->type, n_embd));
 
     load_d2t(file, hparams, tables);
+    load.check_all_known();
 }
 
 head_layer head_weights::load_layer(loader & load, const head_hparams & hparams, int32_t il) {

@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from llama_cpp_eagle3.files.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file, write_whole
 
 from ..convert.boundaries import IDS_KEY
 from ..convert.mla import Mla
@@ -230,9 +230,8 @@ def export(head: Head, folder: Path, form: str = "eagle", verifier: str = "") ->
         tensors["t2d"] = t2d
     with whole_file(folder / "model.safetensors") as part:
         save_file(tensors, part)
-    with whole_file(folder / "config.json") as part:
-        config = config_of(head) if form == "eagle" else speculators_config(head, verifier)
-        part.write_text(json.dumps(config, indent=2) + "\n")
+    config = config_of(head) if form == "eagle" else speculators_config(head, verifier)
+    write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
 def draft_vocabulary(counts: np.ndarray[Any, Any], n_draft: int) -> Tensor:

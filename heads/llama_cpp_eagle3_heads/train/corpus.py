@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_cpp_eagle3.files.whole_file import whole_file, write_whole
+
 BOS, EOS = 0, 1
 SPECIAL_TOKENS = ("<|bos|>", "<|eos|>")
 N_VOCAB = 4096
@@ -147,7 +149,8 @@ def prepare(work: Path) -> dict[str, Any]:
     tokenizer.save(str(work / "tokenizer.json"))
     arrays = {"train": encode(tokenizer, train), "heldout": encode(tokenizer, held)}
     for name, array in arrays.items():
-        np.save(work / f"{name}.npy", array)
+        with whole_file(work / f"{name}.npy") as part, part.open("wb") as file:
+            np.save(file, array)
     info = {
         "python": platform.python_version(),
         "train_files": len(train),
@@ -159,5 +162,5 @@ def prepare(work: Path) -> dict[str, Any]:
         "heldout_sha256": digest(held),
         "n_vocab": tokenizer.get_vocab_size(),
     }
-    info_path.write_text(json.dumps(info, indent=2) + "\n")
+    write_whole(info_path, json.dumps(info, indent=2) + "\n")
     return info

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_cpp_eagle3.chat import apply_request
 from llama_cpp_eagle3.errors import Eagle3Error
+from llama_cpp_eagle3.files.whole_file import naming
 
 from .conversations import read_prompts
 
@@ -133,7 +134,7 @@ def file_prompts(
         raise ValueError(f"all {len(found)} prompts are the same: a head learns nothing from one text. Give others")
     unique = {tuple(tokens): tokens for tokens in found}
     if refused:
-        log(f"{len(refused)} conversations are left out, the first one because: {refused[0]}")
+        log(f"{len(refused)} records are left out, or a part of them, the first one because: {refused[0]}")
     if n_long:
         log(f"{n_long} prompts are longer than {n_max} tokens and are left out: -c makes room for more")
     if len(unique) < len(found):
@@ -241,7 +242,7 @@ class Store:
 
 
 def _append(path: Path, values: Sequence[Any]) -> None:
-    with path.open("a", encoding="utf-8") as f:
+    with naming(path), path.open("a", encoding="utf-8") as f:
         f.writelines(json.dumps(asdict(value), separators=(",", ":")) + "\n" for value in values)
 
 

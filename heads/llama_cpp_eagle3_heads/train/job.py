@@ -16,7 +16,7 @@ import torch
 
 from llama_cpp_eagle3._core import read_head, read_target
 from llama_cpp_eagle3.files.fingerprint import fingerprint
-from llama_cpp_eagle3.files.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import write_whole
 
 from ..convert import convert
 from .measure import Side
@@ -202,8 +202,7 @@ def check_folder(job: Job) -> None:
             )
     elif job.resume:
         raise ValueError(f"--resume: '{job.folder}' holds no training that was begun")
-    with whole_file(path) as part:
-        part.write_text(json.dumps(settings, indent=1) + "\n")
+    write_whole(path, json.dumps(settings, indent=1) + "\n")
 
 
 def is_begun(folder: Path) -> bool:

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from llama_cpp_eagle3.files.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import write_whole
 
 MINUTES = 60.0
 """The default budget."""
@@ -122,8 +122,7 @@ class Plan:
 
     def save(self, folder: Path) -> None:
         """Write the plan into a work folder."""
-        with whole_file(folder / _PLAN) as part:
-            part.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        write_whole(folder / _PLAN, json.dumps(asdict(self), indent=1) + "\n")
 
     @property
     def eval_every(self) -> int:

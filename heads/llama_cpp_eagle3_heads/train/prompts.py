@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from llama_cpp_eagle3.files.whole_file import write_whole
+
 from . import corpus
 
 N_PROMPTS = 40
@@ -62,10 +64,10 @@ def beginnings(tokenizer: Any, n: int = N_BEGINNINGS, seed: int = 1) -> list[dic
 def write(tokenizer: Any, path: Path) -> list[dict[str, str]]:
     """Write the prompts as JSON and return them."""
     prompts = cut(tokenizer)
-    path.write_text(json.dumps(prompts, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(prompts, indent=1) + "\n")
     return prompts
 
 
 def write_beginnings(tokenizer: Any, path: Path, n: int = N_BEGINNINGS) -> None:
     """Write the beginnings as JSON Lines, for ``train -f``."""
-    path.write_text("".join(json.dumps(line) + "\n" for line in beginnings(tokenizer, n)), encoding="utf-8")
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in beginnings(tokenizer, n)))

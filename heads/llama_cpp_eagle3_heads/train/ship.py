@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from llama_cpp_eagle3 import models
+from llama_cpp_eagle3.files.whole_file import write_whole
 
 from . import corpus, prompts
 from .data import Store
@@ -132,8 +133,8 @@ def main() -> None:
     shutil.copyfile(args.work / "draft.gguf", args.to / models.DRAFT_NAME)
     prompts.write(corpus.load_tokenizer(args.work / "tokenizer.json"), args.to / "prompts.json")
     facts = provenance(args.work, args.to, args.note)
-    (args.to / "PROVENANCE.json").write_text(json.dumps(facts, indent=1) + "\n")
-    (args.to / "PROVENANCE.md").write_text(page(facts))
+    write_whole(args.to / "PROVENANCE.json", json.dumps(facts, indent=1) + "\n")
+    write_whole(args.to / "PROVENANCE.md", page(facts))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from llama_cpp_eagle3.files.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file, write_whole
 
 from . import corpus, export, prompts
 from .model import Config, Llama
@@ -157,7 +157,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         "batch": args.batch,
     }
     report |= {"n_params": sum(p.numel() for p in model.parameters()), "config": vars(model.cfg), "seed": args.seed}
-    (args.out / "target.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_whole(args.out / "target.json", json.dumps(report, indent=2) + "\n")
     export.write_target(model, args.out / "tokenizer.json", args.out / "target.gguf")
     prompts.write_beginnings(corpus.load_tokenizer(args.out / "tokenizer.json"), args.out / "prompts.jsonl")
     bar.write(json.dumps(log[-1]))

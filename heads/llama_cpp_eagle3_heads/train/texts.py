@@ -17,7 +17,7 @@ from tqdm import tqdm
 from llama_cpp_eagle3._core import read_target
 from llama_cpp_eagle3.errors import Eagle3Error
 from llama_cpp_eagle3.files.fingerprint import fingerprint
-from llama_cpp_eagle3.files.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import write_whole
 
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
 from .first_head import random_head
@@ -213,8 +213,7 @@ def _has_room(job: Job, cache: Path, boundaries: Sequence[int], n_tokens: int, s
             "free. The target evaluates each text again each time that it is read (--cache DIR keeps them elsewhere)"
         )
         return False
-    with whole_file(path) as part:
-        part.write_text(json.dumps(about) + "\n")
+    write_whole(path, json.dumps(about) + "\n")
     log(
         f"the cache in '{cache}' grows to about {size / 1e9:.2f} GB ({cache_bytes(1, n_values)} bytes a token); "
         f"{n_there / 1e9:.2f} GB are there, {free / 1e9:.1f} GB are free"

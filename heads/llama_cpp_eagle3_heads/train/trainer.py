@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.files.whole_file import whole_file
+from llama_cpp_eagle3.files.whole_file import whole_file, write_whole
 
 from .acceptance import Acceptance, simulate_acceptance
 from .data import Text
@@ -362,7 +362,7 @@ class Trainer:
         }
         with whole_file(self.folder / STATE) as part:
             torch.save(state, part)
-        (self.folder / "log.json").write_text(json.dumps(self.log, indent=1) + "\n")
+        write_whole(self.folder / "log.json", json.dumps(self.log, indent=1) + "\n")
 
     def _load(self) -> bool:
         """Load the state of an earlier run; False = there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -47,7 +48,7 @@ def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> in
         params.tensor_split = None
     cpu_build.avoid_broken_amx(params)
     with file_errors(path), without_details():
-        model = lib.llama_model_load_from_file(path.encode(), params)
+        model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
             raise ValueError("cannot load model")
     return int(model)
