@@ -53,6 +53,11 @@ def _coding() -> list[Asked]:
     return [_chat(line["messages"], 192) for line in _lines("coding.jsonl")]
 
 
+def _questions() -> list[Asked]:
+    """Return short questions of many kinds, from which nothing learned and to which nothing was tuned."""
+    return [_chat(line["messages"], 160) for line in _lines("questions.jsonl")]
+
+
 def _agent() -> list[Asked]:
     """Return an assistant's turns, one after the other, each after the file's earlier turns, not after the answers."""
     spec = json.loads((FOLDER / "agent.json").read_text(encoding="utf-8"))
@@ -96,6 +101,7 @@ def _typing() -> list[Asked]:
 
 TASKS: dict[str, Callable[[], list[Asked]]] = {
     "coding": _coding,
+    "questions": _questions,
     "edits": lambda: _about_files("edits.jsonl", 384),
     "fim": _fim,
     "typing": _typing,

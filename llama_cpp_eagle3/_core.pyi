@@ -1294,7 +1294,8 @@ class Policy:
     n_nodes_max: drafted tokens of a step, of all sequences in total (default: n_max). uniform: whether chains
     of sequences that share a pass have the same length. n_snapshots: rejected tokens of a chain beyond which
     the next pass evaluates all accepted ones again; None = never. ngram: an NgramDrafter of the same sequences,
-    which drafts too once there are costs; its texts must be current in each step.
+    which drafts too once there are costs; its texts must be current in each step. priors: what is known of each
+    drafter, as another policy's `priors` has told; None: nothing.
 
     One thread at a time: a second one gets BusyError.
     """
@@ -1312,6 +1313,7 @@ class Policy:
         uniform: bool = False,
         n_snapshots: int | None = None,
         ngram: NgramDrafter | None = None,
+        priors: Sequence[dict[str, Any] | None] = ...,
     ) -> None: ...
     def acceptance(self, p: float, depth: int = 1, by_ngram: bool = False, drafter: int = 0) -> float:
         """Return how likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it
@@ -1342,6 +1344,15 @@ class Policy:
         tokens: the tokens that the step gave each sequence, accepted ones and the one after them. n_rows: rows of
         the pass. t_verify_us: microseconds of the pass. t_other_us: microseconds of the step that are neither
         drafting nor the pass.
+        """
+
+    def priors(self) -> list[dict[str, Any] | None]:
+        """Return what is known of each drafter, for the policy of another process; None: it was never asked.
+
+        `accepted`: (mean, variance) of each weight of its calibration. `log_p`: mean log probability of its best
+        tokens. `worth`: tokens that its steps give beyond plain ones. In tokens of plain decoding: `row`, the
+        time of reading a row of a prompt; `saved`, what its drafts save in a text; `for_prompts` and
+        `for_drafts`, by the number of sequences at once, what reading prompts and drafting may cost.
         """
 
     def propose(self, requests: Sequence[DraftRequest], n_rows_extra: int = 0) -> list[Draft]:
@@ -1488,6 +1499,13 @@ def read_projector(path: str) -> tuple[str, str]:
 
 def read_target(path: str) -> TargetInfo:
     """Read the header of a target's GGUF file, or raise ModelFileError."""
+
+def read_weights(path: str) -> list[tuple[str, int, int, int]]:
+    """Return the tensors of a GGUF file that have several dimensions: the name, the ggml type, the number of
+    weights and that of bytes of each. Of a split file it returns those of this part.
+
+    Raises ModelFileError if the file cannot be read.
+    """
 
 def rpc_supported() -> bool:
     """Whether llama.cpp was built with ggml-rpc."""

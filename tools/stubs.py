@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,8 +39,16 @@ _NAMES = {
     "llama_cpp_eagle3.engine.draft.": "",
 }
 """Pybind11's spelling -> the meant type: an int, and not everything that converts to one."""
-_BARE = {"dict": "dict[str, Any]", "list": "list[Any]", "object": "Any"}
+_BARE = {"list": "list[Any]", "object": "Any"}
+_BARE_DICT = re.compile(r"\bdict\b(?!\[)")
 _OF_ENUMS = {f"__{name}__" for name in ("eq", "getstate", "hash", "index", "init", "int", "ne", "setstate", "str")}
+
+
+def _full(annotation: ast.expr) -> ast.expr:
+    """A type with the arguments that pybind11 leaves out."""
+    text = ast.unparse(annotation)
+    text = _BARE.get(text) or _BARE_DICT.sub("dict[str, Any]", text)
+    return ast.parse(text, mode="eval").body
 
 
 class _Tidy(ast.NodeTransformer):
@@ -73,8 +82,11 @@ class _Tidy(ast.NodeTransformer):
                     argument.annotation = ast.parse(f"{text} | None", mode="eval").body
         arguments.defaults = [_plain(default) for default in arguments.defaults]
         arguments.kw_defaults = [default and _plain(default) for default in arguments.kw_defaults]
-        if node.returns is not None and (text := ast.unparse(node.returns)) in _BARE:
-            node.returns = ast.parse(_BARE[text], mode="eval").body
+        if node.returns is not None:
+            node.returns = _full(node.returns)
+        for argument in (*arguments.args, *arguments.kwonlyargs):
+            if argument.annotation is not None and "dict" in ast.unparse(argument.annotation):
+                argument.annotation = _full(argument.annotation)
         return node
 
 

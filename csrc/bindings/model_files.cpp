@@ -101,6 +101,25 @@ void register_model_files(py::module_ & m) {
             "Whether an assertion has failed.");
 
     m.def(
+        "read_weights",
+        [](const std::string & path) {
+            std::vector<std::tuple<std::string, int, int64_t, size_t>> found;
+            const gguf_file                                            file(path);
+            for (const ggml_tensor * t : file.tensors()) {
+                if (ggml_n_dims(t) > 1) {
+                    found.emplace_back(t->name, t->type, ggml_nelements(t), ggml_nbytes(t));
+                }
+            }
+            return found;
+        },
+        py::arg("path"), py::call_guard<nogil>(), R"pbdoc(
+            Return the tensors of a GGUF file that have several dimensions: the name, the ggml type, the number of
+            weights and that of bytes of each. Of a split file it returns those of this part.
+
+            Raises ModelFileError if the file cannot be read.
+        )pbdoc");
+
+    m.def(
         "read_arch",
         [](const fs_path & path) {
             const std::string arch = gguf_file(path).get_str("general.architecture").value_or("");

@@ -125,11 +125,55 @@ class py_policy {
     busy_flag busy;
 };
 
+// A prior as plain numbers, which JSON can keep.
+py::dict to_dict(const prior & p) {
+    std::vector<std::pair<float, float>> accepted;
+    for (const acceptance::weight & w : p.accepted) {
+        accepted.emplace_back(w.mean, w.variance);
+    }
+    py::dict result;
+    result["accepted"]    = accepted;
+    result["log_p"]       = p.log_p;
+    result["row"]         = p.row;
+    result["worth"]       = p.worth;
+    result["saved"]       = p.saved;
+    result["for_prompts"] = p.for_prompts;
+    result["for_drafts"]  = p.for_drafts;
+    return result;
+}
+
+// Throws std::invalid_argument for a dict of another form: a file may have brought it.
+prior to_prior(const py::dict & d) {
+    prior p;
+    try {
+        const auto accepted = d["accepted"].cast<std::vector<std::pair<float, float>>>();
+        if (accepted.size() != p.accepted.size()) {
+            throw std::invalid_argument(format("policy: expected %zu weights in a drafter's prior, found %zu",
+                                               p.accepted.size(), accepted.size()));
+        }
+        for (size_t i = 0; i < accepted.size(); ++i) {
+            p.accepted[i] = { accepted[i].first, accepted[i].second };
+        }
+        p.log_p       = d["log_p"].cast<float>();
+        p.row         = d["row"].cast<float>();
+        p.worth       = d["worth"].cast<float>();
+        p.saved       = d["saved"].cast<float>();
+        p.for_prompts = d["for_prompts"].cast<float>();
+        p.for_drafts  = d["for_drafts"].cast<std::vector<float>>();
+    } catch (const py::error_already_set & e) {
+        throw std::invalid_argument(format("policy: not a drafter's prior: %s", e.what()));
+    } catch (const py::cast_error & e) {
+        throw std::invalid_argument(format("policy: not a drafter's prior: %s", e.what()));
+    }
+    return p;
+}
+
 std::unique_ptr<py_policy> make_policy(const std::vector<py::object> &                  drafters,
                                        const std::vector<std::shared_ptr<cost_curve>> & costs, int32_t n_max,
                                        int32_t top_k, int32_t n_leaves_max, std::optional<int32_t> n_nodes_max,
                                        int32_t n_seq_max, bool uniform, std::optional<int32_t> n_snapshots,
-                                       std::shared_ptr<ngram_drafter> ngram) {
+                                       std::shared_ptr<ngram_drafter>               ngram,
+                                       const std::vector<std::optional<py::dict>> & priors) {
     if (ngram != nullptr && ngram->n_seq_max() < n_seq_max) {
         throw std::invalid_argument(format("policy: expected a NgramDrafter for %d sequences, found one for %d",
                                            n_seq_max, ngram->n_seq_max()));
@@ -142,7 +186,15 @@ std::unique_ptr<py_policy> make_policy(const std::vector<py::object> &          
     params.n_seq_max    = n_seq_max;
     params.uniform      = uniform;
     params.n_snapshots  = n_snapshots;
-    return std::make_unique<py_policy>(drafters, costs, std::move(ngram), params);
+    auto made           = std::make_unique<py_policy>(drafters, costs, std::move(ngram), params);
+    if (made->impl.is_measured()) {
+        std::vector<std::optional<prior>> known;
+        for (const std::optional<py::dict> & p : priors) {
+            known.push_back(p ? std::make_optional(to_prior(*p)) : std::nullopt);
+        }
+        made->impl.plan().begin_with(known);
+    }
+    return made;
 }
 
 void observe(py_policy & self, const std::vector<llama_seq_id> & seq_ids, const std::vector<tokens_t> & tokens,
@@ -295,14 +347,34 @@ void register_policy(py::module_ & m) {
             n_nodes_max: drafted tokens of a step, of all sequences in total (default: n_max). uniform: whether chains
             of sequences that share a pass have the same length. n_snapshots: rejected tokens of a chain beyond which
             the next pass evaluates all accepted ones again; None = never. ngram: an NgramDrafter of the same sequences,
-            which drafts too once there are costs; its texts must be current in each step.
+            which drafts too once there are costs; its texts must be current in each step. priors: what is known of each
+            drafter, as another policy's `priors` has told; None: nothing.
 
             One thread at a time: a second one gets BusyError.
         )pbdoc")
         .def(py::init(&make_policy), py::arg("drafters"), py::arg("costs") = std::vector<std::shared_ptr<cost_curve>>(),
              py::kw_only(), py::arg("n_max") = 16, py::arg("top_k") = 1, py::arg("n_leaves_max") = 1,
              py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1, py::arg("uniform") = false,
-             py::arg("n_snapshots") = py::none(), py::arg("ngram").none(true) = py::none())
+             py::arg("n_snapshots") = py::none(), py::arg("ngram").none(true) = py::none(),
+             py::arg("priors") = std::vector<std::optional<py::dict>>())
+        .def(
+            "priors",
+            [](py_policy & self) {
+                const busy_flag::scope               scope(self.busy);
+                std::vector<std::optional<py::dict>> found;
+                for (const std::optional<prior> & p : self.impl.plan().known()) {
+                    found.push_back(p ? std::make_optional(to_dict(*p)) : std::nullopt);
+                }
+                return found;
+            },
+            R"pbdoc(
+            Return what is known of each drafter, for the policy of another process; None: it was never asked.
+
+            `accepted`: (mean, variance) of each weight of its calibration. `log_p`: mean log probability of its best
+            tokens. `worth`: tokens that its steps give beyond plain ones. In tokens of plain decoding: `row`, the time
+            of reading a row of a prompt; `saved`, what its drafts save in a text; `for_prompts` and `for_drafts`, by the
+            number of sequences at once, what reading prompts and drafting may cost.
+        )pbdoc")
         .def_property_readonly(
             "is_measured", [](const py_policy & self) { return self.impl.is_measured(); },
             "Whether costs are known. Without them `acceptance`, `can_pay`, `draft_us` and `stats` raise ValueError.")

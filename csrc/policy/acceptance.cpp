@@ -12,6 +12,8 @@ constexpr float prior_slope = 0.02f;
 constexpr float prior_best  = 2.0f; // heads trained with another loss give their best tokens 0.02
 constexpr float prior_depth = 0.25f;
 
+constexpr float share_known = 0.1f; // of these variances that is left when other texts were seen
+
 constexpr float step    = 2e-5f;  // what each judgement adds to the variances
 constexpr float p_least = 0.005f; // smaller p count as this, those above 1 - p_least as 1 - p_least
 
@@ -37,6 +39,13 @@ std::array<acceptance::term, 3> acceptance::terms(float p, int32_t depth, bool i
     return {
         { { 0, logit(p) }, { 1, is_best ? 1.0f : 0.0f }, { 1 + static_cast<size_t>(std::min(depth, n_depth)), 1.0f } }
     };
+}
+
+void acceptance::begin_with(const weights & others) {
+    for (size_t i = 0; i < weights_.size(); ++i) {
+        const float least = share_known * weights_[i].variance;
+        weights_[i]       = { others[i].mean, std::clamp(others[i].variance, least, weights_[i].variance) };
+    }
 }
 
 float acceptance::at(float p, int32_t depth, bool is_best) const {

@@ -16,7 +16,22 @@ class acceptance {
   public:
     static constexpr float q_max = 0.995f; // nothing is certain: a child is always less likely than its parent
 
+    static constexpr int32_t n_depth = 16; // deeper nodes count as this deep
+
+    struct weight {
+        float mean, variance;
+    };
+
+    using weights = std::array<weight, 2 + n_depth>; // slope, bias, then those by depth
+
     acceptance();
+
+    // What was learned so far.
+    const weights & learned() const { return weights_; }
+
+    // Begins with what other texts have taught. Each variance is at least a share of that at the start, as these texts
+    // may differ.
+    void begin_with(const weights & others);
 
     // The probability that a node is accepted once its parent is. p: the drafter's probability; depth: 1, 2, ...
     float at(float p, int32_t depth, bool is_best) const;
@@ -25,12 +40,6 @@ class acceptance {
     void observe(float p, int32_t depth, bool is_best, bool accepted);
 
   private:
-    static constexpr int32_t n_depth = 16; // deeper nodes count as this deep
-
-    struct weight {
-        float mean, variance;
-    };
-
     // A node's logit is the sum of weight * x over its terms.
     struct term {
         size_t index;
@@ -39,7 +48,7 @@ class acceptance {
 
     static std::array<term, 3> terms(float p, int32_t depth, bool is_best);
 
-    std::array<weight, 2 + n_depth> weights_; // slope, bias, then those by depth
+    weights weights_;
 };
 
 } // namespace eagle3

@@ -378,8 +378,24 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
 void planner::reset(llama_seq_id seq_id) {
     of(seq_id) = {};
     for (source & s : sources_) {
-        s.saved_us[static_cast<size_t>(seq_id)] = 0.0f;
+        s.reset(seq_id);
     }
+}
+
+void planner::begin_with(const std::vector<std::optional<prior>> & priors) {
+    for (size_t i = 0; i < std::min(priors.size(), sources_.size()); ++i) {
+        if (priors[i]) {
+            sources_[i].begin_with(*priors[i]);
+        }
+    }
+}
+
+std::vector<std::optional<prior>> planner::known() const {
+    std::vector<std::optional<prior>> found;
+    for (const source & s : sources_) {
+        found.push_back(s.known());
+    }
+    return found;
 }
 
 bool planner::can_pay(int32_t n_seqs) const {

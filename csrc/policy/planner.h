@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace eagle3 {
@@ -52,6 +53,11 @@ class planner {
     // drafters: at most n_sources_max. target: the cost of a pass over n rows. Throws std::invalid_argument.
     planner(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_drafter> ngram,
             std::shared_ptr<cost_curve> target, const planner_params & params);
+
+    // What is known of each source, for another process, and beginning with it; none: nothing is. Throws
+    // std::invalid_argument.
+    std::vector<std::optional<prior>> known() const;
+    void                              begin_with(const std::vector<std::optional<prior>> & priors);
 
     // Drafts for these sequences, which share one pass of the target that has n_rows_extra rows besides one per
     // sequence and the drafts. Returns a draft for each, valid until the next call. Throws std::invalid_argument.

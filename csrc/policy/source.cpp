@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 namespace eagle3 {
@@ -16,6 +17,11 @@ constexpr float   n_debt     = 2.0f;         // the account goes below 0 by the 
 constexpr int32_t n_ready    = 128;          // waiting rows that the account need not cover before they are read
 constexpr float   rate_mean  = 1.0f / 64.0f; // rate of forgetting, per step
 constexpr float   rate_row   = 0.25f;        // rate of forgetting, per prompt
+constexpr float   rate_text  = 0.25f;        // rate of forgetting, per text
+constexpr float   n_curious  = 2.7f;         // time of so many tokens for the prompt of a drafter that was never asked,
+constexpr float   n_probes   = 2.0f;         // and for its drafts: both together are 3 % of the first 160 tokens
+constexpr float   n_credit   = 6.0f;         // at most, for the prompt of a drafter that saved more in earlier texts
+constexpr float   n_prompts  = 128.0f;       // what a drafter that was good in earlier processes may spend on prompts
 
 double now_us() {
     const auto t = std::chrono::steady_clock::now().time_since_epoch();
@@ -27,7 +33,79 @@ double now_us() {
 source::source(priced_drafter priced, size_t index, const payoff & value) :
     drafter(priced.drafter), first(std::move(priced.begin)), step(std::move(priced.step)), index(index),
     is_parallel(drafter->is_parallel()), saved_us(static_cast<size_t>(value.params.n_seq_max)),
-    account_us(n_grant * value.target->at(1)), value_(value), gates_(saved_us.size() + 1, { account_us, true }) {}
+    account_us(n_grant * value.target->at(1)), value_(value), gates_(saved_us.size() + 1, { account_us, true }),
+    texts_(saved_us.size()) {
+    saved_us.assign(saved_us.size(), credit_us());
+    if (is_dear()) {
+        gates_.assign(gates_.size(), { n_probes * value.target->at(1), true });
+    }
+}
+
+std::optional<prior> source::known() const {
+    if (is_new_) {
+        return std::nullopt;
+    }
+    const float one = value_.target->at(1);
+    prior       p;
+    p.accepted    = accepted.learned();
+    p.log_p       = log_p_;
+    p.row         = row_us_ / one;
+    p.worth       = worth_;
+    p.for_prompts = account_us / one;
+    for (const gate & g : gates_) {
+        p.for_drafts.push_back(g.account_us / one);
+    }
+    float text_us = text_us_;
+    for (const text & t : texts_) { // those that have not ended
+        text_us = t.drafted ? mean_with(t) : text_us;
+    }
+    p.saved = text_us / one;
+    return p;
+}
+
+void source::begin_with(const prior & p) {
+    std::vector<float> all{ p.log_p, p.row, p.worth, p.saved, p.for_prompts };
+    all.insert(all.end(), p.for_drafts.begin(), p.for_drafts.end());
+    for (const acceptance::weight & w : p.accepted) {
+        all.insert(all.end(), { w.mean, w.variance });
+    }
+    if (!std::all_of(all.begin(), all.end(), [](float x) { return std::isfinite(x); }) || p.log_p > 0.0f ||
+        p.row < 0.0f) {
+        throw std::invalid_argument("policy: a drafter's prior has numbers that cannot be");
+    }
+    const float one = value_.target->at(1);
+    accepted.begin_with(p.accepted);
+    log_p_     = p.log_p;
+    row_us_    = p.row * one;
+    worth_     = p.worth;
+    text_us_   = p.saved * one;
+    account_us = std::clamp(p.for_prompts, -n_prompts, n_prompts) * one;
+    for (size_t i = 0; i < std::min(gates_.size(), p.for_drafts.size()); ++i) {
+        const float us = std::clamp(p.for_drafts[i], -n_account, n_account) * one;
+        gates_[i]      = { us, us > 0.0f };
+    }
+    is_new_ = false;
+    saved_us.assign(saved_us.size(), credit_us());
+}
+
+float source::credit_us() const {
+    const float one = value_.target->at(1);
+    return is_new_ ? n_curious * one : std::clamp(text_us_, 0.0f, n_credit * one);
+}
+
+float source::mean_with(const text & t) const {
+    const float rate = text_us_ == 0.0f ? 1.0f : rate_text; // the first text is all that is known
+    return text_us_ + rate * (static_cast<float>(t.saved_us) - text_us_);
+}
+
+void source::reset(llama_seq_id seq_id) {
+    const auto i = static_cast<size_t>(seq_id);
+    if (texts_[i].drafted) {
+        text_us_ = mean_with(texts_[i]);
+    }
+    texts_[i]   = {};
+    saved_us[i] = credit_us();
+}
 
 float source::chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const {
     const int32_t n_more = n_levels - 1;
@@ -77,6 +155,7 @@ void source::begin(int32_t top_k, int32_t n_steps) {
         seq_ids.push_back(r.seq_id);
         ids_last.push_back(r.id_last);
     }
+    is_new_              = false;
     const auto    n_seqs = static_cast<int32_t>(seq_ids.size());
     const int32_t n_rows = n_waiting();
     const double  t_us   = timed([&] { drafter->begin(seq_ids, ids_last, top_k, n_steps); });
@@ -173,6 +252,11 @@ void source::earn(int32_t n_seqs, double t_us) {
 void source::gain(int32_t n_seqs, float value, double t_saved, float charge) {
     worth_ += rate_mean * (value - worth_);
     t_saved_us += t_saved;
+    for (const draft_request & r : asked) {
+        text & t = texts_[static_cast<size_t>(r.seq_id)];
+        t.saved_us += t_saved / static_cast<double>(asked.size());
+        t.drafted = true;
+    }
     account_us += static_cast<float>(t_saved - took.read_us);
     gate & g = gates_[static_cast<size_t>(n_seqs)];
     g.account_us += charge * static_cast<float>(t_saved);

@@ -3,10 +3,12 @@
 #include "drafter/draft_session.h"
 #include "policy/acceptance.h"
 #include "policy/payoff.h"
+#include "policy/prior.h"
 #include "policy/request.h"
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace eagle3 {
@@ -27,8 +29,10 @@ struct priced_drafter {
 // than the share.
 //
 // A prompt that is dear to read is rented before it is bought: the source is not asked until its drafts are expected to
-// have saved, in this text, as much time as reading takes. As that is an expectation, reading is paid from a second
-// account without a limit, to which the time is added that the source's drafts have really saved in this process.
+// have saved, in this text, as much time as reading takes; a text begins with a small sum if
+// drafts have saved as much in earlier ones, or if the source was never asked. As these are expectations, reading is
+// paid from a second account without a limit, to which the time is added that the source's drafts have really saved in
+// this process.
 class source {
   public:
     static constexpr int32_t n_waiting_max = 16; // waiting rows that any draft's first graph reads
@@ -47,6 +51,14 @@ class source {
     };
 
     source(priced_drafter priced, size_t index, const payoff & value);
+
+    // What other processes may begin with, if it was ever asked; and beginning with it, before anything is drafted.
+    // Throws std::invalid_argument for numbers that cannot be.
+    std::optional<prior> known() const;
+    void                 begin_with(const prior & p);
+
+    // Begins a new text in a sequence.
+    void reset(llama_seq_id seq_id);
 
     // The microseconds of a chain for each sequence if n_rows rows wait, and of one more level of n_nodes nodes.
     float chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const;
@@ -119,12 +131,27 @@ class source {
 
     float row_us() const { return row_us_ > 0.0f ? row_us_ : first->at(n_waiting_max) / n_waiting_max; }
 
-    const payoff &    value_;
-    std::vector<gate> gates_;           // [number of sequences]
-    float             log_p_  = -0.36f; // mean log probability of its best tokens
-    float             n_seen_ = 4.0f;   // tokens in that mean; the initial value counts as four
-    float             worth_  = 0.0f;
-    float             row_us_ = 0.0f; // time per row of reading many; 0: not seen yet
+    const payoff & value_;
+    // What the drafts of a sequence's text have really saved, if there were any.
+    struct text {
+        double saved_us = 0.0;
+        bool   drafted  = false;
+    };
+
+    // The mean of what texts saved, once this one has ended too.
+    float mean_with(const text & t) const;
+
+    // What a text begins with: that its drafts will save so much is expected of it.
+    float credit_us() const;
+
+    std::vector<gate> gates_;            // [number of sequences]
+    std::vector<text> texts_;            // [seq_id]
+    float             text_us_ = 0.0f;   // mean of what texts saved
+    bool              is_new_  = true;   // nothing is known of it: it was never asked
+    float             log_p_   = -0.36f; // mean log probability of its best tokens
+    float             n_seen_  = 4.0f;   // tokens in that mean; the initial value counts as four
+    float             worth_   = 0.0f;
+    float             row_us_  = 0.0f; // time per row of reading many; 0: not seen yet
 };
 
 } // namespace eagle3

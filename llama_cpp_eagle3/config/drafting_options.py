@@ -176,13 +176,15 @@ class DraftingOptions(LlamaOptions, total=False):
     draft_type: Annotated[
         int | str | None,
         Option(
-            'ggml type to which the head\'s wider matrices are converted while loading (`"q4_0"`, '
-            '`llama_cpp.GGML_TYPE_Q4_0`; `"f32"` converts none): it drafts faster, and slightly fewer tokens are '
-            "accepted. `None`: as in the file; in auto Q4_0 where that was measured to pay",
+            'ggml type to which the drafter\'s wider matrices are converted (`"q4_0"`, `llama_cpp.GGML_TYPE_Q4_0`; '
+            '`"f32"` converts none): it drafts faster, and slightly fewer tokens are accepted. A head is converted '
+            "while loading; a small model, a block drafter or an assistant once, into the cache folder. `None`: of a "
+            "head as in the file, in auto Q4_0 where that was measured to pay; of others Q4_0, if it is read faster "
+            "([small models](drafters.md#a-small-model-draft-simple))",
             flag=_model_flag(
                 "--spec-draft-type TYPE",
-                "convert the head's wider matrices to this while loading, f32: none (default: to q4_0, if that was "
-                "measured to pay)",
+                "convert the drafter's wider matrices to this, f32: none (default: to q4_0, of a head if that was "
+                "measured to pay, of others if it is read faster)",
                 flags.one_of(WEIGHT_TYPES),
                 is_ours=True,
             ),

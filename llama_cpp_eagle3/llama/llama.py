@@ -103,6 +103,7 @@ class Eagle3Llama(LlamaCompletion):
             self._loading.mend(llama_options)
             self._loading.tell_rotation(llama_options)
             self._loading.check_files(llama_options, given["checked"])
+            self._loading.convert_drafters(llama_options, self._log)
             with file_errors(path):
                 llama = load_llama(path, llama_options, self._loading, self._stack, self._log)
                 self._set_attributes(llama)

@@ -15,7 +15,7 @@ import llama_cpp.llama_cpp as lib
 
 from .._core import Policy, Target, local_accelerators
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..draft.costs import experts_of, have_policy, keep_corrections, load_costs, machine, why_not
+from ..draft.costs import experts_of, have_policy, keep_corrections, keep_priors, load_costs, machine, why_not
 from ..draft.head import Head
 from ..draft.kinds import LoadedTarget
 from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
@@ -401,6 +401,7 @@ class LoadedModel:
         """Free engine and head, while the target's model and context still exist."""
         if self._guessed is None:
             keep_corrections(self.engine, self.head, self.costs_key)
+        keep_priors(self.engine.drafting.policy, self.costs_key)
         # in this order: drafters use the model's tables, the context calls the tap
         self.engine.close()
         if self.head is not None:

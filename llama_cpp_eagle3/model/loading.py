@@ -23,6 +23,7 @@ from .._core import (
 from ..config.llama_options import LLAMA_DEFAULTS
 from ..draft.corpus import read_corpus
 from ..draft.kinds import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
+from ..draft.requantize import with_type
 from ..engine import N_ROWS_ARGMAX, Vocab
 from ..errors import Eagle3Error
 from ..files.fingerprint import file_key, fingerprint, header_fingerprint
@@ -144,6 +145,25 @@ class Loading:
         else:
             check_files(self.pair, options, checked)
 
+    def convert_drafters(self, options: Mapping[str, Any], log: Callable[[str], None]) -> None:
+        """Give drafters that are models of their own a copy in the type that is read faster, or that was chosen.
+
+        options: the target's arguments.
+        """
+        n_layers = self.draft.given["draft_n_gpu_layers"]
+        device = self.draft_device
+        has_others = bool(local_accelerators()) or self.servers is not None
+        if device is not None:
+            on_cpu = device.name == "CPU"
+        else:
+            on_cpu = not has_others or (options["n_gpu_layers"] if n_layers < 0 else n_layers) == 0
+        for file in self.draft_files:
+            if file.is_model and file.takes_type:
+                n_threads = self.draft.given["draft_n_threads"] or options["n_threads"]
+                copy = with_type(file.path, self.draft.type, on_cpu, n_threads, log)
+                if copy != file.path:
+                    file.copy, file.note = copy, f"converted for drafting: '{copy}'"
+
     @property
     def draft_files(self) -> tuple[DrafterFile, ...]:
         """The drafters, by the headers of their files."""
@@ -167,8 +187,9 @@ class Loading:
 
     @property
     def draft_paths(self) -> tuple[str | None, ...]:
-        """The drafters' files; None: the target's own block."""
-        return tuple(self.draft.paths) if self.draft_files else ()
+        """The drafters' files as they are loaded; None: the target's own block."""
+        files = zip(self.draft.paths, self.draft_files, strict=bool(self.draft_files))
+        return tuple(None if path is None else file.weights for path, file in files)
 
     def preset_model(self, params: Any) -> None:
         """Set the fields of a llama_model_params for which Llama has no arguments."""

@@ -243,11 +243,10 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             "draft_type, draft_target_layers and draft_device are for heads: a block of the target ('mtp') has the "
             "target's types and runs where the target's last layer does"
         )
-    if not any(kind.takes_head_options for kind in draft.kinds) and (draft.type, draft.target_layers) != (None, None):
-        raise ValueError(
-            f"draft_type and draft_target_layers are for heads: a {draft.kinds[0].title} has the types of its file, "
-            "which shows what it reads"
-        )
+    if draft.type is not None and not any(kind.takes_type for kind in draft.kinds):
+        raise ValueError(f"draft_type: a {draft.kinds[0].title} has the types of its file: leave it out")
+    if draft.target_layers is not None and not any(kind.takes_layers for kind in draft.kinds):
+        raise ValueError(f"draft_target_layers is for heads: the file of a {draft.kinds[0].title} shows what it reads")
     n_room = min(n_ctx or n_batch, n_batch)
     if s.mode != "auto" and draft.n_rows + 1 > n_room:
         name = "draft_tree_tokens" if s.mode == "tree" else "draft_n_max"

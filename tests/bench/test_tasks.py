@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -123,3 +124,24 @@ def test_the_best_of_llama_server() -> None:
     assert edits == ["edits", "2", "5.00", "2.00", "6.00 (b)", "3.00"]
     assert of_json == ["json", "2", "5.00", "4.00", "5.00 (plain)", "1.25"]
     assert "best" not in tasks.summary({"edits": {"plain": turns(1.0)}})
+
+
+def test_nothing_learned_from_the_questions() -> None:
+    """No six words in a row of *questions* are in what heads learned from, or in another set that prices were tuned to.
+
+    Rules make prompts of parts of sentences, so these are compared part by part.
+    """
+    folder = Path(tasks.__file__).parent
+    learned = [path for path in (folder / "replay").iterdir() if path.suffix in (".jsonl", ".txt", ".json")]
+    learned += [path for path in (folder / "tasks").iterdir() if path.name != "questions.jsonl"]
+    learned += [folder / "head_prompts.py", folder / "code_prompts.py"]
+    known = set().union(*(sixes(path.read_text(encoding="utf-8")) for path in learned))
+    asked = [group[0].body["messages"][-1]["content"] for group in tasks.requests_of("questions", 0, ARGS)]
+    assert len(asked) == len(set(asked)) == 40
+    for text in asked:
+        assert not (sixes(text) & known), text
+
+
+def sixes(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.lower())
+    return {tuple(words[i : i + 6]) for i in range(len(words) - 5)}

@@ -89,9 +89,19 @@ def test_options(folder: Path) -> None:
     with load(pair.target, pair.drafter, **CHAIN, **more) as llm:
         assert take(llm, prompt, N_TOKENS) == text
         assert llm.stats.accepted > 0.4 * llm.stats.drafted
-    for options in ({"draft_type": "q4_0"}, {"draft_target_layers": [1, 2]}):
-        with pytest.raises(ValueError, match="draft_type and draft_target_layers are for heads"):
-            load(pair.target, pair.drafter, **CHAIN, **options)
+    with pytest.raises(ValueError, match="draft_target_layers is for heads"):
+        load(pair.target, pair.drafter, **CHAIN, draft_target_layers=[1, 2])
+
+
+def test_a_type_of_weights(pair: Able) -> None:
+    """The block drafter's weights are converted into a copy, and the text stays the target's."""
+    (prompt,) = prompts(1)
+    with load(pair.target, pair.drafter, **CHAIN) as llm:
+        text = take(llm, prompt, N_TOKENS)
+    with load(pair.target, pair.drafter, **CHAIN, draft_type="q8_0") as llm:
+        assert "-q8_0.gguf'" in llm.loaded.description
+        assert take(llm, prompt, N_TOKENS) == text
+        assert llm.stats.accepted > 0
 
 
 def test_cpu_kernels(folder: Path, tiny_target: Target) -> None:

@@ -128,8 +128,8 @@ def test_arguments_that_contradict_each_other(folder: Path, tiny_target) -> None
     ):
         with pytest.raises(ValueError, match=found):
             load(target, draft, draft_sources=sources)
-    with pytest.raises(ValueError, match="draft_type and draft_target_layers are for heads"):
-        load(target, small, draft_type="q4_0")
+    with pytest.raises(ValueError, match="draft_target_layers is for heads"):
+        load(target, small, draft_target_layers=[1])
 
 
 def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

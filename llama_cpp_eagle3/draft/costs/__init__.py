@@ -8,6 +8,7 @@ from .best_chain import BestChain, best_chain
 from .cache import load_costs, save_costs
 from .contention import CONTENTION_MAX, Contention
 from .costs import Costs, DraftCosts, implausible, machine
+from .priors import keep_priors
 from .setup import brought, costs_of, experts_of, have_policy, keep_corrections, make_policy, measure_types, why_not
 from .timing import is_idle, measure
 
@@ -25,6 +26,7 @@ __all__ = [
     "implausible",
     "is_idle",
     "keep_corrections",
+    "keep_priors",
     "load_costs",
     "machine",
     "make_policy",

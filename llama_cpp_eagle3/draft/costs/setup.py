@@ -16,6 +16,7 @@ from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
 from .contention import Contention
 from .costs import GGML_TYPE_NARROW, Costs, Experts
+from .priors import load_priors
 from .timing import Limit, is_idle, measure, measure_draft
 
 # The speed-up that a converted head must be expected to bring: it may lose up to 1 % of the mean acceptance length
@@ -58,10 +59,13 @@ def have_policy(
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
     """
-    costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
+    of = key()
+    costs = costs_of(engine, head, of, seconds, log) if must or is_idle(engine) else load_costs(of)
     if costs is None or (head is not None and costs.draft_type != head.type):
         return False
     n_leaves, n_seq = engine.target.n_leaves_max, engine.target.n_seq
+    before = engine.drafting.policy
+    priors = before.priors() if before.is_measured else load_priors(of)
     engine.drafting.policy = make_policy(
         engine,
         costs if costs.is_whole else costs.guessed(experts),
@@ -72,6 +76,7 @@ def have_policy(
         n_leaves_max=n_leaves,
         n_seq_max=n_seq,
         uniform=not engine.target.is_pooled or engine.target.rollback_kind != "trim",
+        priors=priors,
     )
     return costs.is_whole
 
@@ -278,11 +283,16 @@ def experts_of(metadata: Mapping[str, str]) -> Experts:
 
 
 def make_policy(engine: Engine, costs: Costs, experts: Experts = (0, 0), **options: Any) -> Policy:
-    """A policy for a loaded pair. experts: the target's; `options` are those of `Policy`."""
+    """A policy for a loaded pair. experts: the target's; `options` are those of `Policy`, `priors` may be damaged."""
     options.setdefault("n_snapshots", engine.target.n_snapshots)
     options.setdefault("ngram", engine.drafting.ngram)
     curves = [
         CostCurve(curve, growth, experts if i == 0 else (0, 0))
         for i, (curve, growth) in enumerate(zip(costs.curves, costs.all_growths, strict=True))
     ]
-    return Policy(tuple(engine.drafters), curves, **options)
+    try:
+        return Policy(tuple(engine.drafters), curves, **options)
+    except ValueError:
+        if not options.pop("priors", None):
+            raise
+        return Policy(tuple(engine.drafters), curves, **options)  # the file with the priors is damaged

@@ -18,7 +18,8 @@ from .costs import Costs, DraftCosts, implausible
 N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 64, 24, 48)
 """Rows of a target pass, in the order in which they are measured."""
 _N_NEEDED = 2  # so many of these are always measured: with one value alone nothing could ever seem to pay
-_N_WAITING = (1, 2, 4, 8, 16)
+_N_WAITING = (1, 16, 2, 4, 8)
+_N_WAITING_NEEDED = 2  # from the first two the time of reading a prompt is known
 _N_NODES = (1, 2, 4, 8)
 _N_AHEAD = (3, 1, 7, 15, 5, 2, 11)  # rows after the target's row: kernels' steps are at numbers that include it
 _N_TIMES = 5
@@ -171,7 +172,8 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
         start = perf_counter()
         step = _fastest(level, [n for n in _N_NODES if n <= n_nodes], 1, start + 0.3 * seconds)
         n_most = wait(min(n_max, max(_N_WAITING)))  # an assistant evaluates one row, however many wait
-        begin = _fastest(catch_up, [n for n in _N_WAITING if n <= n_most], 1, start + 0.5 * seconds)
+        sizes = [n for n in _N_WAITING if n <= n_most]
+        begin = _fastest(catch_up, sizes, _N_WAITING_NEEDED, start + 0.5 * seconds)
         alone = min(chain(False) for _ in range(_N_CHAINS))
         in_step = _in_steps(lambda: chain(True), start + seconds, t_row, limit)
     finally:

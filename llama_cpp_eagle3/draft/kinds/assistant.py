@@ -21,7 +21,7 @@ class GemmaAssistant(DrafterFile):
     title = "Gemma 4 assistant"
     archs = ("gemma4-assistant",)
     why_no_target = "a Gemma 4 assistant"
-    is_model = True
+    is_model = takes_type = True
 
     def __init__(self, path: str):
         """Read the header; see there."""
@@ -52,7 +52,7 @@ class GemmaAssistant(DrafterFile):
         memory = lib.llama_get_memory(target.ctx)
         if any(lib.llama_memory_seq_pos_max(memory, i) >= 0 for i in range(target.n_seq)):
             raise IncompatibleDraftError(f"'{self.path}' (the {self.title}): the target has evaluated tokens already")
-        model = load_model(self.path, target)
+        model = load_model(self.weights, target)
         own = type(target.context_params).from_buffer_copy(target.context_params)
         # cells, their layout and how sequences share them are the target's
         own.n_ctx, own.n_seq_max = lib.llama_n_ctx(target.ctx), lib.llama_n_seq_max(target.ctx)

@@ -26,7 +26,7 @@ class BlockDrafter(DrafterFile):
     archs = ("dflash",)
     why_no_target = "a block drafter"
     n_max_auto = 16  # a block of any length is one pass
-    is_model = True
+    is_model = takes_type = True
     has_own_rotation = True
 
     def __init__(self, path: str):
@@ -50,7 +50,7 @@ class BlockDrafter(DrafterFile):
 
     def make(self, target: LoadedTarget, draft_type: int | None) -> DflashDrafter:
         """Load it, with a context beside the target's; see there."""
-        model = load_model(self.path, target)
+        model = load_model(self.weights, target)
         params = self._context_params(target)
         ctx = make_context(model, params, target, f"'{self.path}' (the {self.title})", owns_model=True)
         model_tgt = int(lib.llama_get_model(target.ctx))

@@ -20,7 +20,7 @@ class Eagle3Head(DrafterFile):
     title = "head"
     archs = ("eagle3", "eagle3-ext")
     why_no_target = "an EAGLE-3 head"
-    takes_head_options = True
+    takes_type = takes_layers = True
     has_own_rotation = True
     needs_file = False  # ("eagle3", "ngram") is for files with and without a head
 

@@ -57,20 +57,24 @@ class DrafterFile(ABC):
     """What the file is and why it cannot be a target; empty: it can."""
     n_max_auto: ClassVar[int] = 8
     """Tokens that "auto" drafts at most, by default."""
-    takes_head_options: ClassVar[bool] = False
-    """Whether draft_type and draft_target_layers hold for it."""
+    takes_type: ClassVar[bool] = False
+    """Whether draft_type holds for it."""
+    takes_layers: ClassVar[bool] = False
+    """Whether draft_target_layers holds for it."""
     takes_n_ctx: ClassVar[bool] = False
     """Whether draft_n_ctx holds for it."""
     needs_file: ClassVar[bool] = True
     """Whether it is an error to name it as a source without a file."""
     is_model: ClassVar[bool] = False
-    """Whether llama.cpp can load the file by itself, to try it."""
+    """Whether llama.cpp can load the file by itself, to try it or to convert its weights."""
     has_own_rotation: ClassVar[bool] = False
     """Whether it rotates as its file says, whatever RoPE arguments the target's context has."""
     of_media: ClassVar[str] = ""
     """What users should know of it about images and sounds."""
 
     path: str
+    copy: str | None = None
+    """A copy of the file with its weights in another type, which is loaded in its place; None: there is none."""
     n_embd_tgt: int = 0
     """Width of the target that it was made for; 0: any, or the header does not have it."""
     n_vocab: int = 0
@@ -86,6 +90,11 @@ class DrafterFile(ABC):
 
     archs: ClassVar[tuple[str, ...]] = ()
     """Architectures of its files; empty: those of targets."""
+
+    @property
+    def weights(self) -> str:
+        """The file that is loaded: the copy, if there is one."""
+        return self.path if self.copy is None else self.copy
 
     @classmethod
     def matches(cls, info: TargetInfo) -> bool:

@@ -19,7 +19,7 @@ class SmallModel(DrafterFile):
     source = "simple"
     spec_types = ("draft-simple",)
     title = "small model"
-    is_model = True
+    is_model = takes_type = True
     takes_n_ctx = True
     of_media = (
         "the small model sees placeholder tokens in place of images and sounds: it has no input from what they show"
@@ -52,7 +52,7 @@ class SmallModel(DrafterFile):
 
     def make(self, target: LoadedTarget, draft_type: int | None) -> SimpleDrafter:
         """Load it, with a context of its own; see there."""
-        model = load_model(self.path, target)
+        model = load_model(self.weights, target)
         if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
             lib.llama_model_free(model)
             raise IncompatibleDraftError(

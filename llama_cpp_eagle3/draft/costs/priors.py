@@ -1,0 +1,51 @@
+"""What earlier processes learned of drafters: how often they are right, what they saved. A JSON file for each pair."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..._core import Policy
+from ...files.cache_dir import cache_dir
+from ...files.whole_file import write_whole
+
+Priors = list[dict[str, Any] | None]
+"""For each drafter what `Policy.priors` returns."""
+_FORMAT = 1
+
+
+def priors_path(key: dict[str, Any]) -> Path:
+    """The file of a pair. key: as of its costs."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache_dir() / "priors" / f"{digest[:24]}.json"
+
+
+def load_priors(key: dict[str, Any]) -> Priors:
+    """What is known of a pair's drafters; empty if nothing is. The numbers are as the file has them."""
+    try:
+        document = json.loads(priors_path(key).read_text(encoding="utf-8"))
+        if document["format"] == _FORMAT and document["key"] == json.loads(json.dumps(key)):
+            return [dict(prior) if prior else None for prior in document["priors"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return []
+
+
+def keep_priors(policy: Policy, key: Callable[[], dict[str, Any]]) -> None:
+    """Keep what a policy knows of its drafters, if one was asked. key: of the costs."""
+    if not policy.is_measured or sys.is_finalizing():  # while the interpreter finalizes, files cannot be opened
+        return
+    priors = policy.priors()
+    if not any(priors):
+        return
+    try:
+        of = key()
+        path = priors_path(of)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"format": _FORMAT, "key": of, "priors": priors}, indent=1))
+    except OSError:  # a model's file was removed, or the folder cannot be written
+        pass
