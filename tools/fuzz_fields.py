@@ -48,6 +48,7 @@ COMPLETION = (
     *SAMPLING,
     *(*FLAGS, "prompt", "stop", "grammar", "json_schema", "samplers", "dry_sequence_breakers", "logit_bias", "suffix"),
     *("speculative", "stream_options", "response_fields", "lora", "model", "user"),
+    *("bad_words", "stop_token_ids", "allowed_token_ids"),
 )
 CHAT = (
     *COMPLETION,
@@ -55,6 +56,8 @@ CHAT = (
         "messages",
         "tools",
         "tool_choice",
+        "functions",
+        "function_call",
         "response_format",
         "chat_template_kwargs",
         "reasoning_effort",

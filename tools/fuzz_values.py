@@ -185,6 +185,7 @@ SAMPLING = (
         "id_slot",
         "n",
     ),
+    *("min_tokens", "repetition_penalty", "truncate_prompt_tokens"),
     *("n_probs", "logprobs", "top_logprobs", "max_tokens", "n_predict", "n_cmpl", "best_of", "max_completion_tokens"),
     *("speculative.n_max", "speculative.n_min", "speculative.p_min", "reasoning_budget_tokens", "embd_normalize"),
 )
@@ -200,7 +201,7 @@ FLAGS = (
         "ignore_eos",
     ),
     *("post_sampling_probs", "grammar_lazy", "parallel_tool_calls", "add_generation_prompt", "continue_final_message"),
-    *("with_pieces", "add_special", "parse_special", "background"),
+    *("with_pieces", "add_special", "parse_special", "background", "include_stop_str_in_output", "use_beam_search"),
 )
 
 
@@ -326,6 +327,13 @@ class Fuzzer:
             ),
             "dry_sequence_breakers": lambda: self.pick((["\n"], ["a" * 100] * 3, [""], ["x"] * 65, [], ["\0"])),
             "logit_bias": self.logit_bias,
+            "bad_words": lambda: self.pick(
+                (["a"], ["the self", ""], [], ["x"] * 257, ["\0"], [self.text(), self.text()])
+            ),
+            "stop_token_ids": lambda: self.pick(([5, 6], [], [-1], [10**9], [2**64], list(range(320)), ["a"])),
+            "allowed_token_ids": lambda: self.pick(([5, 6], [], [-1], [2**64], list(range(320)), None)),
+            "functions": lambda: self.pick(([TOOL["function"]], [{}], [], [5], [{"name": "add", "parameters": None}])),
+            "function_call": lambda: self.pick(("auto", "none", {"name": "add"}, {"name": "x"}, {}, 5)),
             "tools": lambda: self.pick(([TOOL], [TOOL] * 3, [], [{}], [{"type": "function"}], [TOOL, self.value()])),
             "tool_choice": lambda: self.pick(
                 ("auto", "none", "required", {"type": "function", "function": {"name": "add"}}, {"name": "x"}, "x")

@@ -17,7 +17,7 @@ from .completions import llama_end
 from .fields import COMPLETION_FIELDS, Completion, parse
 from .other_fields import check_others
 from .queue import Place
-from .reply import DONE, FINGERPRINT, Reply, progress_of
+from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of
 from .server import Server
 
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
@@ -170,7 +170,7 @@ class ChatReply(Reply):
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """Deltas. The last one has timings."""
         choice = self._choices[answer.index]
-        begin, chunks = choice.begin(), choice.add(self.new_text(answer, output))
+        begin, chunks = choice.begin(), choice.add(new_text(self.server.tokenizer.vocab, answer, output))
         if chunks:
             last = chunks[-1]
             last["choices"][0]["drafted"] = output.drafted
@@ -213,7 +213,7 @@ class ChatReply(Reply):
         """The choices of the whole answer."""
         choices = []
         for answer, choice in zip(self.answers, self._choices, strict=True):
-            parts = [self.new_text(answer, output) for output in answer.outputs]
+            parts = [new_text(self.server.tokenizer.vocab, answer, output) for output in answer.outputs]
             choices.append(choice.whole(parts, answer.finish_reason))
         first = self.answers[0]
         head = {**self._head, "object": "chat.completion"}

@@ -9,13 +9,13 @@ from typing import Any
 from ..chat import Loosened, constraint_of, log_loosened, without_constraints
 from ..chat.message import NewText, logprob_of
 from ..chat.sent_tokens import SentToken, SentTokens
-from ..engine import Output, TokenLogprob
+from ..engine import Output, Vocab
 from .answer import Answer, Progress
 from .api_errors import invalid, unsupported
 from .fields import COMPLETION_FIELDS, Completion, parse
 from .other_fields import check_others
 from .queue import Place
-from .reply import DONE, FINGERPRINT, Reply, progress_of, settings_of
+from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of, settings_of
 from .server import Server
 from .tokenizer import n_prompts
 
@@ -87,16 +87,22 @@ def llama_end(server: Server, answer: Answer, rest: str | None = None) -> Any:
     }
     if rest is None and completion.n_probs:
         post = completion.post_sampling_probs
-        data["completion_probabilities"] = [logprob_of(vocab, logprob, post=post) for logprob in _logprobs_of(answer)]
+        data["completion_probabilities"] = [
+            logprob_of(vocab, token.logprob, post=post, piece=token.piece) for token in _tokens_of(vocab, answer)
+        ]
     fields = completion.response_fields
     found = {name: _nested(data, name) for name in fields}
     return {name: value for name, value in found.items() if value is not _ABSENT} if fields else data
 
 
-def _logprobs_of(answer: Answer) -> list[TokenLogprob]:
-    """Log-probabilities of an answer's tokens, without those of a stop string, which is not in its text."""
-    n_tokens = answer.n_tokens_of(len(answer.text)) if answer.stopping_word else len(answer.outputs)
-    return [output.logprob for output in answer.outputs[:n_tokens] if output.logprob is not None]
+def _tokens_of(vocab: Vocab, answer: Answer) -> list[SentToken]:
+    """An answer's tokens and their log-probabilities; those of a stop string are left out, as llama-server does."""
+    tokens = [token for output in answer.outputs for token in new_text(vocab, answer, output).tokens]
+    if not answer.stopping_word:
+        return tokens
+    sent = SentTokens()
+    sent.add(tokens)
+    return sent.take(answer.text)
 
 
 class OpenAIReply(Reply):
@@ -124,7 +130,9 @@ class OpenAIReply(Reply):
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """One event."""
-        choice = self._choice(answer, [self.new_text(answer, output)]) | {"drafted": output.drafted}
+        choice = self._choice(answer, [new_text(self.server.tokenizer.vocab, answer, output)]) | {
+            "drafted": output.drafted
+        }
         return [self._data(answer, choice) | ({} if timings is None else {"timings": timings})]
 
     def end(self, answer: Answer, text: str) -> list[Any]:
@@ -162,9 +170,9 @@ class OpenAIReply(Reply):
 
     def response(self) -> Any:
         """The choices of the whole answer."""
-        first = self.answers[0]
+        first, vocab = self.answers[0], self.server.tokenizer.vocab
         choices = [
-            self._choice(answer, [self.new_text(answer, o) for o in answer.outputs], answer.finish_reason)
+            self._choice(answer, [new_text(vocab, answer, o) for o in answer.outputs], answer.finish_reason)
             for answer in self.answers
         ]
         data = {**self._head, "choices": choices, "usage": self.usage(), **first.figures()}

@@ -100,7 +100,7 @@ class _Completion(_Request):
     stop_token_ids: list[int] = []
     min_tokens: Count = 0
     bad_words: list[str] = []
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: Annotated[list[int], Field(min_length=1)] | None = None
 
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] = -1
     dry_sequence_breakers: Annotated[list[str], Field(min_length=1)] = ["\n", ":", '"', "*"]
@@ -190,6 +190,9 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
     options = {option.name or name: getattr(c, name) for name, option in SAMPLING_OPTIONS.items()}
     if options["dry_base"] < 1.0:  # llama-server takes its default then
         del options["dry_base"]
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        for token in getattr(c, name) or ():
+            tokenizer.check(token, f"Field '{name}'")
     try:
         return Sampling(
             samplers=c.samplers,

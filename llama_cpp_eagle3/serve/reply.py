@@ -139,14 +139,6 @@ class Reply(ABC):
     def response(self) -> Any:
         """Return the whole response, if it is not streamed."""
 
-    def new_text(self, answer: Answer, output: Output) -> NewText:
-        """An output as messages take it."""
-        if output.logprob is None:
-            return NewText(output.text)
-        token = output.logprob.token
-        piece = self.server.tokenizer.vocab.piece(token, token in answer.sequence.request.special)
-        return NewText(output.text, [SentToken(piece, output.logprob)])
-
     # figures
 
     def usage(self) -> dict[str, Any]:
@@ -225,7 +217,7 @@ class NamedEvents(Reply):
 
     def deltas(self, answer: Answer, output: Output) -> list[dict[str, Any]]:
         """Return a stream's events for the parts that a token adds to the message."""
-        new = self.new_text(answer, output)
+        new = new_text(self.server.tokenizer.vocab, answer, output)
         self._sent.add(new.tokens)
         return self._add(self.message.add(new.text))
 
@@ -306,6 +298,15 @@ def _error_of(answer: Answer) -> ApiError:
     if isinstance(error, MemoryError):
         return out_of_memory()
     return failed(str(error))
+
+
+def new_text(vocab: Vocab, answer: Answer, output: Output) -> NewText:
+    """An output as messages take it."""
+    if output.logprob is None:
+        return NewText(output.text)
+    token = output.logprob.token
+    piece = vocab.piece(token, token in answer.sequence.request.special)
+    return NewText(output.text, [SentToken(piece, output.logprob)])
 
 
 def progress_of(answer: Answer, progress: Progress) -> dict[str, Any]:

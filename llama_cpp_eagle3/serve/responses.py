@@ -53,14 +53,18 @@ _REPEATED: dict[str, Any] = {
 
 def prepare_response(server: Server, body: dict[str, Any], place: Place) -> ResponsesReply:
     """Prepare the reply to POST /v1/responses."""
-    check_others(_flat(body), FIELDS, server.ignored)
-    chat = to_chat(body, server.left_out)
-    return ResponsesReply(server, *prepare_message(server, chat, place), _repeated(body))
+    return ResponsesReply(server, *prepare_message(server, _chat_of(server, body), place), _repeated(body))
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """Answer POST /v1/responses/input_tokens."""
-    return count_chat_tokens(server, to_chat(body, server.left_out))
+    return count_chat_tokens(server, _chat_of(server, body))
+
+
+def _chat_of(server: Server, body: dict[str, Any]) -> dict[str, Any]:
+    chat = to_chat(body, server.left_out)
+    check_others(_flat(body), FIELDS, server.ignored)
+    return chat
 
 
 def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
@@ -73,7 +77,10 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, 
     if "input" not in body:
         raise invalid("'input' is required")
     chat = {name: value for name, value in body.items() if name not in _TRANSLATED}
-    if _LOGPROBS in body.get("include", ()):
+    include = body.get("include", [])
+    if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
+        raise invalid("'include' must be an array of strings")
+    if _LOGPROBS in include:
         chat["logprobs"] = True
     else:
         chat.pop("top_logprobs", None)

@@ -222,7 +222,14 @@ def test_bad_bodies(running: Running) -> None:
         assert response.status_code == 400, (wrong, response.text)
         assert response.json()["error"]["type"] == "invalid_request_error"
         assert running.post("/apply-template", wrong).status_code in (200, 400), wrong
-    for wrong in ({}, {"input": 5}, {"input": [5]}, {"input": [{"type": "x"}]}, {"input": "x", "tools": 5}):
+    for wrong in (
+        {},
+        {"input": 5},
+        {"input": [5]},
+        {"input": [{"type": "x"}]},
+        {"input": "x", "tools": 5},
+        {"input": "x", "include": [{}]},
+    ):
         assert running.post("/v1/responses", wrong).status_code == 400
     assert running.post("/v1/embeddings", {"input": "x"}).status_code == 501
 

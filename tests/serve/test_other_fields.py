@@ -103,9 +103,10 @@ def test_allowed_tokens(running: Running, plain: dict[str, Any]) -> None:
         answer = ask(running, allowed_token_ids=allowed, **more)
         assert set(answer["tokens"]) <= set(allowed)
         assert answer["tokens_predicted"] == N
-    for name in ("allowed_token_ids", "stop_token_ids"):
-        response = running.post("/completion", {"prompt": PROMPT, name: [10**7]})
+    for name, wrong in (("allowed_token_ids", [10**7]), ("stop_token_ids", [-1]), ("allowed_token_ids", [])):
+        response = running.post("/completion", {"prompt": PROMPT, name: wrong})
         assert response.status_code == 400, name
+        assert f"Field '{name}'" in response.json()["error"]["message"]
 
 
 def test_the_penalty_of_the_whole_text(running: Running, plain: dict[str, Any]) -> None:
