@@ -1452,6 +1452,11 @@ def grammar_sampler(
     Raises ValueError if the grammar cannot be parsed or used, or if a pattern is no regular expression.
     """
 
+def has_lost_threads() -> bool:
+    """Whether the process was forked since this thread used a model: OpenMP keeps threads for it that are not in
+    this process, and waits for them.
+    """
+
 def has_nearly(n_dft: int, n_tgt: int) -> bool:
     """Whether two numbers of tokens differ only by padding and a few tokens at the end."""
 
@@ -1530,9 +1535,6 @@ def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) ->
     """Tokenize a text. Raises ModelFileError if the vocabulary cannot tokenize it, where llama.cpp would abort, and
     ValueError for too many characters in a row that are all whitespace or all not.
     """
-
-def was_used_before_fork() -> bool:
-    """Whether this process is a fork of one that had loaded a model."""
 
 def why_no_target(arch: str) -> str:
     """Return why no head can draft for models of an architecture; empty if one can."""

@@ -14,22 +14,26 @@ namespace eagle3::python {
 
 namespace {
 
-std::atomic<int> n_forks              = 0; // of which this process is one
-std::atomic<int> n_guards             = 0;
-bool             was_used_before_fork = false;
+std::atomic<int> n_forks = 0; // of which this process is one
+
+// The number of forks when this thread used a model for the first time; -1 = it has not.
+thread_local int first_use = -1;
+
+void note_use() {
+    if (first_use < 0) {
+        first_use = n_forks;
+    }
+}
 
 #ifndef _WIN32
-[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] {
-    ++n_forks;
-    was_used_before_fork = n_guards > 0;
-});
+[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { ++n_forks; });
 #endif
 
 // In C++, since Python runs signal handlers between the instructions of Python functions: a Ctrl-C there would leave
 // the lock taken for ever.
 class guard {
   public:
-    explicit guard(std::string name) : name_(std::move(name)) { ++n_guards; }
+    explicit guard(std::string name) : name_(std::move(name)) { note_use(); }
 
     bool try_enter() { return !closed && !is_inherited() && busy_.try_set(); }
 
@@ -54,6 +58,7 @@ class guard {
             PyErr_SetObject(py::type::handle_of(e).ptr(), e.ptr());
             throw py::error_already_set();
         }
+        note_use();
     }
 
     void exit() { busy_.clear(); }
@@ -100,8 +105,9 @@ void register_guard(py::module_ & m) {
                                "Whether this process is a fork of the one that made it: every caller gets an "
                                "`Eagle3Error`.");
     m.def(
-        "was_used_before_fork", [] { return was_used_before_fork; },
-        "Whether this process is a fork of one that had loaded a model.");
+        "has_lost_threads", [] { return first_use >= 0 && first_use != n_forks; },
+        "Whether the process was forked since this thread used a model: OpenMP keeps threads for it that are not in "
+        "this process, and waits for them.");
 }
 
 } // namespace eagle3::python

@@ -133,7 +133,8 @@ def _variable(flag: Flag) -> tuple[str, str]:
         negative = flag.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")
         if negative in os.environ:
             return negative, FALSY[0]
-    return (flag.env, os.environ[flag.env]) if flag.env in os.environ else ("", "")
+    # an env file that an editor of Windows wrote leaves \r at the end
+    return (flag.env, os.environ[flag.env].removesuffix("\r")) if flag.env in os.environ else ("", "")
 
 
 def _as_argument(flag: Flag, value: str) -> list[str]:

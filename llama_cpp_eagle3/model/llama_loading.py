@@ -13,6 +13,8 @@ import llama_cpp.llama_cpp as lib
 from llama_cpp import llama_chat_format
 from llama_cpp._internals import LlamaContext, LlamaModel
 
+from .._core import has_lost_threads
+from ..errors import Eagle3Error
 from ..files.model_file import guard_tokenizer, kv_overrides
 from ..ggml_types import FLOAT_TYPES
 from .loading import Loading
@@ -54,8 +56,16 @@ def load_llama(
         ValueError: an argument cannot work, or llama.cpp does not load the model or makes no context; see
             `file_errors`.
         ModelFileError: an adapter does not fit this model.
+        Eagle3Error: the threads that would compute are lost.
     """
     options = dict(arguments)
+    n_threads = max(options["n_threads"], options["n_threads_batch"], loading.draft.given["draft_n_threads"] or 0)
+    if n_threads > 1 and has_lost_threads() and b"OPENMP = 1" in lib.llama_print_system_info():
+        raise Eagle3Error(
+            "this process was forked from one that had used a model, whose threads llama.cpp would wait for for ever "
+            "(OpenMP): load it with n_threads=1, in a new thread, or start processes in another way (multiprocessing: "
+            "'spawn' or 'forkserver')"
+        )
     lib.llama_backend_init()
     if options["numa"]:
         lib.llama_numa_init(numa_strategy(options["numa"]))

@@ -156,6 +156,25 @@ def test_on_a_terminal(terminal: Terminal) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_pasted_lines_are_one_message(pair: Any) -> None:
+    with closing(load(pair[0])) as llm:
+        n_prompt = len(llm.tokenize(b"[user]the\nself\n[assistant]", special=True))
+    terminal = Terminal(pair, "-n", "4")
+    try:
+        terminal.wait_for("> $")
+        terminal.send("\x1b[200~the\nself\n\x1b[201~")
+        terminal.send("\n")
+        terminal.wait_for("\x1b\\[36m(.|\n)*> $")
+        terminal.send("/stats\n")
+        found = re.search(r"prompt: (\d+) tokens", terminal.wait_for("context: (.|\n)*> $"))
+        assert found is not None
+        assert int(found[1]) == n_prompt
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_two_interrupts_end(terminal: Terminal) -> None:
     terminal.wait_for("> $")
     terminal.interrupt_until("once more(.|\n)*> $")
@@ -274,6 +293,14 @@ def test_conversation(pair: Any) -> None:
         schema.clear()
         with pytest.raises(ValueError, match="no answer to drop"):
             list(schema.say_again())
+
+
+@pytest.mark.parametrize(("flags", "is_full"), [(["-n", "-1"], True), (["-n", "4"], False), (["-n", "4000"], True)])
+def test_a_full_context_is_said(pair: Any, flags: list[str], is_full: bool) -> None:
+    more = ("--chat-template", TEMPLATE, "--ignore-eos", "-c", "256", "-p", "the self", "-st")
+    code, out, _ = run(pair, *more, *flags, "--spec-draft-n-max", "2")
+    assert code == 0
+    assert ("\n(the context is full, 256 tokens: /clear begins anew, a larger -c makes room)" in out) == is_full
 
 
 def test_an_answer_that_is_left_stays(pair: Any) -> None:

@@ -170,7 +170,7 @@ def test_server_flags(capsys: Any) -> None:
 def test_environment(monkeypatch: Any, capsys: Any) -> None:
     for name, value in {
         "LLAMA_ARG_CTX_SIZE": "77",
-        "LLAMA_ARG_FLASH_ATTN": "enabled",
+        "LLAMA_ARG_FLASH_ATTN": "enabled\r",
         "LLAMA_ARG_CPU_MOE": "true",
         "LLAMA_ARG_NO_HOST": "0",
         "LLAMA_ARG_KV_OFFLOAD": "off",

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3 import hub, models
+from llama_cpp_eagle3 import Eagle3Llama, hub, models
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.errors import HubError
+from llama_cpp_eagle3.errors import HubError, ModelFileError
 from llama_cpp_eagle3.models import fetch
 from llama_cpp_eagle3.models.table import ModelFile, model_files
 from model_index import make_model_file, use_index
@@ -192,3 +192,32 @@ def test_train_takes_a_name(file: ModelFile, tmp_path: Path, capsys: pytest.Capt
     pytest.importorskip("torch")
     assert main(["train", "-m", "three", "-o", str(tmp_path / "head.gguf"), "--tokens", "8"]) != 0
     assert re.search(r"three\.gguf': .*GGUF", capsys.readouterr().err)
+
+
+def test_names_in_the_place_of_files(file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of that name comes first; what looks like a name and is none lists those that there are."""
+    found = models.resolve("three")
+    assert Path(found).read_bytes() == WHOLE
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "three").write_bytes(b"mine")
+    assert models.resolve("three") == "three"
+    for path in ("a/b", "a.gguf", "~/x", ""):
+        assert models.resolve(path) == str(Path(path).expanduser()) if path else not models.resolve(path)
+    for call in (models.resolve, Eagle3Llama, lambda name: Eagle3Llama("a.gguf", name)):
+        with pytest.raises(ModelFileError, match=r"'qwen3': no such file, and no model that is known by name: three"):
+            call("qwen3")
+
+
+def test_inspect_takes_names(
+    file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, head = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
+    known = {"target": target.path, "head": head.path}
+    monkeypatch.setattr(models, "names", lambda: list(known))
+    monkeypatch.setattr(models, "fetched", lambda name, log: known[name])
+    assert main(["inspect", "head", "--target", "target"]) == 0
+    out = capsys.readouterr().out
+    assert re.search("fits target.gguf +yes", out)
+    assert re.search("llama.cpp +(can|cannot) run it", out)
+    assert main(["inspect", "heat", "--target", "target"]) == 2
+    assert "no model that is known by name: target, head" in capsys.readouterr().err

@@ -81,9 +81,7 @@ KINDS = (
     ),
     Kind(
         "a drafter with experts (a mixture of experts, MoE)",
-        lambda f: f.any_name(
-            r"\.(experts|shared_experts?|router)\.|\.experts_|\.block_sparse_moe\.|\.mlp\.gate\.weight$"
-        ),
+        lambda f: f.any_name(r"\.(experts|shared_experts?|router)\.|\.experts_|\.block_sparse_moe\."),
         "It cannot be run here: graphs of heads and of block drafters have one feed-forward part for all tokens. Use "
         "one with dense layers",
     ),
