@@ -3,6 +3,23 @@
 
 set(_common ${LLAMA_CPP_SOURCES}/common)
 
+# Copies a file with texts replaced: ARGN is what there was and what it becomes, in turn. Neither may have a semicolon.
+function(changed_source result name)
+    file(READ ${_common}/${name}.cpp _text)
+    while(ARGN)
+        list(POP_FRONT ARGN _was _is)
+        string(FIND "${_text}" "${_was}" _at)
+        if(_at EQUAL -1)
+            message(FATAL_ERROR "${_common}/${name}.cpp does not have the text that is to be replaced: ${_was}")
+        endif()
+        string(REPLACE "${_was}" "${_is}" _text "${_text}")
+    endwhile()
+    set(_file ${CMAKE_CURRENT_BINARY_DIR}/changed/${name}.cpp)
+    file(WRITE ${_file}.new "${_text}")
+    file(COPY_FILE ${_file}.new ${_file} ONLY_IF_DIFFERENT)
+    set(${result} ${_file} PARENT_SCOPE)
+endfunction()
+
 function(add_chat_group name)
     list(TRANSFORM ARGN PREPEND ${_common}/)
     list(TRANSFORM ARGN APPEND .cpp)
@@ -16,8 +33,16 @@ add_chat_group(chat
 add_chat_group(jinja
     jinja/lexer jinja/parser jinja/runtime jinja/value jinja/string jinja/caps)
 add_chat_group(json json)
-add_chat_group(grammar
-    peg-parser trie unicode) # csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
+# csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
+add_chat_group(grammar trie unicode)
+# llama.cpp gives rules of different tools one name, and lets a model write before a call that it must make
+changed_source(_peg_parser peg-parser
+    "#include \"peg-parser.h\"" "#include \"peg-parser.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/calls.h\""
+    "const common_peg_parser & p, bool trigger) {\n    auto clean_name = rule_name(name)"
+    "const common_peg_parser & p, bool trigger) {\n    auto clean_name = eagle3::chat::new_rule_name(arena_, rule_name(name))"
+    "arena_.resolve_refs()" "arena_.resolve_refs(), eagle3::chat::apply_wishes(arena_, *this)")
+target_sources(llama_chat PRIVATE ${_peg_parser})
+set_source_files_properties(${_peg_parser} PROPERTIES UNITY_GROUP grammar)
 file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)
 list(TRANSFORM _parsers REPLACE "\\.cpp$" "")
 add_chat_group(parsers ${_parsers})

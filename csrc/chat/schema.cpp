@@ -281,18 +281,12 @@ class reader {
 // The rules of a grammar.
 class rules {
   public:
-    // Adds a rule, and returns its name: another one if there is a different rule of this name.
+    // Adds a rule, and returns its name: another one if there is a different rule of this name. llama.cpp's parsers
+    // refer to their rules by the names that they give, which have letters, digits and hyphens only.
     std::string add(const std::string & name, const std::string & rule) {
-        std::string base;
-        for (const char c : name) {
-            const bool is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-            if (is_word || base.empty() || base.back() != '-') {
-                base += is_word ? c : '-';
-            }
-        }
-        std::string key = base;
+        std::string key = name;
         for (size_t i = 0; !rules_.emplace(key, rule).second && rules_.at(key) != rule; ++i) {
-            key = base + std::to_string(i);
+            key = name + std::to_string(i);
         }
         return key;
     }
@@ -375,7 +369,7 @@ std::string build_grammar(const std::function<void(const common_grammar_builder 
         [&](const std::string & name, const std::string & rule) { return rules.add(name, rule); },
         [&](const std::string & name, const common_chat_schema & schema) {
             const auto & from = eagle3::chat::origin_of(schema);
-            return rules.add(name, eagle3::chat::open_schemas::rule_of(name, from.document, from.pointer));
+            return eagle3::chat::open_schemas::rule_of(name, from.document, from.pointer);
         },
     };
     cb(builder);
@@ -383,7 +377,9 @@ std::string build_grammar(const std::function<void(const common_grammar_builder 
 }
 
 std::string json_schema_to_grammar(const common_chat_schema_document & schema) {
-    return build_grammar([&](const common_grammar_builder & builder) { builder.add_schema("root", *schema.root); });
+    return build_grammar([&](const common_grammar_builder & builder) {
+        builder.add_rule("root", builder.add_schema("root", *schema.root));
+    });
 }
 
 std::string json_schema_to_grammar(const common_json & schema, bool) {

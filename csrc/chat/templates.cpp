@@ -1,5 +1,7 @@
 #include "big_stack.h"
+#include "calls.h"
 #include "chat.h"
+#include "frame.h"
 #include "module.h"
 #include "nesting.h"
 #include "open_schemas.h"
@@ -32,6 +34,15 @@ class templates {
     }
 };
 
+// The text of the answer that the prompt has already.
+std::string begun(const common_chat_templates_inputs & inputs) {
+    const auto how = inputs.continue_final_message;
+    if (inputs.messages.empty() || how == COMMON_CHAT_CONTINUATION_NONE || how == COMMON_CHAT_CONTINUATION_REASONING) {
+        return "";
+    }
+    return inputs.messages.back().render_content();
+}
+
 // keys and defaults: llama_cpp_eagle3/chat/templates.py
 common_chat_params templates::apply(const std::string & request) const {
     const common_json            body = common_json::parse(request);
@@ -51,7 +62,15 @@ common_chat_params templates::apply(const std::string & request) const {
     for (const auto & item : body.at("chat_template_kwargs").items()) {
         inputs.chat_template_kwargs[item.key()] = item.value().dump();
     }
-    return common_chat_templates_apply(tmpls.get(), inputs);
+    const auto         framed    = common_chat_tools_parse_oaicompat(body.at("framed_tools"));
+    const bool         has_tools = !inputs.tools.empty() || !framed.empty();
+    const call_wishes  wishes(has_tools && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED,
+                              body.at("one_call").get<bool>(), begun(inputs));
+    common_chat_params params = common_chat_templates_apply(tmpls.get(), inputs);
+    if (!framed.empty() && inputs.json_schema.empty()) {
+        frame_calls(params, inputs, framed);
+    }
+    return params;
 }
 
 py::list to_list(const std::vector<std::string> & texts) {

@@ -291,19 +291,39 @@ def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
-    """The tools and llama.cpp's word for which of them to call."""
+    """The tools and llama.cpp's word for which of them to call: those that the choice allows, if it names some."""
     tools = _get(body, "tools", list, None) or None
     choice = body.get("tool_choice")
-    if choice is None or isinstance(choice, str):
-        return tools, choice or "auto"
-    if not isinstance(choice, dict):
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        tools, choice = _allowed(tools or [], choice)
+    elif isinstance(choice, dict):
+        tools, choice = _named(tools or [], [choice]), "required"
+    elif choice is not None and not isinstance(choice, str):
         raise ValueError(f"tool_choice: expected auto, none, required or a tool, found {type(choice).__name__}")
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    named = [tool for tool in tools or () if isinstance(tool, dict) and name_of(tool) == name]
-    if not named:
-        raise ValueError(f"tool_choice: expected one of the tools' names, found {name!r}")
-    return named, "required"
+    if choice == "required" and not tools:
+        raise ValueError("tool_choice: a call is required, and there are no tools")
+    return tools, choice or "auto"
+
+
+def _allowed(tools: list[Any], choice: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """OpenAI's `allowed_tools`, whose fields are in an object of that name, or beside its type."""
+    inner = choice.get("allowed_tools", choice)
+    mode, allowed = (inner.get("mode", "auto"), inner.get("tools")) if isinstance(inner, dict) else (None, None)
+    if mode not in ("auto", "required"):
+        raise ValueError(f"tool_choice: expected 'mode' of allowed_tools to be auto or required, found {mode!r}")
+    if not isinstance(allowed, list) or not allowed or not all(isinstance(one, dict) for one in allowed):
+        raise ValueError("tool_choice: expected 'tools' of allowed_tools to be an array of tools")
+    return _named(tools, allowed), mode
+
+
+def _named(tools: list[Any], choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tools that choices name, as `{"type": "function", "function": {"name": NAME}}`."""
+    names = {name_of(tool) for tool in tools if isinstance(tool, dict)}
+    chosen = [name_of(choice) or choice.get("name") for choice in choices]
+    for name in chosen:
+        if name not in names:
+            raise ValueError(f"tool_choice: expected one of the tools' names, found {name!r}")
+    return [tool for tool in tools if isinstance(tool, dict) and name_of(tool) in chosen]
 
 
 @cache  # once

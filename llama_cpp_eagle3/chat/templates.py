@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,9 @@ from .fitting import Habits, shown_tools
 from .json_limits import check_messages, check_tools, to_json
 from .schema import Loosened, SchemaGrammar, log_loosened
 from .schema.tools import complete
+from .tool_frame import PROBE, framed
 
+_log = logging.getLogger("llama_cpp_eagle3")
 _TEXTS = ("aaq0", "bbq1", "ccq2", "ddq3", "eeq4")
 """Texts that no template has, and that differ from each other."""
 
@@ -35,8 +38,10 @@ _TRIGGER_TYPES: tuple[TriggerType, ...] = get_args(TriggerType)
 
 _PLAIN: dict[str, Any] = {
     "tools": None,
+    "framed_tools": None,
     "tool_choice": "auto",
     "parallel_tool_calls": False,
+    "one_call": False,
     "json_schema": None,
     "grammar": "",
     "enable_thinking": False,
@@ -142,6 +147,27 @@ class ChatTemplates:
         return self._templates.supports_thinking
 
     @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template shows tools and calls in a form that llama.cpp can parse.
+
+        If not, tools are described in the instructions, and a call is a JSON object in `<tool_call>` tags.
+        """
+
+        messages = [{"role": "user", "content": _TEXTS[0]}]
+        request = {**_PLAIN, "messages": messages, "tools": [PROBE], "tool_choice": "required"}
+        try:
+            params = self._templates.apply(to_json({**request, "add_generation_prompt": True}))
+            if params["grammar"] and PROBE["function"]["name"] in params["prompt"]:
+                return True
+        except ValueError:
+            pass
+        _log.warning(
+            "the chat template knows no tools: they are described in the instructions, and calls are JSON in "
+            "<tool_call> tags, which this model may not have learned"
+        )
+        return False
+
+    @cached_property
     def habits(self) -> Habits:
         """What the template does with conversations that some templates refuse."""
         return Habits(self.apply)
@@ -201,7 +227,7 @@ class ChatTemplates:
         Args:
             messages: the conversation; content is text, or a list of text parts.
             tools: functions that the model may call.
-            tool_choice: "required": it has to call one.
+            tool_choice: "required": it has to call one, and writes nothing before that but thoughts.
             parallel_tool_calls: whether it may call more than one; None = if the template can express that.
             json_schema: schema of the content.
             grammar: GBNF of the answer; not together with tools.
@@ -214,25 +240,33 @@ class ChatTemplates:
         Raises:
             ValueError: the conversation is invalid, the template refuses it, or it is beyond a limit (`limits`).
         """
+        given = list(tools) if tools else None
+        is_framed = given is not None and tool_choice != "none" and not self.takes_tools
+        is_forced = given is not None and tool_choice == "required"
         request = {
             "messages": list(messages),
-            "tools": list(tools) if tools else None,
+            "tools": None if is_framed else given,
+            "framed_tools": given if is_framed else None,
             "tool_choice": tool_choice,
+            "one_call": parallel_tool_calls is False,
             "parallel_tool_calls": (
                 self.caps["supports_parallel_tool_calls"] if parallel_tool_calls is None else parallel_tool_calls
             ),
-            "json_schema": json_schema,
+            "json_schema": None if is_forced else json_schema,  # there is no content
             "grammar": grammar,
             "enable_thinking": self.supports_thinking if enable_thinking is None else enable_thinking,
-            "reasoning_format": reasoning_format,
+            # a thought is not left in the content if there may be none
+            "reasoning_format": "auto" if is_forced and reasoning_format == "none" else reasoning_format,
             "chat_template_kwargs": dict(chat_template_kwargs or {}),
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
         text = to_json(request)
         check_messages(messages)
-        if tools:
-            check_tools(tools)
+        if given is not None:
+            check_tools(given)
+            if is_framed:
+                text = to_json({**request, "messages": framed(messages, given)})
         changed: list[Any] = []
         try:
             params = self._templates.apply(text)

@@ -21,9 +21,11 @@ class Message(_Object):
 class Tool(_Object):
     """A function that the model may call."""
 
+    type: Any = None
     name: str
     description: str | None = None
     input_schema: dict[str, Any] = {}
+    defer_loading: bool = False
 
 
 class ToolChoice(_Object):

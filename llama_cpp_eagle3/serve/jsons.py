@@ -84,7 +84,7 @@ LIMITS: dict[str, Limit] = {
     "lora": Limit(n_entries=64),
     **dict.fromkeys(sorted(CONSTRAINTS), Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX)),
     "tools": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
-    "tool_choice": Limit(n_bytes=4 << 10, n_values=64),
+    "tool_choice": Limit(n_bytes=64 << 10, n_values=4 * MAX_TOOLS),
     "functions": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
     "function_call": Limit(n_bytes=4 << 10, n_values=64),
     "chat_template_kwargs": Limit(n_bytes=1 << 20, n_values=10_000),

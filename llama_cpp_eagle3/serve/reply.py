@@ -262,7 +262,8 @@ class NamedEvents(Reply):
             sent = self._sent.take(text) if kind != "call" else []
             self.parts[-1].text += text
             self.parts[-1].sent += sent
-            events.append(self.grow_part(self.parts[-1], text, sent))
+            event = self.grow_part(self.parts[-1], text, sent)
+            events += [event] if event else []
         return events
 
     def _close(self, is_cut: bool) -> list[dict[str, Any]]:
@@ -277,7 +278,7 @@ class NamedEvents(Reply):
 
     @abstractmethod
     def grow_part(self, part: Part, text: str, sent: list[SentToken]) -> dict[str, Any]:
-        """Return the event for a text that was added to a part."""
+        """Return the event for a text that was added to a part; empty: there is none."""
 
     @abstractmethod
     def end_part(self, part: Part, is_cut: bool) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..chat import LeftOut, arguments_text, text_of
@@ -14,7 +14,9 @@ _ARGUMENTS = ("arguments", "action", "operation", "code", "queries", "query", "p
 _RESULTS = ("output", "outputs", "results", "error")
 
 
-def messages_of(items: Any, instructions: Any, left_out: LeftOut | None = None) -> list[dict[str, Any]]:
+def messages_of(
+    items: Any, instructions: Any, name_of: Callable[[Mapping[str, Any]], str], left_out: LeftOut | None = None
+) -> list[dict[str, Any]]:
     """Messages of a request's input.
 
     Calls of hosted and custom tools become calls of functions, and their outputs results; other items with text become
@@ -23,6 +25,7 @@ def messages_of(items: Any, instructions: Any, left_out: LeftOut | None = None) 
     Args:
         items: The request's `input`.
         instructions: The request's `instructions`.
+        name_of: Returns the name that the model knows a called tool by.
         left_out: Logs the types of items that are left out.
 
     Raises:
@@ -38,7 +41,7 @@ def messages_of(items: Any, instructions: Any, left_out: LeftOut | None = None) 
     n, kinds = len(messages), list[str]()
     for i, item in enumerate(items):
         try:
-            kind = _add_item(messages, item)
+            kind = _add_item(messages, item, name_of)
         except (ValueError, RecursionError) as e:
             raise invalid(f"input.{i}: {e or 'it is nested too deep'}") from None
         kinds += [kind] if kind else []
@@ -49,7 +52,9 @@ def messages_of(items: Any, instructions: Any, left_out: LeftOut | None = None) 
     return messages
 
 
-def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> str:
+def _add_item(
+    messages: list[dict[str, Any]], item: Mapping[str, Any], name_of: Callable[[Mapping[str, Any]], str]
+) -> str:
     """Add an item as a message, or to the last message; returns the item's type if it is left out, else ""."""
     kind, role = item.get("type", "message" if "role" in item else None), item.get("role")
     if not isinstance(kind, str):
@@ -73,7 +78,8 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> str:
         if kind == "custom_tool_call":  # a custom tool takes one text instead of arguments
             arguments = {"input": item.get("input") or ""}
         id = "id" if item.get("call_id") is None else "call_id"
-        _add_call(messages, _string(item, id), _string(item, "name"), arguments)
+        _string(item, "name")
+        _add_call(messages, _string(item, id), name_of(item), arguments)
         _add_results(messages, item)
     elif kind.endswith("_output") and "output" in item:
         messages.append({"role": "tool", "tool_call_id": _call_id(item), "content": _output(item["output"])})

@@ -18,6 +18,7 @@ from .other_fields import check_others
 from .queue import Place
 from .reply import NamedEvents, Part, progress_of
 from .response_items import messages_of
+from .response_tools import InputText, ResponseTools, input_of
 from .server import Server
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -53,22 +54,30 @@ _REPEATED: dict[str, Any] = {
 
 def prepare_response(server: Server, body: dict[str, Any], place: Place) -> ResponsesReply:
     """Prepare the reply to POST /v1/responses."""
-    return ResponsesReply(server, *prepare_message(server, _chat_of(server, body), place), _repeated(body))
+    tools, chat = _chat_of(server, body)
+    return ResponsesReply(server, *prepare_message(server, chat, place), tools, _repeated(body, tools))
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """Answer POST /v1/responses/input_tokens."""
-    return count_chat_tokens(server, _chat_of(server, body))
+    return count_chat_tokens(server, _chat_of(server, body)[1])
 
 
-def _chat_of(server: Server, body: dict[str, Any]) -> dict[str, Any]:
-    chat = to_chat(body, server.left_out)
+def _chat_of(server: Server, body: dict[str, Any]) -> tuple[ResponseTools, dict[str, Any]]:
+    found = to_chat(body, server.left_out, server.left_out_tools)
     check_others(_flat(body), FIELDS, server.ignored)
-    return chat
+    return found
 
 
-def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
-    """Translate a request to one of /v1/chat/completions.
+def to_chat(
+    body: dict[str, Any], left_out: LeftOut | None = None, left_out_tools: LeftOut | None = None
+) -> tuple[ResponseTools, dict[str, Any]]:
+    """Translate a request to one of /v1/chat/completions; returns also its tools.
+
+    Args:
+        body: The request.
+        left_out: Logs the types of items that are left out.
+        left_out_tools: Logs what is left out of the tools.
 
     Raises:
         ApiError: the request is invalid, or needs a feature that is missing.
@@ -84,26 +93,18 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> dict[str, 
         chat["logprobs"] = True
     else:
         chat.pop("top_logprobs", None)
-    chat["messages"] = messages_of(body["input"], body.get("instructions"), left_out)
-    tools = body.get("tools", [])
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise invalid("'tools' must be an array of objects")
-    # tools that are not functions run on OpenAI's servers, and are ignored
-    functions = [tool for tool in tools if tool.get("type") == "function"]
-    if functions:
-        chat["tools"] = [
-            {"type": "function", "function": {"strict": True} | {k: v for k, v in tool.items() if k != "type"}}
-            for tool in functions
-        ]
-    choice = body.get("tool_choice")
-    if isinstance(choice, dict) and "name" in choice:
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    tools = ResponseTools(body.get("tools"), left_out_tools)
+    chat["messages"] = messages_of(body["input"], body.get("instructions"), tools.name_of, left_out)
+    if tools.functions:
+        chat["tools"] = tools.functions
+    if "tool_choice" in body:
+        chat["tool_choice"] = tools.choice(body["tool_choice"])
     if "max_output_tokens" in body:
         chat["max_tokens"] = body["max_output_tokens"]
     reasoning = body.get("reasoning")
     if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
         chat["reasoning_effort"] = reasoning["effort"]
-    return chat
+    return tools, chat
 
 
 def _flat(body: dict[str, Any]) -> dict[str, Any]:
@@ -118,23 +119,27 @@ def _flat(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, **inner, **dict.fromkeys((f"include.{name}" for name in include or () if name != _LOGPROBS), True)}
 
 
-def _repeated(body: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a request that its response repeats, by OpenAI's types."""
+def _repeated(body: dict[str, Any], tools: ResponseTools) -> dict[str, Any]:
+    """Fields of a request that its response repeats, by OpenAI's types, and the tools that the model may call."""
     given = {name: body[name] for name in _REPEATED if body.get(name) is not None}
-    tools = [
+    offered = [
         {"description": None, "parameters": None, "strict": True, **tool} if tool.get("type") == "function" else tool
-        for tool in body.get("tools") or ()
+        for tool in tools.offered
     ]
-    return {**_REPEATED, **given, "tools": tools, "store": False, "background": False, "previous_response_id": None}
+    return {**_REPEATED, **given, "tools": offered, "store": False, "background": False, "previous_response_id": None}
 
 
 class ResponsesReply(NamedEvents):
     """OpenAI's objects and numbered events of a response."""
 
-    def __init__(self, server: Server, answers: list[Answer], params: ChatParams, asked: dict[str, Any]):
-        """asked: fields of the request that the response repeats."""
+    def __init__(
+        self, server: Server, answers: list[Answer], params: ChatParams, tools: ResponseTools, asked: dict[str, Any]
+    ):
+        """tools: the request's. asked: fields of it that the response repeats."""
         super().__init__(server, answers, params, "resp_")
-        self._asked = asked
+        self._tools, self._asked = tools, asked
+        self._inputs: dict[int, InputText] = {}
+        """[part]: the text of a custom tool's call."""
         self._has_begun = False
         self._done: list[dict[str, Any]] = []
         """The items that have ended."""
@@ -180,35 +185,69 @@ class ResponsesReply(NamedEvents):
 
     def begin_part(self, part: Part) -> list[dict[str, Any]]:
         """Return the events that add an item, and its content."""
-        item = _item(part, "in_progress", [])
+        item = self._item(part, "in_progress", [])
         events = [{"type": "response.output_item.added", "output_index": part.number, "item": item}]
         if part.kind != "call":
             content = self._content(Part(part.kind, part.id, part.number))
-            events.append({"type": "response.content_part.added", "part": content, **_where(part)})
+            events.append({"type": "response.content_part.added", "part": content, **self._where(part)})
         return events
 
     def grow_part(self, part: Part, text: str, sent: list[SentToken]) -> dict[str, Any]:
         """Return the event that adds to it."""
+        if self._is_custom(part):
+            text = self._inputs.setdefault(part.number, InputText()).add(text)
+            if not text:
+                return {}
         logprobs = {"logprobs": self._logprobs(sent)} if part.kind == "text" else {}
-        return {"type": f"response.{_EVENTS[part.kind]}.delta", "delta": text, **logprobs, **_where(part)}
+        return {"type": f"response.{self._event(part)}.delta", "delta": text, **logprobs, **self._where(part)}
 
     def end_part(self, part: Part, is_cut: bool) -> list[dict[str, Any]]:
         """Return the events that end it."""
         if part.kind == "call":
             is_cut = not is_json(part.text) if part.text else is_cut
         content = [] if part.kind == "call" else [self._content(part)]
-        item = _item(part, "incomplete" if is_cut else "completed", content)
+        item = self._item(part, "incomplete" if is_cut else "completed", content)
         self._done.append(item)
-        kind = f"response.{_EVENTS[part.kind]}.done"
-        if part.kind == "call":
-            events = [{"type": kind, "name": part.name, "arguments": part.text, **_where(part)}]
+        kind, where = f"response.{self._event(part)}.done", self._where(part)
+        if self._is_custom(part):
+            events = [{"type": kind, "input": item["input"], **where}]
+        elif part.kind == "call":
+            events = [{"type": kind, "name": item["name"], "arguments": part.text, **where}]
         else:
             logprobs = {"logprobs": content[0]["logprobs"]} if part.kind == "text" else {}
             events = [
-                {"type": kind, "text": part.text, **logprobs, **_where(part)},
-                {"type": "response.content_part.done", "part": content[0], **_where(part)},
+                {"type": kind, "text": part.text, **logprobs, **where},
+                {"type": "response.content_part.done", "part": content[0], **where},
             ]
         return [*events, {"type": "response.output_item.done", "output_index": part.number, "item": item}]
+
+    def _is_custom(self, part: Part) -> bool:
+        return part.kind == "call" and self._tools.called(part.name).type == "custom"
+
+    def _event(self, part: Part) -> str:
+        return "custom_tool_call_input" if self._is_custom(part) else _EVENTS[part.kind]
+
+    def _id(self, part: Part) -> str:
+        return ("ctc_" if self._is_custom(part) else _PREFIXES[part.kind]) + part.id
+
+    def _where(self, part: Part) -> dict[str, Any]:
+        content = {} if part.kind == "call" else {"content_index": 0}
+        return {"item_id": self._id(part), "output_index": part.number, **content}
+
+    def _item(self, part: Part, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        """A part of the message as an item of a response."""
+        item: dict[str, Any] = {"id": self._id(part), "status": status}
+        if part.kind == "thought":
+            return {**item, "type": "reasoning", "summary": [], "content": content, "encrypted_content": ""}
+        if part.kind == "text":
+            return {**item, "type": "message", "role": "assistant", "content": content}
+        tool, arguments = self._tools.called(part.name), "" if status == "in_progress" else part.text
+        item |= {"call_id": f"call_{part.id}", "name": tool.name}
+        if tool.namespace:
+            item["namespace"] = tool.namespace
+        if tool.type == "custom":
+            return {**item, "type": "custom_tool_call", "input": input_of(arguments)}
+        return {**item, "type": "function_call", "arguments": arguments}
 
     def _content(self, part: Part) -> dict[str, Any]:
         if part.kind == "thought":
@@ -255,28 +294,8 @@ class ResponsesReply(NamedEvents):
 
 
 _EVENTS = {"thought": "reasoning_text", "text": "output_text", "call": "function_call_arguments"}
+_PREFIXES = {"thought": "rs_", "text": "msg_", "call": "fc_"}
 
 
 def _status(answer: Answer) -> str:
     return "completed" if answer.finish_reason == "stop" else "incomplete"
-
-
-def _id(part: Part) -> str:
-    prefixes = {"thought": "rs_", "text": "msg_", "call": "fc_"}
-    return prefixes[part.kind] + part.id
-
-
-def _where(part: Part) -> dict[str, Any]:
-    content = {} if part.kind == "call" else {"content_index": 0}
-    return {"item_id": _id(part), "output_index": part.number, **content}
-
-
-def _item(part: Part, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-    """A part of the message as an item of a response."""
-    item: dict[str, Any] = {"id": _id(part), "status": status}
-    if part.kind == "thought":
-        return {**item, "type": "reasoning", "summary": [], "content": content, "encrypted_content": ""}
-    if part.kind == "text":
-        return {**item, "type": "message", "role": "assistant", "content": content}
-    arguments = "" if status == "in_progress" else part.text
-    return {**item, "type": "function_call", "arguments": arguments, "call_id": f"call_{part.id}", "name": part.name}

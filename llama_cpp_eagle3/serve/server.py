@@ -48,6 +48,7 @@ class Server:
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = named_templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()
+        self.left_out_tools = LeftOut("tools of requests, or parts of them, are left out (said once): %s")
         self.ignored = LeftOut("requests have fields that this server does not have, which are ignored (said once): %s")
         self.embedder: Embedder | None = None
         if options.embeddings:

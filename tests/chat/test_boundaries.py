@@ -28,7 +28,8 @@ def test_conversations_part_after_a_boundary(path: Path) -> None:
     loaded = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
 
     def render(messages: list[dict[str, Any]]) -> Any:
-        return loaded.apply(messages, tools=[WEATHER])
+        # where a template knows no tools, they are a part of the first message that is longer than the wrapper
+        return loaded.apply(messages, tools=[WEATHER] if loaded.takes_tools else None)
 
     try:
         params = render(TALK)

@@ -13,6 +13,12 @@ from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import ChatTemplates, apply_request
 
 USER = {"role": "user", "content": "Hello"}
+TOOL_TEMPLATE = (
+    "{% for t in tools %}{{ t.function.name }},{% endfor %}{% for m in messages %}:{{ m.content }}"
+    '{% for c in m.tool_calls %}<call>{"name": "{{ c.function.name }}", "arguments": '
+    "{{ c.function.arguments | tojson }}}</call>"
+    "{% endfor %}{% endfor %}"
+)
 
 
 def rendered(chat: ChatTemplates, body: dict[str, Any]) -> str:
@@ -24,11 +30,20 @@ def rendered(chat: ChatTemplates, body: dict[str, Any]) -> str:
 
 
 # with a call and its result, which these templates refuse, the conversation is fitted to the template
-TAKEN_HERE = [
-    ("google-gemma-2-2b-it.jinja", "result"),
+TAKEN_HERE = {
     ("mistralai-Ministral-3-14B-Reasoning-2512.jinja", "result"),
     ("mistralai-Mistral-Nemo-Instruct-2407.jinja", "result"),
-]
+}
+# llama-server's prompts lack the tools
+WITHOUT_TOOLS = (
+    "HuggingFaceTB-SmolLM3-3B.jinja",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja",
+    "deepseek-ai-DeepSeek-V3.1.jinja",
+    "google-gemma-2-2b-it.jinja",
+    "llama-cpp-rwkv-world.jinja",
+    "microsoft-Phi-3.5-mini-instruct.jinja",
+)
 
 
 def test_prompts_are_those_of_llama_server(llm: Eagle3Llama) -> None:
@@ -38,13 +53,14 @@ def test_prompts_are_those_of_llama_server(llm: Eagle3Llama) -> None:
         pytest.skip("llama.cpp's templates are not there: they are unpacked when the package is built")
     assert {path.name for path in paths} == set(goldens)
     model = ctypes.cast(llm._model.model, ctypes.c_void_p).value
-    wrong = []
+    wrong = set()
     for path in paths:
         chat = ChatTemplates(model, path.read_text(encoding="utf-8"))
+        assert chat.takes_tools == (path.name not in WITHOUT_TOOLS)
         for name, body in CASES.items():
             if rendered(chat, body) != goldens[path.name][name].split()[0]:
-                wrong.append((path.name, name))
-    assert wrong == TAKEN_HERE
+                wrong.add((path.name, name))
+    assert wrong == TAKEN_HERE | {(name, case) for name in WITHOUT_TOOLS for case in ("tools", "result")}
     values = [value for golden in goldens.values() for value in golden.values()]
     assert sum(value.startswith("error") for value in values) < len(values) / 10
     assert len(set(values)) > len(values) / 2
@@ -110,8 +126,35 @@ def test_refused_requests(body: dict[str, Any], message: str) -> None:
 
 def test_choice_of_a_function() -> None:
     other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
-    chat = ChatTemplates(template="{% for t in tools %}{{ t.function.name }},{% endfor %}{{ messages[0].content }}")
+    chat = ChatTemplates(template=TOOL_TEMPLATE)
     body = {"messages": [USER], "tools": [WEATHER, other]}
-    assert "get_weather,other,Hello" in apply_request(chat, body).prompt
+    assert "get_weather,other,:Hello" in apply_request(chat, body).prompt
     chosen = {**body, "tool_choice": {"type": "function", "function": {"name": "other"}}}
-    assert apply_request(chat, chosen).prompt.startswith("other,Hello")
+    assert apply_request(chat, chosen).prompt.startswith("other,:Hello")
+    for inside in (True, False):
+        allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]}
+        choice = {"type": "allowed_tools", **({"allowed_tools": allowed} if inside else allowed)}
+        assert apply_request(chat, {**body, "tool_choice": choice}).prompt.startswith("other,:Hello")
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"type": "allowed_tools", "mode": "any", "tools": []}, "'mode' of allowed_tools"),
+        ({"type": "allowed_tools", "allowed_tools": 5}, "'mode' of allowed_tools"),
+        ({"type": "allowed_tools", "tools": []}, "'tools' of allowed_tools"),
+        ({"type": "allowed_tools", "tools": [{"type": "function", "function": {"name": "x"}}]}, "names, found 'x'"),
+        ({"type": "function", "function": {}}, "names, found 'None'"),
+        (5, "found int"),
+    ],
+)
+def test_choices_that_nothing_can_be_made_of(choice: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        apply_request(
+            ChatTemplates(template=TOOL_TEMPLATE), {"messages": [USER], "tools": [WEATHER], "tool_choice": choice}
+        )
+
+
+def test_a_required_call_without_tools() -> None:
+    with pytest.raises(ValueError, match="there are no tools"):
+        apply_request(ChatTemplates(template=TOOL_TEMPLATE), {"messages": [USER], "tool_choice": "required"})

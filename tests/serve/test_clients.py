@@ -128,7 +128,7 @@ def test_items_that_are_sent_again(
     def without_type(m: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in m.items() if k != "type"}
 
-    assert [without_type(m) for m in to_chat({"input": items})["messages"]] == messages
+    assert [without_type(m) for m in to_chat({"input": items})[1]["messages"]] == messages
     answer = running.ask("/v1/responses", {"input": [HELLO, *items, HELLO], "max_output_tokens": 2})
     assert answer["usage"]["output_tokens"] == 2
     count = running.ask("/v1/responses/input_tokens", {"input": [HELLO, *items, HELLO]})["input_tokens"]
@@ -279,7 +279,7 @@ def test_random_items() -> None:
         fuzzer = Fuzzer(2, case)
         items = [fuzzer.block() for _ in range(3)]
         try:
-            messages = to_chat({"input": items, "instructions": "x"})["messages"]
+            messages = to_chat({"input": items, "instructions": "x"})[1]["messages"]
         except ApiError:
             continue
         n_read += 1

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "peg-parser.h"
+
+#include <string>
+
+namespace eagle3::chat {
+
+// While it lives, the parsers and grammars of answers that this thread builds are those of a request with these wishes.
+// llama.cpp's own allow any text before a call that is required, and several calls in formats that repeat them.
+class call_wishes {
+  public:
+    // is_forced: first in the answer is a call, after thoughts at most. is_single: it has one call. begun: text of the
+    // answer that the prompt has already.
+    call_wishes(bool is_forced, bool is_single, std::string begun);
+    ~call_wishes();
+
+    call_wishes(const call_wishes &)             = delete;
+    call_wishes & operator=(const call_wishes &) = delete;
+
+    const bool        is_forced;
+    const bool        is_single;
+    const std::string begun;
+};
+
+// The two functions that cmake/LlamaChat.cmake has peg-parser.cpp call.
+
+// A name for a rule that a parser does not have yet. Two tools' names may be one when only letters, digits and hyphens
+// are left of them, and llama.cpp would take the second one's rule for both.
+std::string new_rule_name(const common_peg_arena & parser, const std::string & name);
+
+// Changes the parser that a builder has completed to what this thread's request wishes.
+void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder);
+
+} // namespace eagle3::chat

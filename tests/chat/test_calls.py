@@ -1,0 +1,141 @@
+"""Calls of tools with all of llama.cpp's templates, by a model that writes anything that it may."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chat_cases import templates
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.chat import ChatTemplates
+from tiny import write_target
+
+USER = {"role": "user", "content": "Hello"}
+SWITCH = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+COUNT = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+NOT_HELD = ("gemma-4", "LFM2", "Kimi-K3")
+"""Templates for whose calls llama.cpp's grammars hold arguments to no schema: they may be endless."""
+NOT_REQUIRED = ("MiniCPM5", "muse-glimmer")
+"""Those in whose calls an argument may be missing."""
+
+
+def tool(name: str, parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": "x", "parameters": parameters}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+@pytest.fixture(scope="module")
+def chance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Eagle3Llama]:
+    """Load a model of random weights, which may write any text that it is allowed."""
+    path: Path = tmp_path_factory.mktemp("chance") / "target.gguf"
+    target = write_target(path, n_layer=1)
+    llm = Eagle3Llama(str(target.path), verbose=False, n_ctx=12288, n_threads=1, chat_format="auto")
+    yield llm
+    llm.close()
+
+
+@pytest.fixture
+def answer(chance: Eagle3Llama, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return `answer(chat, tools, choice, ...)`, which gives a choice of a chat with a template."""
+
+    def ask(chat: ChatTemplates, tools: list[Any], choice: Any, seed: int = 0, **options: Any) -> Any:
+        monkeypatch.setitem(chance.__dict__, "chat_templates", chat)
+        options = {"max_tokens": 500, "temperature": 1.0, "reasoning_budget": 8, "messages": [USER], **options}
+        messages = options.pop("messages")
+        return chance.create_chat_completion(messages, tools=tools, tool_choice=choice, seed=seed, **options)[
+            "choices"
+        ][0]
+
+    return ask
+
+
+def calls_of(choice: Any) -> list[tuple[str, Any]]:
+    """Return the calls of an answer that has nothing else."""
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls", message
+    assert not (message.get("content") or "").strip()
+    return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message["tool_calls"]]
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
+def test_a_forced_call_is_made(path: Path, answer: Any) -> None:
+    chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    tools = [tool("count", COUNT), tool("switch", SWITCH)]
+    for seed, choice in ((0, "required"), (1, named("count")), (2, "required"), (3, named("count"))):
+        kwargs = {"enable_thinking": seed < 2}
+        found = answer(chat, tools, choice, seed, parallel_tool_calls=False, chat_template_kwargs=kwargs)
+        if any(name in path.name for name in NOT_HELD) and found["finish_reason"] == "length":
+            continue
+        ((name, arguments),) = calls_of(found)
+        assert name == "count" or (name == "switch" and choice == "required")
+        if not any(name in path.name for name in (*NOT_HELD, *NOT_REQUIRED)):
+            assert arguments["n"] in range(1, 10) if name == "count" else isinstance(arguments["on"], bool)
+
+
+NAMES = (
+    *(
+        "_a",
+        "-a",
+        "mcp--fs--read",
+        "mcp__fs__read",
+        "a_-b",
+        "a.-b",
+        "a-",
+        "a b",
+        "天气",
+        "地图",
+        "größe",
+        "grüße",
+        "🙂",
+    ),
+    *("read_file", "read-file", "read/file", "A", "a", "a-arg-n", "call", "calls", "call-root", "x", "x-schema"),
+)
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
+def test_names_of_tools(path: Path, answer: Any) -> None:
+    """Whatever the names: each tool can be called, with its own parameters."""
+    chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    if any(name in path.name for name in (*NOT_HELD, *NOT_REQUIRED)):
+        pytest.skip("arguments are held to nothing")
+    tools = [
+        tool(
+            name,
+            {"type": "object", "properties": {"n": {"type": "integer", "minimum": i, "maximum": i}}, "required": ["n"]},
+        )
+        for i, name in enumerate(NAMES)
+    ]
+    for seed, choice in enumerate(("required", "required", named(NAMES[len(path.name) % len(NAMES)]))):
+        ((name, arguments),) = calls_of(answer(chat, tools, choice, seed, parallel_tool_calls=False))
+        assert arguments == {"n": NAMES.index(name)}
+
+
+KEYS = ("_id", "$filter", "@type", "名前", "市名", "a--b", "a-b", "a b")
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
+def test_names_of_parameters(path: Path, answer: Any) -> None:
+    chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    if any(name in path.name for name in (*NOT_HELD, *NOT_REQUIRED)):
+        pytest.skip("arguments are held to nothing")
+    parameters = {
+        "type": "object",
+        "properties": {key: {"type": "integer", "minimum": i, "maximum": i} for i, key in enumerate(KEYS)},
+        "required": list(KEYS),
+    }
+    ((_, arguments),) = calls_of(
+        answer(chat, [tool("f", parameters)], "required", max_tokens=1500, parallel_tool_calls=False)
+    )
+    assert arguments == {key: i for i, key in enumerate(KEYS)}

@@ -1,0 +1,173 @@
+"""Tools of /v1/responses that are no plain functions: namespaces, custom tools, tools that OpenAI's servers run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.chat import LeftOut
+from llama_cpp_eagle3.serve.api_errors import ApiError
+from llama_cpp_eagle3.serve.response_tools import InputText, ResponseTools, input_of
+from serving import Running
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+GET = {"type": "function", "name": "get", "parameters": PARAMETERS}
+NAMESPACE = {"type": "namespace", "name": "mcp__weather", "description": "Weather", "tools": [GET]}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Patch files"}
+LARK = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+DIGITS = {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}
+ALLOWED = {"type": "allowed_tools", "mode": "required"}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def test_tools_become_functions(caplog: pytest.LogCaptureFixture) -> None:
+    hosted: list[dict[str, Any]] = [{"type": "web_search"}, {"type": "mcp", "server_label": "x"}]
+    left_out = LeftOut("left out: %s")
+    for _ in range(2):
+        tools = ResponseTools([GET, NAMESPACE, *hosted, PATCH, {**PATCH, "name": "d", "format": DIGITS}], left_out)
+    get, weather, patch, digits = (tool["function"] for tool in tools.functions)
+    assert (get["name"], get["parameters"], get["strict"]) == ("get", PARAMETERS, True)
+    assert (weather["name"], weather["description"]) == ("mcp__weather__get", "Weather")
+    text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    assert patch["parameters"] == {**text, "additionalProperties": False}
+    assert digits["parameters"]["properties"]["input"]["pattern"] == "^(?:[0-9]+)$"
+    assert [tool["type"] for tool in tools.offered] == ["function", "namespace", "custom", "custom"]
+    assert caplog.text.count("web_search, which runs on the API's own servers") == 1
+
+
+def test_a_grammar_in_lark_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        (tool,) = ResponseTools([{**PATCH, "format": LARK}], LeftOut("left out: %s")).functions
+    assert LARK["definition"] in tool["function"]["description"]
+    assert "the grammar of apply_patch, which is in Lark" in caplog.text
+
+
+def test_names_are_unique_and_found_again() -> None:
+    flat = {**GET, "name": "mcp__weather__get"}
+    tools = ResponseTools([flat, NAMESPACE])
+    assert [tool["function"]["name"] for tool in tools.functions] == ["mcp__weather__get", "mcp__weather__get_2"]
+    assert tools.called("mcp__weather__get").namespace == ""
+    assert (tools.called("mcp__weather__get_2").namespace, tools.called("mcp__weather__get_2").name) == (
+        "mcp__weather",
+        "get",
+    )
+    assert tools.name_of({"name": "get", "namespace": "mcp__weather"}) == "mcp__weather__get_2"
+    assert tools.name_of({"name": "get"}) == "get"
+    assert tools.name_of({"name": "old", "namespace": "a"}) == "a__old"
+    assert tools.called("unknown").name == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("required", "required"),
+        ({"type": "function", "name": "get"}, named("get")),
+        ({"type": "function", "name": "get", "namespace": "mcp__weather"}, named("mcp__weather__get")),
+        ({"type": "custom", "name": "apply_patch"}, named("apply_patch")),
+        (
+            {**ALLOWED, "tools": [{"type": "custom", "name": "apply_patch"}]},
+            {**ALLOWED, "tools": [named("apply_patch")]},
+        ),
+        (
+            {**ALLOWED, "tools": [{"type": "namespace", "name": "mcp__weather"}, {"type": "web_search"}]},
+            {**ALLOWED, "tools": [named("mcp__weather__get")]},
+        ),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}, "none"),
+    ],
+)
+def test_choices(choice: Any, expected: Any) -> None:
+    assert ResponseTools([GET, NAMESPACE, PATCH, {"type": "web_search"}]).choice(choice) == expected
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "web_search"},
+        {"type": "function", "name": "apply_patch"},
+        {"type": "custom", "name": "x"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "x"}]},
+        {"type": "allowed_tools", "mode": "auto", "tools": 5},
+    ],
+)
+def test_choices_that_nothing_can_be_made_of(choice: Any) -> None:
+    with pytest.raises(ApiError, match="tool_choice: expected"):
+        ResponseTools([GET, NAMESPACE, PATCH, {"type": "web_search"}]).choice(choice)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        *({"type": "function"}, {"type": "custom", "name": 5}, {"type": "namespace", "name": "x"}),
+        {"type": "namespace", "name": "x", "tools": [5]},
+        {"type": "namespace", "tools": [GET]},
+        {**PATCH, "format": {"type": "grammar", "syntax": "ebnf", "definition": "x"}},
+        {**PATCH, "format": 5},
+    ],
+)
+def test_tools_that_a_client_can_mend(running: Running, tool: Any) -> None:
+    response = running.post("/v1/responses", {"input": "a", "tools": [GET, tool]})
+    assert response.status_code == 400
+    assert "tools.1: expected" in response.text
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_text_of_a_call_in_pieces(n: int) -> None:
+    text = 'a"b\\\n\t/é😀ü\u2028 天' * 3
+    for arguments in (json.dumps({"input": text}), json.dumps({"input": text}, ensure_ascii=False, indent=1)):
+        reader = InputText()
+        pieces = [reader.add(arguments[i : i + n]) for i in range(0, len(arguments), n)]
+        assert "".join(pieces) == input_of(arguments) == text
+    assert input_of('{"input": "a\\n\\u26') == "a\n"
+
+
+def test_calls_become_items(tools: Running, says: Callable[[str], None]) -> None:
+    says(
+        '<tool_call>\n{"name": "mcp__weather__get", "arguments": {"city": "one"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "a \\"b\\"\\n"}}\n</tool_call>'
+    )
+    asked = {
+        "input": "the self",
+        "tools": [NAMESPACE, PATCH, {"type": "web_search"}],
+        "max_output_tokens": 400,
+        "tool_choice": "required",
+        "parallel_tool_calls": True,
+    }
+    answer = tools.ask("/v1/responses", asked)
+    assert [tool["name"] for tool in answer["tools"]] == ["mcp__weather", "apply_patch"]
+    assert answer["tool_choice"] == "required"
+    call, patch = answer["output"]
+    assert (call["type"], call["namespace"], call["name"]) == ("function_call", "mcp__weather", "get")
+    assert (patch["type"], patch["name"], patch["input"]) == ("custom_tool_call", "apply_patch", 'a "b"\n')
+    events = tools.stream_named("/v1/responses", asked)
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert [item["type"] for item in done] == ["function_call", "custom_tool_call"]
+    pieces = [event for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+    assert "".join(piece["delta"] for piece in pieces) == 'a "b"\n'
+    assert len(pieces) > 1
+    (end,) = [event for event in events if event["type"] == "response.custom_tool_call_input.done"]
+    assert (end["input"], end["item_id"]) == ('a "b"\n', done[1]["id"])
+    assert {piece["item_id"] for piece in pieces} == {done[1]["id"]}
+
+    outputs = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"},
+        {"type": "custom_tool_call_output", "call_id": patch["call_id"], "output": "done"},
+    ]
+    again = {**asked, "input": [{"role": "user", "content": "hi"}, call, patch, *outputs], "max_output_tokens": 2}
+    assert tools.ask("/v1/responses", again)["usage"]["input_tokens"] > answer["usage"]["input_tokens"]
+
+
+def test_a_required_call_without_tools(running: Running) -> None:
+    for path, asked in (
+        ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ):
+        response = running.post(path, {**asked, "tool_choice": "required"})
+        assert response.status_code == 400
+        assert "there are no tools" in response.text
