@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace eagle3 {
@@ -341,9 +342,15 @@ bool seq_rollback::restore(int32_t n_past, const uint8_t * src, size_t size, uin
         return true;
     }
     // attention layers were not saved: their cells after that position are removed
-    llama_memory_t memory = llama_get_memory(ctx_);
-    return llama_state_seq_set_data_ext(ctx_, src, size, seq_id_, flags) == size &&
-           llama_memory_seq_rm(memory, seq_id_, n_past, -1) && llama_memory_seq_pos_max(memory, seq_id_) == n_past - 1;
+    llama_memory_t  memory  = llama_get_memory(ctx_);
+    const bool      is_read = llama_state_seq_set_data_ext(ctx_, src, size, seq_id_, flags) == size;
+    const llama_pos first   = llama_memory_seq_pos_min(memory, seq_id_);
+    const llama_pos last    = llama_memory_seq_pos_max(memory, seq_id_);
+    if (first < -1 || last == std::numeric_limits<llama_pos>::max()) { // only clearing all removes such cells
+        throw error(format("a saved state is damaged: it has positions %d to %d", first, last));
+    }
+    return is_read && llama_memory_seq_rm(memory, seq_id_, n_past, -1) &&
+           llama_memory_seq_pos_max(memory, seq_id_) == n_past - 1;
 }
 
 // Removes what the memory holds and what it could go back to.

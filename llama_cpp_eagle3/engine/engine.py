@@ -335,8 +335,8 @@ class Engine:
             try:
                 self.slots.restore_prefix(seq_id, stored)
             except BaseException:  # whatever it was, some of the state may be in the cells
-                self.stepper.has_bad_cells = True
-                self.stepper.clear_cells()
+                self.slots.has_bad_cells = True
+                self.scheduler.clear_cells()
                 raise
 
     def keep(self) -> bool:

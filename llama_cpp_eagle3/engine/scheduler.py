@@ -131,6 +131,11 @@ class Scheduler:
         for sequence in reversed(self.running.copy()):
             self.preempt(sequence)
 
+    def clear_cells(self) -> None:
+        """Preempt all sequences and clear all cells, as masked cells are multiplied by zero, and NaN stays NaN."""
+        self.preempt_all()
+        self.slots.clear_cells()
+
     def _admit(self) -> None:
         """Give slots to waiting sequences.
 
@@ -219,6 +224,9 @@ class Scheduler:
         """Choose what the next step evaluates; None if there is nothing."""
         self.slots.cache.sync()
         if self.waiting:
+            self._admit()
+        if self.slots.has_bad_cells:
+            self.clear_cells()
             self._admit()
         if len(self.running) > 1 and not self.memory.target.is_pooled:
             self._compact_slots()

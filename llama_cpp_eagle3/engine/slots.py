@@ -48,6 +48,8 @@ class Slots:
         self.memory = memory
         self.all = [Slot(i, Prefix(0, seq_id=i)) for i in range(memory.target.n_seq)]
         self.cache = PrefixCache(memory, self.all, prefix_cache_bytes, ctx_checkpoints, prefix_folder)
+        self.has_bad_cells = False
+        """Whether cells may hold NaN."""
         self._preempted: dict[int, Prefix] = {}  # by the id of the sequence
 
     def __getitem__(self, seq_id: int) -> Slot:
@@ -82,7 +84,7 @@ class Slots:
             except Exception as e:
                 _log.warning("%d tokens of a preempted request are evaluated again: %s", sequence.n_past, e)
                 self.forget(sequence)
-                sequence.n_past = 0
+                sequence.n_past, self.has_bad_cells = 0, True
         source = self.cache.find(sequence)
         prefix, tier = source.prefix, source.tier
         self.cache.use(source)
@@ -92,6 +94,7 @@ class Slots:
                 self._begin(free, sequence, source)
             except Exception as e:
                 self.cache.drop(source, e)
+                self.has_bad_cells = True  # some of what was refused may be there
                 self._start_in(self._cheapest(free), sequence)
         if sequence.n_cached < 0:  # set already if it goes on after a pause
             self.cache.count(sequence, tier)
@@ -135,16 +138,16 @@ class Slots:
         if sequence.is_dirty:
             self.memory.settle(sequence)
         slot, n_past = self.all[sequence.seq_id], sequence.n_past
-        try:
-            sequence.saved = saved = self.memory.state_of(slot.seq_id)
-        except Exception as e:
-            _log.warning("%d tokens of a preempted request are evaluated again: %s", n_past, e)
-            n_past = 0
         if n_past > 0:
-            pinned = Prefix(saved.n_bytes, saved=saved, n_turn=sequence.n_turn, is_pinned=True)
-            pinned.n_past_min = 1 if self.memory.is_cut_anywhere else n_past
-            self.cache.tree.insert(pinned, key_of(sequence.tokens[:n_past]))
-            self._preempted[id(sequence)] = pinned
+            try:
+                sequence.saved = saved = self.memory.state_of(slot.seq_id)
+                pinned = Prefix(saved.n_bytes, saved=saved, n_turn=sequence.n_turn, is_pinned=True)
+                pinned.n_past_min = 1 if self.memory.is_cut_anywhere else n_past
+                self.cache.tree.insert(pinned, key_of(sequence.tokens[:n_past]))
+                self._preempted[id(sequence)] = pinned
+            except Exception as e:
+                _log.warning("%d tokens of a preempted request are evaluated again: %s", n_past, e)
+                n_past = 0
         slot.is_dirty = True
         self._detach(sequence)
         sequence.n_past = n_past
@@ -258,6 +261,7 @@ class Slots:
         """Clear all slots and their cells, which may hold NaN; no sequence runs."""
         self.clear()
         self.memory.target.clear()
+        self.has_bad_cells = False
 
     def flush(self) -> None:
         """Let the target evaluate all tokens that it has put off, and free the leaves of trees."""
@@ -334,9 +338,11 @@ class Slots:
         with self._changing(slot):
             tokens = sequence.tokens[: found.n_common]
             is_there = self.memory.load(slot.seq_id, saved, tokens)
-            while not is_there and self._evict_other(slot):
+            while not is_there and not self._has_room(slot, saved.n_past) and self._evict_other(slot):
                 is_there = self.memory.load(slot.seq_id, saved, tokens)
             n_past = 0
+            if not is_there and self._has_room(slot, saved.n_past):
+                raise Eagle3Error("the target refuses its state, for which there is room")
             if is_there:
                 self.memory.target.attach(found.match.saved, slot.seq_id)
                 same_next = found.same_next or ends_with_media(sequence.tokens, found.n_past)
@@ -386,6 +392,12 @@ class Slots:
         """Empty a free slot. Its prefix is kept in host memory if it is worth it. keep: is not evicted for that."""
         self.cache.store(slot, keep)
         self._clear(slot)
+
+    def _has_room(self, slot: Slot, n_tokens: int) -> bool:
+        """Whether an empty slot certainly has cells for so many tokens."""
+        target = self.memory.target
+        n_others = sum(len(other.tokens) for other in self.all if other is not slot) if target.is_pooled else 0
+        return n_others + n_tokens <= target.n_ctx
 
     def _evict_other(self, slot: Slot | None) -> bool:
         """Evict the cached prefix of the least value, in another slot than this; False if there is none."""

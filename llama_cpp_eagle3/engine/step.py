@@ -50,8 +50,6 @@ class Stepper:
         """Hook for experiments: (scheduled sequence, sampled token) -> the token to go on with."""
         self.opened: Step | None = None
         """The step whose rows are being sampled."""
-        self.has_bad_cells = False
-        """Whether cells may hold NaN."""
 
     def step(self) -> None:
         """Run a step for all running sequences; its outputs go to `outputs`. It stays open if one is paced."""
@@ -161,15 +159,9 @@ class Stepper:
         if not self.verifier.has_rows:
             self.verifier.drop_rows()
         self.scheduler.retire()
-        if self.has_bad_cells:
-            self.clear_cells()
+        if self.slots.has_bad_cells:
+            self.scheduler.clear_cells()
         self.slots.clear_dirty()
-
-    def clear_cells(self) -> None:
-        """Preempt all sequences and clear all cells, as masked cells are multiplied by zero, and NaN stays NaN."""
-        self.scheduler.preempt_all()
-        self.slots.clear_cells()
-        self.has_bad_cells = False
 
     def _save(self, scheduled: ScheduledSequence) -> None:
         """Save the state of a sequence that has reached a position at which it must be saved."""
@@ -214,7 +206,7 @@ class Stepper:
                 else token_logprob(target.logits(row), token, s.request.logprobs)
             )
         except LogitsError:
-            self.has_bad_cells = True
+            self.slots.has_bad_cells = True
             self.slots.cache.distrust(s.tokens)
             raise
         s.result.logprobs.append(logprob)

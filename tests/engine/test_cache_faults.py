@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from faults import Fault, Lost, armed
@@ -209,3 +210,22 @@ def test_a_prefix_and_its_state_that_have_no_room_together(tmp_path: Path) -> No
             assert not running.is_done
             assert late.n_cached == n_cached
             assert len(reads) == len(set(reads)) == (2 if n_cached else 0)
+
+
+def test_a_refused_state_leaves_no_bad_numbers(llm: Eagle3Llama, caplog: pytest.LogCaptureFixture) -> None:
+    """What llama.cpp has read of it before it refused the rest may be NaN: all cells are cleared, texts are right."""
+    expected = [ask(llm, tokens).generated for tokens in (PROMPT, OTHER)]
+    llm.engine.clear()
+    prefix = to_host(llm)
+    assert prefix.saved is not None
+    data = np.frombuffer(prefix.saved.target, np.float32).copy()
+    data[len(data) // 4 : len(data) // 2] = np.nan
+    prefix.saved = replace(prefix.saved, target=data.tobytes()[: -len(data)] + bytes(len(data)))
+    running = add(llm, OTHER)
+    llm.engine.step()
+    sequence = ask(llm, PROMPT)
+    finish(llm, running)
+    assert [sequence.generated, running.generated] == expected
+    assert sequence.result.error is None
+    assert ["the target refuses its state" in line for line in caplog.messages] == [True]
+    assert np.isnan(data).any()
