@@ -2,8 +2,8 @@
 
     python benchmarks/compare.py -m TARGET -md HEAD --peer server
 
-It takes the flags of `bench`, and compares trees and single drafters too. llama.cpp's programs are built once, in a few
-minutes (comparison/peer_tools.py).
+It takes the flags of `bench`, and compares trees and single drafters too. Without -m it is the bundled pair.
+llama.cpp's programs are built once, in a few minutes (comparison/peer_tools.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from comparison import bandwidth, measure, peer_tools, peers, replay, report, se
 from llama_cpp_eagle3.bench import provenance
 from llama_cpp_eagle3.cli import bench
 from llama_cpp_eagle3.cli.parser import Parser
+from llama_cpp_eagle3.models import bundled_pair
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,7 +42,11 @@ def main(argv: list[str] | None = None) -> None:
     args = p.parse_args(argv)
     if args.replay is not None and (args.file or args.synthetic_acceptance):
         raise ValueError("--replay takes the place of -f and --synthetic-acceptance: leave them out")
+    if args.model is None and args.hf_repo is None:
+        args.model, args.draft_model_path = map(str, bundled_pair())
     model, draft, texts, sources = bench.read(args)
+    if draft is None:
+        raise ValueError("other programs get the same drafter's file: give one with -md")
     config = measure.Config(
         model=model,
         draft=draft,

@@ -130,7 +130,7 @@ def agents(args: argparse.Namespace, target: str, folder: Path) -> tuple[str, di
     n_turns = n_prompt = n_cached = 0
     sizes: list[tuple[int, float]] = []
     start = time.monotonic()
-    options |= {"n_ctx": 4096, "n_threads": args.threads, "swa_full": False, "verbose": False}
+    options |= {"n_ctx": 4096, "n_threads": args.threads, "swa_full": False, "draft_sources": (), "verbose": False}
     with closing(Eagle3Llama(target, **options)) as llm:
         system = texts(llm, 0, _N_SYSTEM)
         talks, ends = [list(system) for _ in range(_N_AGENTS)], [[_N_SYSTEM] for _ in range(_N_AGENTS)]

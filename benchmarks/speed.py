@@ -213,7 +213,7 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
     if not model.exists():
         args.folder.mkdir(parents=True, exist_ok=True)
         write_target(model, Shape(2, 64, 64, 2, 2, _N_VOCAB, 64, 64), "Q8_0")
-    llm = Eagle3Llama(str(model), n_ctx=64, n_threads=args.threads, verbose=False)
+    llm = Eagle3Llama(str(model), n_ctx=64, n_threads=args.threads, draft_sources=(), verbose=False)
     found: dict[str, Any] = {}
     for name, options in (("greedy", {"temperature": 0.0}), ("default chain", {})):
         found[name] = asdict(Spread.of(_sample_steps(llm, options)))

@@ -44,7 +44,7 @@ def measure(args: argparse.Namespace) -> tuple[list[list[str]], int]:
         for side in ("with", "without") if run % 2 else ("without", "with"):
             common.progress(f"run {run}: {side}")
             kept = {"checkpoint_min_step": args.step} if side == "with" else {"ctx_checkpoints": 0}
-            with closing(Eagle3Llama(args.model, **options, **kept)) as llm:
+            with closing(Eagle3Llama(args.model, draft_sources=(), **options, **kept)) as llm:
                 n_vocab = llm.n_vocab()
                 prompt = [rng.randrange(n_vocab // 8, n_vocab // 2) for _ in range(args.tokens)]
                 turn = [rng.randrange(n_vocab // 8, n_vocab // 2) for _ in range(_N_MESSAGE + _N_ANSWER)]

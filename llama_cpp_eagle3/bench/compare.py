@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from llama_cpp import Llama
 
 from .. import Eagle3Llama
-from ..draft.kinds import kind_of
+from ..draft.kinds import NGRAM, kind_of_source
 from ..engine.stats import Stats
 
 N_CTX = 512
@@ -29,7 +29,8 @@ class Config:
     """What is run, and how often."""
 
     model: str
-    draft: str
+    draft: str | None
+    """The drafter's file; None: the sources need none."""
     settings: list[tuple[str, int]]
     """The sides: ("plain", 0), ("auto", 0) or ("chain", its length)."""
     texts: list[str]
@@ -93,12 +94,13 @@ def compare(config: Config, progress: Callable[[str], None]) -> Result:
     with ExitStack() as stack:
         progress("loading")
         engines = _engines(config, stack)
+        n_max_auto = max((kind_of_source(name).n_max_auto for name in config.sources if name != NGRAM), default=0)
         prompts = [engines[0].tokenize(text.encode(), special=True) for text in config.texts]
 
         def run(k: int, j: int, fresh: bool) -> Timed:
             llm, (mode, n_max) = engines[k], config.settings[k]
             if mode != "plain":
-                llm.draft, llm.draft_n_max = mode, n_max or kind_of(config.draft).n_max_auto
+                llm.draft, llm.draft_n_max = mode, n_max or n_max_auto
             return generate(llm, prompts[j], config.n_predict, fresh=fresh, temperature=config.temperature, seed=j)
 
         for k in range(len(sides)):  # to warm up
@@ -148,7 +150,12 @@ def context_size(model: str, texts: Sequence[str], n_predict: int, n_ctx: int) -
 def load(
     model: str, head: str | None, n_threads: int, n_gpu_layers: int = 0, n_ctx: int = N_CTX, **options: Any
 ) -> Eagle3Llama:
-    """Load an engine. n_ctx: of context and batch, so that a prompt is one batch. options: more of `Eagle3Llama`'s."""
+    """Load an engine. n_ctx: of context and batch, so that a prompt is one batch. options: more of `Eagle3Llama`'s.
+
+    Without a head nothing drafts unless draft_sources names it.
+    """
+    if head is None:
+        options.setdefault("draft_sources", ())
     size = {"n_ctx": n_ctx, "n_batch": n_ctx, "n_ubatch": 512, "n_threads": n_threads, "n_threads_batch": n_threads}
     settings: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "verbose": False, **size, **options}
     return Eagle3Llama(model, head, **settings)

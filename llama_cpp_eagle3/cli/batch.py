@@ -2,6 +2,7 @@
 
 The input is OpenAI's batch format (/v1/chat/completions and /v1/completions), a JSON line per prompt, mt-bench's
 question.jsonl, or plain text with a prompt per line. Requests whose results are in the output already are skipped.
+Without -m it is SmolLM2-135M-Instruct, which is fetched once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Compare plain decoding, draft="auto" and fixed chains on the same files.
 
-All sides take turns on the same prompts. Without -m the bundled pair is used.
+All sides take turns on the same prompts. Without -md n-grams draft, or a block in the model's file.
+Without -m it is SmolLM2-135M-Instruct, which is fetched once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from ..draft.kinds import NGRAM, kind_of
+from .._core import read_target
+from ..doctor.pair_check import size_of
+from ..draft.kinds import NGRAM, MtpBlock, kind_of
+from ..draft.siblings import advice
 from ..files.text_file import read_text
 from ..files.whole_file import output_path, write_whole
 from .flags import HUB, PROMPT, changed, pick
 from .load_model import resolve_pair
 from .parser import Parser
-from .sources import source_options
+from .sources import drafts_by_block, head_of, lacks_weights, source_options
 
 
 def add_arguments(parser: Parser) -> None:
@@ -40,7 +44,8 @@ def add_arguments(parser: Parser) -> None:
     add("--n-prompts", type=int, metavar="N", help="use only the first ones")
     add("-r", "--runs", type=int, default=5, metavar="N", help="(default: 5)")
     add("--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)")
-    add("--n-max", type=numbers, default=[3], metavar="N,...", help="lengths of fixed chains (default: 3; none: '')")
+    chains = "lengths of fixed chains (default: 3, of n-grams alone none; none: '')"
+    add("--n-max", type=numbers, metavar="N,...", help=chains)
     add("--no-plain", action="store_true", help="leave out plain decoding")
     add("--no-auto", action="store_true", help='leave out draft="auto"')
     text = "sample, with llama.cpp's default samplers, prompt i with seed i (default: 0, greedy)"
@@ -65,14 +70,31 @@ def run(args: argparse.Namespace) -> int:
     show_progress("")
     about = provenance.describe(args.n_threads)
     print(f"{report.markdown(config, result)}\n\n{provenance.line(about)}")
+    if lacks_weights(args):
+        print(f"\nn-grams drafted; {advice(read_target(model), size_of(model))}")
     if args.json is not None:
         document = {**about, **asdict(config), "texts": len(texts), **asdict(result)}
         write_whole(args.json, json.dumps(document, indent=1) + "\n")
     return 0
 
 
-def read(args: argparse.Namespace) -> tuple[str, str, list[str], tuple[str, ...]]:
-    """Target, head, prompts and sources that the flags name.
+def _chains(args: argparse.Namespace) -> list[int]:
+    """Lengths of the fixed chains.
+
+    Raises:
+        ValueError: they are named, and there is no drafter with weights, which drafts them.
+    """
+    if not lacks_weights(args):
+        return [3] if args.n_max is None else list(args.n_max)
+    if args.n_max:
+        raise ValueError(
+            "--n-max: chains of a fixed length are a drafter's with weights (-md, -hfd), and there is none"
+        )
+    return []
+
+
+def read(args: argparse.Namespace) -> tuple[str, str | None, list[str], tuple[str, ...]]:
+    """Target, drafter's file, prompts and sources that the flags name; sets the default of `n_max`.
 
     Raises:
         ValueError: a flag has an invalid value.
@@ -82,12 +104,13 @@ def read(args: argparse.Namespace) -> tuple[str, str, list[str], tuple[str, ...]
     if not 0.0 <= args.temp < math.inf:
         raise ValueError(f"expected --temp of at least 0, found {args.temp:g}")
     resolve_pair(args)
-    if args.draft_model_path is None:
-        raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
-    model, draft = args.model, args.draft_model_path
+    if args.spec_type == ():
+        raise ValueError("bench compares with a run that drafts: leave --spec-type none out")
+    model, draft, args.n_max = args.model, head_of(args), _chains(args)
     if args.json is not None:
         output_path(args.json, model, draft, *args.file)
-    sources = source_options(args).get("draft_sources") or (kind_of(draft).source, NGRAM)
+    usual = kind_of(draft).source if draft is not None else MtpBlock.source if drafts_by_block(args) else NGRAM
+    sources = source_options(args).get("draft_sources") or dict.fromkeys((usual, NGRAM))
     return model, draft, texts_of(args.file)[: args.n_prompts], tuple(sources)
 
 
@@ -98,7 +121,7 @@ def show_progress(text: str) -> None:
 
 
 def texts_of(paths: list[Path]) -> list[str]:
-    """Prompts of files, or those that come with the bundled pair."""
+    """Prompts of files, or ours: the beginnings of some Python modules."""
     if not paths:
         from ..models import heldout_prompts
 

@@ -2,6 +2,7 @@
 
 A model without a chat template goes on with the text that it is given. A line that ends with \\ goes on with the next
 one. Ctrl-C stops an answer, Ctrl-D ends. /help shows the commands.
+Without -m it is SmolLM2-135M-Instruct, which is fetched once.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     first = _first(args)
     if args.single_turn and first is None:
         raise ValueError("--single-turn needs a message: -p TEXT or -f FNAME")
-    resolve_pair(args, chats=True)
+    resolve_pair(args)
     draft = head_of(args)
     with load_model(args, draft) as llm:
         calibrate(llm)
@@ -205,8 +206,6 @@ class _Chat:
                 f"drafted: {stats.accepted} of {stats.drafted} tokens accepted, mean acceptance length "
                 f"{stats.mean_acceptance_length:.2f} tokens a step, {stats.steps} steps"
             )
-        elif not self._llm.drafters:
-            lines.append("drafted: nothing, there is no head (-md)")
         else:
             lines.append(f"drafted: nothing{': ' if stats.why_not_drafted else ''}{stats.why_not_drafted}")
         return "\n".join(lines) + "\n"

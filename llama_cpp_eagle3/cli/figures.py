@@ -100,8 +100,8 @@ def show(figures: Figures, baseline: Figures | None = None) -> None:
         line()
         ratio = speedup(figures, baseline)
         times = "" if ratio is None else f", {ratio:.2f} times as fast"
-        line(f"without the head: {_speed(baseline.stats)}, {baseline.bandwidth:.1f} GB/s")
-        line(f"with the head:    {_speed(stats)}{times}")
+        line(f"without drafts: {_speed(baseline.stats)}, {baseline.bandwidth:.1f} GB/s")
+        line(f"with drafts:    {_speed(stats)}{times}")
 
 
 def _speed(stats: Stats) -> str:

@@ -16,13 +16,11 @@ from ..llama import Eagle3Llama
 from ..log import log_to, progress_bar
 from ..models import bundled_pair, smollm2
 from .fetch_files import fetch_files
-from .flag_names import errors_in_flags, in_flags
+from .flag_names import errors_in_flags
 from .flags.load import LOAD_MODES
-from .sources import has_drafter, lacks_head, source_options
+from .sources import lacks_head, source_options
 
 _N_CTX = 4096
-
-_SIZES = ("draft_n_max", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens")
 
 # llama.cpp's patterns for -cmoe, -ncmoe and -ncffn
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -33,12 +31,10 @@ BAR: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "delay": 0.5}
 """Options of the commands' progress bars."""
 
 
-def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
-    """Set `model` and `draft_model_path`: named files, files of the hub, or our pair; returns whether it is ours.
+def resolve_pair(args: argparse.Namespace) -> bool:
+    """Set `model` and `draft_model_path`: named files, files of the hub, or ours; returns whether they are ours.
 
-    Args:
-        args: the flags.
-        chats: our pair is SmolLM2, which is fetched once; the bundled pair only if it cannot be fetched.
+    Ours is SmolLM2-135M-Instruct, which is fetched once; if it cannot be fetched, the bundled pair.
 
     Raises:
         ValueError: flags contradict each other.
@@ -49,14 +45,12 @@ def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
         return False
     if args.draft_model_path is not None:
         raise ValueError("-md needs a target, named with -m: without one a model of ours is loaded, with its own head")
-    target, head = _chat_pair() if chats else bundled_pair()
+    target, head = _our_pair()
     args.model, args.draft_model_path = str(target), head and str(head)
-    if head is None and args.spec_type is None:
-        args.spec_type = ("ngram-simple",)
     return True
 
 
-def _chat_pair() -> tuple[Path, Path | None]:
+def _our_pair() -> tuple[Path, Path | None]:
     def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
@@ -84,11 +78,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     if missing:
         print(missing, file=sys.stderr, flush=True)
     given = _given(args)
-    if not has_drafter(args, draft):
-        unused = [in_flags(name) for name in _SIZES if given.get(name) is not None]
-        if unused and not missing and () not in (args.spec_type, more.get("draft_sources")):
-            why = "nothing drafts here: -md takes a drafter, --spec-type ngram-simple needs none"
-            print(f"{', '.join(unused)}: {why}", file=sys.stderr, flush=True)
+    if () in (args.spec_type, more.get("draft_sources")):  # nothing drafts
         given = {name: value for name, value in given.items() if not name.startswith("draft_")}
     flash_attn: bool | None = args.flash_attn == "on"
     if args.flash_attn == "auto":

@@ -11,7 +11,7 @@ from ..serve.log_lines import configure
 from ..serve.server import Server
 from .load_model import load_model, resolve_pair
 from .server_options import serve_options
-from .sources import has_drafter, head_of, lacks_head
+from .sources import head_of, lacks_head
 
 _N_SLOTS = 4
 _log = logging.getLogger("llama_cpp_eagle3.serve")
@@ -45,13 +45,11 @@ def why_no_draft(args: argparse.Namespace) -> str:
         return "--spec-type none"
     if (missing := lacks_head(args)) and len(args.spec_type) == 1:
         return missing
-    if not has_drafter(args, head_of(args)):
-        return "no head was given: -md takes one, or a small model, and --spec-type ngram-simple needs none"
     return ""
 
 
 def batch_server(args: argparse.Namespace) -> Server:
-    """The pair that the flags name, or the bundled one, to be started."""
+    """The pair that the flags name, or ours, to be started."""
     configure(args.log_format, args.verbose)
-    resolve_pair(args, chats=True)
+    resolve_pair(args)
     return load_server(args, serve_options(args, why_no_draft(args)))

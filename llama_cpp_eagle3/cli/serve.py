@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         from ..serve.run import run as run_server
         from .load_server import load_server, why_no_draft
     configure(args.log_format, args.verbose)
-    resolve_pair(args, chats=True)
+    resolve_pair(args)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
     options = serve_options(args, why_no_draft(args))

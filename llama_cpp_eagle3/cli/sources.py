@@ -41,6 +41,11 @@ def draft_paths(args: argparse.Namespace) -> list[str | None]:
     return [head, None] if drafts_by_block(args) and kind_of(head) is not MtpBlock else [head]
 
 
+def lacks_weights(args: argparse.Namespace) -> bool:
+    """Whether n-grams alone draft, if anything does."""
+    return head_of(args) is None and not drafts_by_block(args)
+
+
 def lacks_head(args: argparse.Namespace) -> str:
     """The message if --spec-type names a head but -md is missing; else empty."""
     types = getattr(args, "spec_type", None) or ()
@@ -52,18 +57,12 @@ def lacks_head(args: argparse.Namespace) -> str:
     return f"--spec-type names {head}, but no head is given (-md): {rest}"
 
 
-def has_drafter(args: argparse.Namespace, draft: str | None) -> bool:
-    """Whether a drafter is named: a file that drafts, the target's own block, or n-grams."""
-    return draft is not None or drafts_by_block(args) or bool(source_options(args).get("draft_sources"))
-
-
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `Eagle3Llama` that --spec-type sets; none if it names no drafter."""
+    """The arguments of `Eagle3Llama` that --spec-type sets; without it what there is drafts."""
     types = args.spec_type
     corpus = {} if getattr(args, "draft_corpus", None) is None else {"draft_corpus": args.draft_corpus}
     if types is None:
-        is_alone = corpus and head_of(args) is None and not drafts_by_block(args)
-        return {"draft_sources": [NGRAM], **corpus} if is_alone else corpus
+        return corpus
     text = [name for name in types if name in TEXT_TYPES]
     names = dict(_MODELS)
     if args.draft_model_path is not None:  # the file decides between kinds with one name in llama.cpp

@@ -1,7 +1,7 @@
-"""Generate from one prompt with a target and an EAGLE-3 head, and print figures.
+"""Generate from one prompt with a target and its drafters, and print figures.
 
-The flags are llama.cpp's. Text goes to stdout, figures to stderr. Without -m the bundled pair is used: a small model of
-Python code with a head that was trained for it.
+The flags are llama.cpp's. Text goes to stdout, figures to stderr. Without -md n-grams draft, or a block in the model's
+file. Without -m it is SmolLM2-135M-Instruct, which is fetched once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from .._core import read_target
+from ..doctor.pair_check import size_of
+from ..draft.siblings import advice
 from ..files.text_file import as_text, read_text
 from ..files.whole_file import output_path, write_whole
 from ..llama import Eagle3Llama
@@ -24,7 +27,7 @@ from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .load_model import BAR, calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
-from .sources import drafts_by_block, head_of
+from .sources import head_of, lacks_weights
 from .writer import Writer
 
 _DEMO_PROMPT = '''\
@@ -64,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
             args.repeat_penalty = _DEMO_REPEAT_PENALTY
     prompt = read_prompt(args)
     draft = head_of(args)
-    if args.baseline and draft is None and not drafts_by_block(args):
-        raise ValueError("--baseline compares with a run with a drafter: give -md")
+    if args.baseline and args.spec_type == ():
+        raise ValueError("--baseline compares with a run that drafts: leave --spec-type none out")
     if args.predict < -1:
         raise ValueError(f"expected -n >= -1, found {args.predict}")
 
@@ -77,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     if args.baseline and figures.finish_reason != "interrupted":
         baseline = generate(args, None, prompt, None, draft_sources=())
     show(figures, baseline)
+    if args.baseline and lacks_weights(args):
+        print(f"\nn-grams drafted; {advice(read_target(args.model), size_of(args.model))}", file=sys.stderr)
     if args.json is not None:
         text = json.dumps(report(figures, {**vars(args), "prompt": prompt}, baseline), indent=2, default=str)
         if args.json == "-":
@@ -162,7 +167,7 @@ def prompt_tokens(llm: Eagle3Llama, prompt: str, files: list[str]) -> Prompt:
 
 def _describe_draft(llm: Eagle3Llama) -> str:
     """How it drafts: a length, a tree's shape, or auto."""
-    if not llm.drafters:
+    if not llm.drafters and llm.engine.drafting.ngram is None:
         return "0"
     tree = f"tree {llm.draft_tree_depth}x{llm.draft_tree_topk}:{llm.draft_tree_tokens}"
     return {"auto": "auto", "tree": tree, "chain": str(llm.draft_n_max)}[llm.draft]

@@ -45,8 +45,9 @@ class DraftingOptions(LlamaOptions, total=False):
         Literal["auto", "chain", "tree"] | None,
         Option(
             '`"auto"`: each step drafts what pays best on this machine, which may be nothing; `"chain"`: `draft_n_max` '
-            'tokens; `"tree"`: a tree. `None`: chain or tree if one of their arguments is given, else auto, in which '
-            "alone n-grams draft. On targets with a recurrent state, or with `swa_full=False`, trees become chains",
+            'tokens; `"tree"`: a tree. The default, `None`, is `"auto"`, unless a drafter with weights gets a fixed '
+            'size: `draft_n_max`, `draft_n_min` or `draft_p_min` make it `"chain"`, those of trees `"tree"`. N-grams '
+            "draft in auto alone. On targets with a recurrent state, or with `swa_full=False`, trees become chains",
             check=one_of(MODES),
         ),
     ]
@@ -56,17 +57,17 @@ class DraftingOptions(LlamaOptions, total=False):
             'drafters in auto: `"eagle3"` (a head), `"dflash"`, `"mtp"`, `"assistant"`, `"simple"` ([which '
             'drafter](drafters.md)), and `"ngram"`, which proposes what followed the text\'s last n-gram before. '
             '`"mtp"` beside a file\'s: both draft ([two at once](drafters.md#two-at-once)), fixed settings are the '
-            'first one\'s. `None`: all available, without `"mtp"` if a file is given; without a drafter `("ngram",)` '
-            'if `draft="auto"` is given, else none',
+            "first one's. `None`: the file that is given, else a block in the target's own file, else none of both, "
+            'and `"ngram"` (not with `draft_model`, `embedding` or `draft_n_max=0`). `()`: nothing, as llama_cpp',
             flag=_draft_flag(
                 "--spec-type TYPE,... LLAMA_ARG_SPEC_TYPE",
                 f"the drafters; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed "
                 "settings are the first one's); ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
-                f"text; ngram-mod: in all texts of the process; none: nothing (default: {_USUAL}, else none)",
+                f"text; ngram-mod: in all texts of the process; none: nothing (default: {_USUAL}, else ngram-simple)",
                 _spec_types,
                 dest="spec_type",
                 lacks="ngram-cache; the kinds of ngram search alike",
-                differs=f"{_USUAL}, llama.cpp none: what there is is used",
+                differs=f"{_USUAL}, else ngram-simple, llama.cpp none: what there is is used",
             ),
         ),
     ]

@@ -244,8 +244,8 @@ class ConstructorOptions(Eagle3LlamaOptions, total=False):
     draft_model_path: Annotated[
         str | os.PathLike[str] | None,
         Option(
-            "the drafter: a GGUF file ([which drafter](drafters.md)), or a name; without one this is a plain Llama on "
-            "the same engine",
+            "the drafter: a GGUF file ([which drafter](drafters.md)), or a name; without one a block in the target's "
+            "file drafts, and n-grams",
             flag=_model_flag(
                 "-md --model-draft --spec-draft-model FNAME LLAMA_ARG_SPEC_DRAFT_MODEL",
                 "EAGLE-3 head, block drafter (dflash), Gemma 4 assistant, a small model of the same vocabulary, or a "

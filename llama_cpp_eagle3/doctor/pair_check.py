@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._core import local_accelerators
-from ..draft.costs import Costs, best_chain
+from .._core import CostCurve, local_accelerators, read_target
+from ..draft.costs import Costs, DraftCosts, best_chain
 from ..draft.kinds.mtp import why_no_block
+from ..draft.siblings import advice, find_sibling
 from ..engine.stats import Stats
 from ..errors import Eagle3Error
 from ..ggml_types import type_name
@@ -25,6 +26,7 @@ from .finding import Finding
 
 _ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 _WORTH = 1.05  # times as fast
+_FREE = DraftCosts({1: 1e-3}, {1: 1e-3})  # n-grams
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,10 @@ def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
             return [*found, Finding("ok", "no head: the block for multi-token prediction in the target's file drafts")]
         if info.n_layer_nextn > 0:
             found.append(Finding("note", f"the block for multi-token prediction in the file is not used: {why_not}"))
-        advice = "docs/pairs.md lists heads by their targets; -md FILE or -hfd USER/HEAD takes one"
-        why = f": {info.why_no_target}" if info.why_no_target else ""
-        return [*found, Finding("note", f"no head, so nothing is drafted{why}", "" if why else advice)]
+        if info.why_no_text:
+            return [*found, Finding("note", f"nothing is drafted: {info.why_no_text}")]
+        no_head = f" (no head can: {info.why_no_target})" if info.why_no_target else ""
+        return [*found, Finding("note", f"n-grams alone draft here{no_head}", advice(info, sizes[0]))]
     text = f"{_describe(pair)}, {sum(sizes[1:]) / 2**20:.0f} MiB"
     gpus = [device.memory[0] for device in local_accelerators()]
     memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
@@ -99,7 +102,7 @@ def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -
 
 
 def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
-    """Describe a loaded pair, and whether its head pays.
+    """Describe a loaded pair, and whether its drafter pays.
 
     costs: measured here; None if they were not measured.
     """
@@ -110,8 +113,8 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
         text = "after a rejected draft this target evaluates accepted tokens once more: drafts pay less than elsewhere"
         found.append(Finding("note", text))
     if costs is None:
-        advice = "doctor --measure, or llama-cpp-eagle3 calibrate; the first generation does it too"
-        return [*found, Finding("note", "what passes cost here was not measured yet", advice)]
+        remedy = "doctor --measure, or llama-cpp-eagle3 calibrate; the first generation does it too"
+        return [*found, Finding("note", "what passes cost here was not measured yet", remedy)]
     if costs.doubt:
         text = f"something else ran while costs were measured: {costs.doubt}"
         return [*found, Finding("warning", text, "doctor --measure again, when the machine is idle")]
@@ -120,13 +123,25 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
         found.append(Finding("note", text, "doctor --measure again, when the machine is idle"))
     best = prospects(costs, [d.is_parallel for d in llm.drafters])[-1]
     if best.speedup < _WORTH:
-        text, one = "drafting does not pay here, even with a head that is nearly always right", min(costs.target)
+        text, one = "drafting does not pay here, even with a drafter that is nearly always right", min(costs.target)
         if four := costs.target.get(4):
             ratio = four / costs.target[one]
             text += f": a pass over 4 rows takes {ratio:.1f} times as long as one over a single row"
-        advice = "other types of the target (Q4_0, Q8_0) and -t may have cheaper passes over several rows"
-        found.append(Finding("warning", text, f"{advice}; small models gain least"))
-    return found
+        remedy = "other types of the target (Q4_0, Q8_0) and -t may have cheaper passes over several rows"
+        found.append(Finding("warning", text, f"{remedy}; small models gain least"))
+    return found if llm.drafters else [*found, *_of_sibling(llm, costs)]
+
+
+def _of_sibling(llm: Eagle3Llama, costs: Costs) -> list[Finding]:
+    """What the small model of its family would bring to a target without a drafter, by measured costs."""
+    sibling, curve = find_sibling(read_target(llm.model_path)), CostCurve(costs.target)
+    if sibling is None:
+        return []
+    found = sibling.brings(size_of(llm.model_path), lambda n: curve.at(n) / curve.at(1))
+    text = f"{found.speedup:.1f} times plain decoding by these costs, with drafts of {found.n_draft}"
+    if found.speedup < _WORTH:
+        text = "nothing by these costs"
+    return [Finding("note", f"{sibling.title} (-hfd auto) would bring {text} (computed)")]
 
 
 def judge_losses(found: Sequence[Loss]) -> list[Finding]:
@@ -143,8 +158,11 @@ def judge_losses(found: Sequence[Loss]) -> list[Finding]:
 
 
 def prospects(costs: Costs, are_parallel: Sequence[bool] = (False,)) -> list[Prospect]:
-    """The speed of drafting at several acceptances, by measured costs. are_parallel: whether each drafter is."""
-    drafts = list(zip(costs.drafts, are_parallel, strict=True))
+    """The speed of drafting at several acceptances, by measured costs. are_parallel: whether each drafter is.
+
+    Without a drafter n-grams draft, which costs nothing.
+    """
+    drafts = list(zip(costs.drafts, are_parallel, strict=True)) if costs.drafts else [(_FREE, False)]
     found = [(a, max((best_chain(costs, d, a, p) for d, p in drafts), key=lambda o: o.speed)) for a in _ACCEPTANCES]
     return [Prospect(a, o.n_draft, o.speedup) for a, o in found]
 

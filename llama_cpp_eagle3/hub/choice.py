@@ -14,6 +14,9 @@ TARGET_QUANTS = ("Q4_K_M", "Q8_0")
 HEAD_QUANTS = ("Q8_0", "Q4_K_M", "F16", "BF16")
 """Types that are preferred for a head if none is named; without these the first file."""
 
+SIBLING_QUANTS = ("Q4_0", "Q8_0", "Q4_K_M")
+"""Types that are preferred for the small model of a target's family: the first one is the fastest."""
+
 # files in targets' repositories that are no targets
 _SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _NO_DRAFTS = ("mmproj", "imatrix")
@@ -51,6 +54,11 @@ def choose_head(files: Sequence[str], quant: str) -> str | None:
 def choose_sidecar(files: Sequence[str]) -> str | None:
     """The head in a target's repository, by llama.cpp's names; None if there is none."""
     return _choose([f for f in files if _is_gguf(f) and _base(f).startswith("eagle3-")], "", HEAD_QUANTS)
+
+
+def choose_sibling(files: Sequence[str]) -> str | None:
+    """The file of a small model that drafts; None if there is none."""
+    return _choose([f for f in files if _is_gguf(f) and not _has(f, _SIDECARS)], "", SIBLING_QUANTS)
 
 
 def match_one(repo_id: str, files: Sequence[str], pattern: str) -> str:

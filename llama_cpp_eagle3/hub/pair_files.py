@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._core import read_target
 from .._version import __version__
+from ..draft.siblings import SIBLINGS, find_sibling
 from ..errors import HubError
 from ..extras import heads
 from ..files.cache_dir import cache_dir
@@ -17,6 +19,7 @@ from .choice import (
     HEAD_QUANTS,
     TARGET_QUANTS,
     choose_head,
+    choose_sibling,
     choose_sidecar,
     choose_target,
     list_files,
@@ -27,6 +30,8 @@ from .choice import (
 from .repository import Access, Repository, Snapshot
 
 _log = logging.getLogger("llama_cpp_eagle3")
+SIBLING = "auto"
+"""In place of a head's repository: the small model of the target's family."""
 _CONFIG = "config.json"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
@@ -55,7 +60,8 @@ def fetch_pair(
 
     Args:
         target: USER/REPO or USER/REPO:QUANT.
-        head: the same, with a GGUF or a Hugging Face checkpoint, which is converted for the target and kept.
+        head: the same, with a GGUF or a Hugging Face checkpoint, which is converted for the target and kept; or "auto",
+            the small model of the target's family (`draft.siblings`).
         access: how the hub is asked.
         target_path: the target's file, if it is not fetched.
         target_file: its file in the repository, or a pattern that matches one, instead of a type.
@@ -77,7 +83,9 @@ def fetch_pair(
         repository = Repository(repo_id, access)
         target_path = _fetch_target(repository, quant, target_file, more_files, log)
     head_path = None
-    if head is not None:
+    if head == SIBLING:
+        head_path = _fetch_sibling(target_path, access, log)
+    elif head is not None:
         repo_id, quant = split_name(head)
         is_same = repository is not None and repository.repo_id == repo_id
         head_repository = repository if is_same and repository is not None else Repository(repo_id, access)
@@ -133,6 +141,26 @@ def _fetch_head(
     if target_path is None:
         raise HubError(f"'{repository.repo_id}' is a checkpoint, which is converted for a target: give the target too")
     return _convert(repository, checkpoint[0], target_path, log)
+
+
+def _fetch_sibling(target_path: str | None, access: Access, log: Callable[[str], None]) -> str:
+    if target_path is None:
+        raise HubError(f"the head '{SIBLING}' is chosen for a target: give the target too")
+    target = read_target(target_path)
+    sibling = find_sibling(target)
+    if sibling is None:
+        families = ", ".join(sibling.family for sibling in SIBLINGS)
+        raise HubError(
+            f"no small model is known for '{target_path}' ({target.arch}, named '{target.name}', {target.n_vocab} "
+            f"tokens): the families are {families}. Name a drafter's repository instead"
+        )
+    repository = Repository(sibling.repo, access)
+    repository.check()
+    found = repository.find(lambda snapshot: choose_sibling(snapshot.files))
+    if found is None:
+        raise HubError(f"{repository.where} has no GGUF file: it has {list_files(repository.files)}")
+    log(f"drafter: {sibling.repo}, {found[1]}, the small model of {sibling.family}")
+    return str(repository.fetch(found[0], [found[1]], access.local_dir)[0])
 
 
 def _is_checkpoint(snapshot: Snapshot) -> bool:

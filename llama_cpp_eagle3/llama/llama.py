@@ -46,7 +46,8 @@ _NOT_PICKLED = ("progress", "draft_ngram_store")
 class Eagle3Llama(LlamaCompletion):
     """A `llama_cpp.Llama` that generates faster by speculative decoding with an EAGLE-3 head. The output is the same.
 
-    It has all methods of `llama_cpp.Llama`. Without a `draft_model_path` it is a plain Llama on the same engine.
+    It has all methods of `llama_cpp.Llama`. Without a `draft_model_path` n-grams draft: what followed before in the
+    text. With `draft_sources=()` it is a plain Llama on the same engine.
 
     Examples:
         >>> llm = Eagle3Llama("target.gguf", draft_model_path="eagle3.gguf", n_ctx=4096)
@@ -61,7 +62,7 @@ class Eagle3Llama(LlamaCompletion):
         draft_model_path: str | os.PathLike[str] | None = None,
         **options: Unpack[Eagle3LlamaOptions],
     ):
-        """Load a target and, if given, its head. Loading is all or nothing.
+        """Load a target and, if given, its drafter. Loading is all or nothing.
 
         Args:
             model_path: the target: a GGUF file, or one of `models.names()`, which is fetched if it is not there.
@@ -165,7 +166,7 @@ class Eagle3Llama(LlamaCompletion):
             cache_dir: the hub's cache.
             draft_repo_id: the head's repository, USER/REPO or USER/REPO:QUANT (default: the target's, if
                 `draft_filename` is given). A Hugging Face checkpoint without a GGUF file is converted for the target,
-                once per revision.
+                once per revision. "auto" is the small model of the target's family ([which](pairs.md#small-models)).
             draft_filename: the head's file, or a pattern.
             token: for gated and private repositories; default: HF_TOKEN, or the token of `hf auth login`.
             offline: use the files that are on this machine already. HF_HUB_OFFLINE=1 does the same.
@@ -246,11 +247,11 @@ class Eagle3Llama(LlamaCompletion):
         with self._guard:
             self.loaded.convert_draft(draft_type)
 
-    def calibrate(self, seconds: float = 2.0, log: Callable[[str], None] | None = None) -> None:
+    def calibrate(self, seconds: float | None = None, log: Callable[[str], None] | None = None) -> None:
         """Measure what passes cost now, unless that is known; else the first generation with `draft="auto"` does it.
 
         Args:
-            seconds: to spend.
+            seconds: to spend; None: 2, and at most 0.3 if n-grams alone draft.
             log: called with a line before it begins, and with the results; None: by `verbose`.
 
         Raises:

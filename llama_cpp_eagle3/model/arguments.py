@@ -66,11 +66,10 @@ def read_arguments(path: str, given: ConstructorOptions) -> tuple[DraftOptions, 
         if check is not None:
             check(name, value)
     options: dict[str, Any] = {name: value for name, value in given.items() if name in LLAMA_DEFAULTS}
-    no_block = given["draft_target_layers"] is not None or any(
-        options.get(name) for name in ("draft_model", "embedding", "vocab_only")
-    )
+    generates = not any(options.get(name) for name in ("draft_model", "embedding", "vocab_only"))
+    has_own = generates and given["draft_target_layers"] is None and has_block(path)
     kind = kind_of(os.path.expanduser(os.fspath(given["draft_model_path"] or "")))
-    draft = DraftOptions.of(given, has_block=not no_block and has_block(path), draft_kind=kind)
+    draft = DraftOptions.of(given, has_block=has_own, has_text=generates, draft_kind=kind)
     options |= cache_types(options)
     check_values(draft, options)
     set_defaults(options, has_projector=given["mmproj_path"] is not None, has_servers=bool(given["rpc_servers"]))

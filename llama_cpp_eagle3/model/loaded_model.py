@@ -17,7 +17,7 @@ from .._core import Policy, Target, local_accelerators
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..draft.costs import experts_of, have_policy, keep_corrections, keep_priors, load_costs, machine, why_not
 from ..draft.head import Head
-from ..draft.kinds import LoadedTarget
+from ..draft.kinds import NGRAM, LoadedTarget
 from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
 from ..engine.stats import Stats
 from ..errors import IncompatibleDraftError, ModelFileError
@@ -34,7 +34,10 @@ from .loading import Loading, ids_of
 if TYPE_CHECKING:
     from ..config.eagle3_options import ConstructorOptions
 
-_N_STEPS_EXPLAINED = 8  # for a text of fewer steps no reason is given why nothing was drafted
+_N_STEPS_TOLD = 8  # for a text of fewer steps the log does not say why nothing was drafted
+_SECONDS, _SECONDS_NGRAM = 2.0, 0.3
+"""To spend on measuring what passes cost; for n-grams alone, of which most texts have little, nobody should notice."""
+_OF_WEIGHTS = ("draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens")
 _N_CACHE_BYTES = 8 << 30
 _N_ROWS = 64  # passes of more rows than this are not measured
 
@@ -61,6 +64,7 @@ class LoadedModel:
         self._ctx, self._context_params = llama.ctx.ctx, llama.ctx.params
         self._tensor_split = llama.options["tensor_split"]
         self._has_explained = False
+        self._draft_model = llama.options["draft_model"]
         self._experts = experts_of(llama.model.metadata())
         self._guessed: Policy | None = None  # a policy with costs that are partly guessed
         with file_errors(llama.path):
@@ -211,6 +215,11 @@ class LoadedModel:
                 "nothing is drafted: %s of a fixed size are a drafter's with weights (draft_model_path), and there is "
                 'none; n-grams draft with draft="auto"',
                 "trees" if draft.settings.mode == "tree" else "chains",
+            )
+        elif draft.has_text_alone and (unused := [name for name in _OF_WEIGHTS if draft.given[name]]):  # type: ignore[literal-required]
+            _log.warning(
+                "%s: for a drafter with weights (draft_model_path), and there is none; n-grams draft what pays",
+                ", ".join(unused),
             )
 
     def _tell_files(self, folder: object) -> None:
@@ -364,8 +373,17 @@ class LoadedModel:
         if costs is not None:
             self.convert_draft(costs.draft_type)
 
-    def have_costs(self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None) -> int:
+    def have_costs(
+        self, seconds: float | None = None, *, must: bool = False, log: Callable[[str], None] | None = None
+    ) -> int:
         """Give the engine's policy the costs that it needs: stored ones, or measured now, as far as they are missing.
+
+        For n-grams alone what is missing is guessed until the next process, and real passes correct it.
+
+        Args:
+            seconds: to spend; None: 2, for n-grams alone at most 0.3.
+            must: raise if nothing is known and nothing can be measured.
+            log: called with a line before it begins, and with the results.
 
         Returns:
             The nanoseconds that this took.
@@ -374,12 +392,20 @@ class LoadedModel:
             Eagle3Error: `must` is given, and the context is not empty.
         """
         drafting, start = self.engine.drafting, perf_counter_ns()
-        knows = drafting.policy.is_measured and drafting.policy is not self._guessed
-        if knows or (self.head is None and drafting.ngram is None):
+        is_text = self.head is None
+        may_guess = is_text and seconds is None
+        knows = drafting.policy.is_measured and (may_guess or drafting.policy is not self._guessed)
+        if knows or (is_text and drafting.ngram is None):
             return 0
         with without_details():
             is_measured = have_policy(
-                self.engine, self.head, self.costs_key, log or self._log, seconds, must, self._experts
+                self.engine,
+                self.head,
+                self.costs_key,
+                log or self._log,
+                seconds or (_SECONDS_NGRAM if is_text else _SECONDS),
+                must,
+                self._experts,
             )
         self._guessed = None if is_measured else drafting.policy
         return perf_counter_ns() - start
@@ -390,12 +416,24 @@ class LoadedModel:
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
         """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
-        if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
+        if stats.drafts or not stats.tokens:
             return
-        stats.why_not_drafted = why_not(self.engine.drafting.policy, settings, self.engine.drafters.names)
-        if not self._has_explained:
+        stats.why_not_drafted = self._why_not(stats, settings)
+        if self.head is not None and stats.steps >= _N_STEPS_TOLD and not self._has_explained:
             self._has_explained = True
             _log.warning("nothing is drafted: %s", stats.why_not_drafted)
+
+    def _why_not(self, stats: Stats, settings: DraftSettings) -> str:
+        """Why a text of some tokens had no draft."""
+        drafting = self.engine.drafting
+        has_ngram = drafting.ngram is not None and NGRAM in settings.sources
+        if self.head is None and self._draft_model is not None:
+            return f"the draft_model ({type(self._draft_model).__name__}) proposed nothing"
+        if self.head is None and not has_ngram:
+            return self._loading.why_nothing_drafts or "draft_sources leaves no drafter"
+        if stats.steps == 0:
+            return "the only token came with the prompt's pass"
+        return why_not(drafting.policy, settings, self.engine.drafters.names, has_ngram)
 
     def close(self) -> None:
         """Free engine and head, while the target's model and context still exist."""

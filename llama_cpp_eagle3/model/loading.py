@@ -83,6 +83,10 @@ class Loading:
             self.pair = check_pair(model_path, draft.paths, draft.target_layers)
             info = self.pair.target
             self._check_length()
+            if info.why_no_text and NGRAM in draft.settings.sources:
+                if draft.given["draft_sources"] is not None:
+                    _log.warning("n-grams do not draft for '%s' (%s): %s", model_path, info.arch, info.why_no_text)
+                self.draft = draft.without_text()
             for file in self.pair.drafts:
                 if file.vocabulary.warning:
                     _log.warning("%s", file.vocabulary.warning)
@@ -176,6 +180,17 @@ class Loading:
         self.draft = self.draft.without_model()
 
     @property
+    def why_nothing_drafts(self) -> str:
+        """Why this object cannot draft at all; empty if it can."""
+        if self.draft.drafts:
+            return ""
+        if self.pair is not None and self.pair.target.why_no_text:
+            return f"no drafter can be used: {self.pair.target.why_no_text}"
+        if self.draft.given["draft_sources"] is not None:
+            return "draft_sources leaves no drafter"
+        return "the settings leave none: no drafter is given, and n-grams draft in auto alone, unless draft_n_max is 0"
+
+    @property
     def pair_id(self) -> tuple[str, str]:
         """Fingerprints of target and head ("mtp": the target's own block), or of several; empty without one."""
         return (fingerprint(self.model_path), ids_of(self.draft_paths, fingerprint)) if self.draft_files else ("", "")
@@ -213,6 +228,8 @@ class Loading:
             params.cb_eval_user_data = self.tap.cb_eval_user_data
 
     def _n_snapshots(self, n_seq: int) -> int:
+        if not self.draft.kinds:
+            return 0  # each pass would pay for them, and n-grams draft rarely, and then more tokens than they take back
         if n_seq == 1:
             return N_SNAPSHOTS
         is_auto = self.draft.settings.mode == "auto"

@@ -47,11 +47,17 @@ class DraftOptions:
 
     @classmethod
     def of(
-        cls, arguments: ConstructorOptions, *, has_block: bool = False, draft_kind: DrafterKind = Eagle3Head
+        cls,
+        arguments: ConstructorOptions,
+        *,
+        has_block: bool = False,
+        has_text: bool = True,
+        draft_kind: DrafterKind = Eagle3Head,
     ) -> DraftOptions:
         """The constructor's arguments, with the defaults of those that are None.
 
         has_block: the target's file has a block for multi-token prediction, which drafts if there is no head.
+        has_text: n-grams may draft unless they are named: the target generates, and no draft_model of llama_cpp drafts.
         draft_kind: what model_path is.
 
         Raises:
@@ -65,8 +71,9 @@ class DraftOptions:
         path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
         of_file = draft_kind if path is not None else None
         usual = MtpBlock if of_file is None and has_block else of_file
-        has_text = draft == "auto" or arguments["draft_corpus"] is not None
-        chosen = _sources(arguments["draft_sources"], usual, of_file, is_auto=has_text)
+        is_auto = draft in (None, "auto") and n_max != 0  # in other modes n-grams do not draft
+        has_text = has_text and (is_auto or arguments["draft_corpus"] is not None)
+        chosen = _sources(arguments["draft_sources"], usual, of_file, has_text=has_text)
         kinds = tuple(kind for name in chosen for kind in {of_file, MtpBlock} if kind and kind.source == name)
         if of_file is not None and of_file not in kinds:
             kinds = (of_file,)
@@ -106,6 +113,16 @@ class DraftOptions:
     def paths(self) -> list[str | None]:
         """The files of the drafters with weights, in their order; None for the target's own block."""
         return [None if kind is MtpBlock and self.uses_own_block else self.model_path for kind in self.kinds]
+
+    @property
+    def has_text_alone(self) -> bool:
+        """Whether n-grams may draft, and nothing else."""
+        return not self.kinds and self.settings.sources == (NGRAM,)
+
+    def without_text(self) -> DraftOptions:
+        """These options without n-grams."""
+        sources = tuple(s for s in self.settings.sources if s != NGRAM)
+        return replace(self, settings=replace(self.settings, sources=sources))
 
     def without_model(self) -> DraftOptions:
         """These options without a drafter with weights."""
@@ -151,14 +168,15 @@ def _n_max(kinds: Sequence[DrafterKind], mode: str) -> int:
 
 
 def _sources(
-    sources: Sequence[DraftSource] | None, usual: DrafterKind | None, of_file: DrafterKind | None, *, is_auto: bool
+    sources: Sequence[DraftSource] | None, usual: DrafterKind | None, of_file: DrafterKind | None, *, has_text: bool
 ) -> tuple[str, ...]:
     """The drafters of "auto": the argument, without those that are missing. Raises ValueError for unknown ones.
 
-    usual: the drafter with weights if none is named; of_file: what is given as a file.
+    usual: the drafter with weights if none is named; of_file: what is given as a file; has_text: n-grams alone draft
+    if there is none.
     """
     if sources is None:
-        return (usual.source, NGRAM) if usual is not None else (NGRAM,) if is_auto else ()
+        return (usual.source, NGRAM) if usual is not None else (NGRAM,) if has_text else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
     of_models = [name for name in dict.fromkeys(sources) if name != NGRAM]

@@ -166,7 +166,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["-m", "a.gguf"], "give both a target and a head"),
+        (["-m", "a.gguf"], "a.gguf"),
+        (["-m", "a.gguf", "--n-max", "3"], "chains of a fixed length are a drafter's with weights"),
+        (["-m", "a.gguf", "--spec-type", "none"], "leave --spec-type none out"),
         (["-m", "a.gguf", "-md", "b.gguf", "-r", "1"], "a.gguf"),
         (["-r", "0"], "at least 1"),
         (["--no-plain", "--no-auto", "--n-max", ""], "nothing to run"),
@@ -178,3 +180,16 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_with_bad_input(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["bench", "calibrate", "speculative-simple"])
+def test_commands_without_a_drafter(command: str, tiny_target: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """N-grams draft, and one line says what a drafter with weights would add."""
+    more = {"bench": ["-n", "6", "-r", "1", "--n-prompts", "1", "-c", "2048"], "calibrate": ["--seconds", "0.1"]}
+    flags = more.get(command, ["-p", "the self", "-n", "6", "--baseline"])
+    assert cli.main([command, "-m", tiny_target.path, "-t", "1", *flags]) in (0, 1)  # 1: the machine is busy
+    out = "".join(capsys.readouterr())
+    assert "n-grams draft" in out
+    assert "no small model of its family is known (docs/pairs.md); a head that was trained for it" in out
+    assert ("| auto |" in out) == (command == "bench")
+    assert ("times as fast" in out) == (command == "speculative-simple")

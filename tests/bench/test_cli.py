@@ -194,7 +194,7 @@ def test_ignore_eos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["-m", "TARGET", "-md", "HEAD"], "-p TEXT or -f FNAME"),
         (["-m", "TARGET", "-md", "HEAD", "-p", "x", "-f", "y"], "-p TEXT or -f FNAME"),
         (["-m", "TARGET", "-md", "HEAD", "-f", "nowhere.txt"], "nowhere.txt"),
-        (["-m", "TARGET", "-p", "x", "--baseline"], "give -md"),
+        (["-m", "TARGET", "-p", "x", "--baseline", "--spec-type", "none"], "leave --spec-type none out"),
         (["-m", "TARGET", "-p", "x", "-n", "-5"], "-n >= -1"),
         (["-m", "TARGET", "-p", "x" * 600, "-c", "256"], "use a larger -c"),
         (["-m", "TARGET", "-md", "HEAD", "-p", "x", "--spec-draft-n-min", "9"], "--spec-draft-n-min 9"),

@@ -232,3 +232,24 @@ def test_what_a_conversation_costs(tmp_path: Path) -> None:
         kept, small = check_conversation(llm.engine, measure=False)
         assert "KiB for each state that it can go back to, 32 at most" in kept.text
         assert "less than one of 256 tokens" in small.text
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_target_without_a_drafter(
+    measured: bool, files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N-grams draft: it names the small model of the family, and with --measure what drafts bring."""
+    from llama_cpp_eagle3.cli import doctor
+    from llama_cpp_eagle3.draft import siblings
+
+    small = siblings.Sibling("Tiny", "Tiny-0.1B", "me/Small", "MIT", ("llama",), "tiny", 320, 1000)
+    monkeypatch.setattr(siblings, "SIBLINGS", (small,))
+    monkeypatch.setattr(doctor, "measure_types", lambda *_: Costs(CHEAP.target))
+    status, out = run(capsys, "-m", files[0], "-n", 8, *(["--measure"] if measured else []))
+    assert status == 0
+    assert "n-grams alone draft here" in out
+    assert "-> its family's small model, Tiny-0.1B, would draft too: -hfd auto fetches it (computed: " in out
+    if measured:
+        assert "90 %" in out
+        assert re.search(r"Tiny-0\.1B \(-hfd auto\) would bring \d\.\d times plain decoding by these costs", out)
+        assert "8 tokens: " in out

@@ -373,12 +373,15 @@ def test_a_head_that_is_named_and_not_given(tiny_target: Any, capsys: Any) -> No
     assert why_no_draft(args) == missing + "nothing drafts"
 
 
-def test_sizes_of_drafts_that_nobody_drafts(tiny_target: Any, capsys: Any) -> None:
+def test_nothing_drafts(tiny_target: Any, capsys: Any) -> None:
+    """--spec-type none leaves the options of drafts out; without it n-grams draft at most as many tokens."""
     from llama_cpp_eagle3.cli import main
 
-    command = ["speculative-simple", "-p", "a", "-n", "2", "-t", "1", "-m", path_of(tiny_target)]
-    sizes = ["--spec-draft-n-max", "4"]
-    told = "--spec-draft-n-max: nothing drafts here: -md takes a drafter, --spec-type ngram-simple needs none"
-    for flags, is_told in ((sizes, True), ([], False), ([*sizes, "--spec-type", "none"], False)):
+    command = ["speculative-simple", "-p", "a", "-n", "4", "-t", "1", "-m", path_of(tiny_target)]
+    for flags, said in (
+        ([], "n_draft   = auto"),
+        (["--spec-draft-n-max", "4"], "n_draft   = auto"),
+        (["--spec-draft-n-max", "4", "--tree-tokens", "9", "--spec-type", "none"], "n_draft   = 0"),
+    ):
         assert main([*command, *flags]) == 0
-        assert (told in capsys.readouterr().err) == is_told, flags
+        assert said in capsys.readouterr().err, flags

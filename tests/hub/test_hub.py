@@ -22,6 +22,7 @@ from hub_server import TOKEN, HubServer, Repo
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, HubError, IncompatibleDraftError
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.draft import siblings
 from llama_cpp_eagle3.extras import install_command
 from llama_cpp_eagle3.hub.pair_files import fetch_pair
 from llama_cpp_eagle3.hub.repository import Access
@@ -152,6 +153,33 @@ def test_block_drafters(hub: HubServer, target: Target, repo: str) -> None:
     with Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id=repo, **LOAD) as llm:
         assert llm.draft_sources == ("dflash", "ngram")
         assert take(llm, [1, 2, 3], 12) == text_of(target)
+
+
+def test_the_small_model_of_a_family(
+    hub: HubServer, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`auto` is the small model that the table has for the target: its Q4_0, else the next best type."""
+    family = siblings.Sibling(
+        "Tiny", "Tiny-0.1B", "me/Small-GGUF", "MIT", ("llama",), "tiny random", target.n_vocab, 1000
+    )
+    small = write_target(tmp_path / "small.gguf", n_layer=1, n_vocab=target.n_vocab + 4)  # further, unused tokens
+    files = {"mmproj-F16.gguf": b"", "Small-Q8_0.gguf": Path(small.path).read_bytes()}
+    hub.repos["me/Small-GGUF"] = Repo(files)
+    with pytest.raises(HubError, match=r"no small model is known for .* named 'tiny random llama'.*Qwen2.5-Coder, "):
+        Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id="auto", **LOAD)
+    monkeypatch.setattr(siblings, "SIBLINGS", (family,))
+    with Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id="auto", **LOAD) as llm:
+        assert llm.draft_sources == ("simple", "ngram")
+        assert path_of(llm.draft_model_path).endswith("Small-Q8_0.gguf")
+        assert take(llm, [1, 2, 3], 12) == text_of(target)
+        assert llm.stats.of("simple").drafted > 0
+    hub.repos["me/Small-GGUF"] = Repo({**files, "Small-Q4_0.gguf": files["Small-Q8_0.gguf"]})
+    flags = ["speculative-simple", "-m", target.path, "-hfd", "auto", "-p", "the", "-n", "4", "-t", "1"]
+    assert main([*flags, "--spec-draft-n-max", "2"]) == 0
+    assert "drafter: me/Small-GGUF, Small-Q4_0.gguf, the small model of Tiny" in capsys.readouterr().err
+    hub.repos["me/Small-GGUF"] = Repo({"model.safetensors": b""})
+    assert main(flags) == 2
+    assert "'me/Small-GGUF' has no GGUF file: it has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

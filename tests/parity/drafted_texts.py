@@ -74,7 +74,9 @@ def load(args: argparse.Namespace, setting: str, way: str) -> Eagle3Llama:
     if way == "together":
         options["n_ctx"] *= N_SLOTS
         options["n_threads"] = options["n_threads_batch"] = args.threads
-    return Eagle3Llama(args.target, None if way == "alone" else args.head, **options)
+    if way == "alone":
+        return Eagle3Llama(args.target, draft_sources=(), **options)
+    return Eagle3Llama(args.target, args.head, **options)
 
 
 def compare(args: argparse.Namespace, setting: str) -> int:

@@ -38,10 +38,14 @@ def path_of(model: Any) -> str:
 
 
 def load(target: Any, head: Any = None, **options: Any) -> Eagle3Llama:
-    """Load quietly, with one thread."""
-    draft = {} if head is None else {"draft_model_path": path_of(head), "draft_type_k": 0, "draft_type_v": 0}
+    """Load quietly, with one thread. Without a head nothing drafts unless the options say what."""
+    draft: dict[str, Any] = (
+        {} if head is None else {"draft_model_path": path_of(head), "draft_type_k": 0, "draft_type_v": 0}
+    )
     if head is not None and not any(name.startswith(("draft_tree", "draft_n_max")) for name in options):
         draft["draft"] = "chain"  # the choices of "auto" depend on the machine
+    if head is None and not any(name.startswith("draft") for name in options):
+        draft["draft_sources"] = ()  # so do n-grams, which draft in it
     return Eagle3Llama(path_of(target), **OPTIONS | draft | placement.load_options(head is not None) | options)
 
 

@@ -44,7 +44,7 @@ class Real:
 
     def load(self, drafter: str | None = None, **options: Any) -> Eagle3Llama:
         """Load the model with a drafter of `drafters`, or without; "ngram" drafts whatever its rows cost."""
-        with_draft: dict[str, Any] = {}
+        with_draft: dict[str, Any] = {"draft_sources": ()}
         if drafter is not None:
             with_draft = dict(self.drafters[drafter])
             if with_draft.get("draft_sources") != ("ngram",):

@@ -38,7 +38,8 @@ def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ..
     options: dict[str, Any] = {"draft": "auto", "draft_ngram_store": NgramStore()}
     files = (target, head) if sources else (target, None)
     with closing(load_plain(target)) as plain, closing(load(*files, draft_sources=sources, **options)) as llm:
-        assert llm.target.rollback_kind == kind
+        # without a drafter with weights no pass pays for snapshots
+        assert llm.target.rollback_kind == ("checkpoint" if kind == "snapshots" and sources is None else kind)
         cheap_rows(llm)
         texts = looping(3, 1) * 2  # the second time the store has all texts
         expected = [take(plain, text, N_TOKENS) for text in texts]

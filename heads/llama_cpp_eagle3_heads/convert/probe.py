@@ -75,6 +75,7 @@ def probe_head(head: Path, spec: HeadSpec, target: Path, prompts: list[str], pro
     llm = Eagle3Llama(
         str(target),
         draft_target_layers=[n_layer + 1] if no_fc else union,
+        draft_sources=(),
         n_ctx=n_ctx,
         n_batch=n_ctx,
         n_gpu_layers=-1,

@@ -98,7 +98,7 @@ def measure_sides(
     totals = {name: Stats() for name in sides}
 
     def load(side: Side) -> Eagle3Llama:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"draft_sources": ()}
         if side.head is not None:
             options = {"draft_model_path": side.head, "draft": side.mode}
             options |= {"draft_n_max": n_max} if side.mode == "chain" else {"draft_sources": ("eagle3",)}

@@ -17,7 +17,7 @@ LAZY_MODES = ("auto", "on", "off")
 FILES = (
     flag(
         "-m --model FNAME LLAMA_ARG_MODEL",
-        "target: a GGUF file, or a name as qwen2.5-coder-1.5b (default: a small one)",
+        "target: a file or name (default: SmolLM2-135M)",
     ),
     *flags_of(OPTIONS, MODELS),
     flag("--lora-scaled FNAME:SCALE,...", "LoRA adapters with a scale", scaled, default=()),
@@ -32,8 +32,8 @@ HUB = (
     flag("-hff --hf-file FILE LLAMA_ARG_HF_FILE", "the target's file in it, instead of QUANT"),
     flag(
         "-hfd -hfrd --hf-repo-draft --spec-draft-hf USER/REPO[:QUANT] LLAMA_ARG_SPEC_DRAFT_HF_REPO",
-        "head: a GGUF, or a checkpoint that is converted and kept (default: the eagle3-*.gguf in the target's "
-        "repository, if there is one)",
+        "head: a GGUF, or a checkpoint that is converted and kept; auto: the small model of the target's family "
+        "(default: the eagle3-*.gguf in the target's repository, if there is one)",
     ),
     flag("-hft --hf-token TOKEN", "access token (default: HF_TOKEN)"),
     flag("--offline LLAMA_ARG_OFFLINE", "take what is on this machine already (HF_HUB_OFFLINE)"),

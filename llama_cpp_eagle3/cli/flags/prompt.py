@@ -16,7 +16,7 @@ COLOR = flag(
 )
 
 PROMPT = (
-    flag("-p --prompt TEXT", "(default with the bundled pair: some Python)"),
+    flag("-p --prompt TEXT", "(default without -m: some Python)"),
     flag("-f --file FNAME", "read the prompt from a file, - is stdin"),
     MMPROJ,
     flag(
@@ -43,7 +43,7 @@ PROMPT = (
     ),
     COLOR,
     flag("--json FNAME", "write the figures to a file too, - is stdout instead of text", is_ours=True),
-    flag("--baseline", "run without the head too, and print the ratio", is_ours=True),
+    flag("--baseline", "run without drafts too, and print the ratio", is_ours=True),
 )
 
 CONVERSATION = (

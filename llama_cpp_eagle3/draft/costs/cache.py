@@ -50,7 +50,8 @@ def _load(key: dict[str, Any]) -> Costs | None:
         growth, contention = _growth(target["growth"]), _share(target["contention"])
         curves = [_curve(target["curve"])]
         if pair is None:
-            return Costs(curves[0], (), None, False, contention, () if growth == NO_GROWTH else (growth,))
+            is_whole = key["drafters"]["draft"] is None and len(curves[0]) > 1  # n-grams need the target's alone
+            return Costs(curves[0], (), None, is_whole, contention, () if growth == NO_GROWTH else (growth,))
         curves += [_curve(draft[name]) for draft in pair["drafts"] for name in ("begin", "step")]
         if pair["draft_type"] not in (key["drafters"].get("draft_type"), GGML_TYPE_NARROW):
             return None

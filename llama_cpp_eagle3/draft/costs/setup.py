@@ -33,6 +33,7 @@ _CORRECTED = 0.7  # times the stored cost: smaller corrections are not worth kee
 _GROWN = 0.02  # times one row's time per 1,000 tokens: smaller growth is not worth keeping
 _N_TOLD = 4
 _CALMER = 0.5  # times the contention while costs were measured: with less it is worth measuring them again
+_NO_REPEATS = "nothing of the text repeats what was there before, or too little to pay"
 _LIMIT_SECONDS = 20.0
 """Seconds for measuring that no user requested, including reading weights and a driver's compiling of shaders. After
 the first pass, which any text needs too, a few more seconds are always allowed."""
@@ -94,17 +95,20 @@ def costs_of(
     """
     costs = load_costs(key)
     if costs is None or _is_calmer_now(engine, costs):
-        known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
+        known, limit = load_part(key), seconds if head is None else max(_LIMIT_SECONDS, seconds)
         kept = costs or known
         if known is not None and not known.drafts and _is_calmer_now(engine, known):  # the target's alone
             known = None
+        if head is None and known is not None and 1e-6 * known.target.get(1, 0.0) > seconds:
+            return known  # one pass takes longer than may be spent
         if costs is not None:
             what = f"measuring again what passes cost, since other programs had {_percent(costs)} at first"
         elif known is not None:
             what = "measuring further what passes cost"
         else:
             what = "measuring what passes cost on this machine"
-        log(f"{what}: about {seconds:g} s, up to {limit:g} s if weights are read or shaders compiled meanwhile")
+        more = f", up to {limit:g} s if weights are read or shaders compiled meanwhile" if limit > seconds else ""
+        log(f"{what}: about {seconds:g} s{more}")
         costs = measure_types(engine, head, seconds, log, limit, known)
         if kept is not None and kept.growths:
             costs = replace(costs, growths=replace(costs, growths=kept.growths).all_growths)
@@ -163,9 +167,10 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
             save_costs(of, replace(costs, contention=kept.contention, growths=growths))
 
 
-def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str]) -> str:
-    """Why nothing is drafted. names: the policy's drafters."""
-    if settings.mode != "auto" or settings.n_max <= 0:
+def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str], has_ngram: bool = False) -> str:
+    """Why nothing is drafted. names: the policy's drafters. has_ngram: n-grams may draft too."""
+    n_max = max(settings.n_max if names else 0, settings.ngram_n_max if has_ngram else 0)
+    if settings.mode != "auto" or n_max <= 0:
         return (
             f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
             f"draft_n_min={settings.n_min}, draft_p_min={settings.p_min:g}"
@@ -176,6 +181,8 @@ def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str]) -> st
             "calibrate() before"
         )
     reasons = why_not_more(policy, names)
+    if has_ngram and not names:
+        reasons = {NGRAM: _NO_REPEATS}
     return "; ".join(f"{name}: {why}" if len(reasons) > 1 else why for name, why in reasons.items()) or (
         "no draft was expected to pay"
     )
@@ -221,7 +228,7 @@ def brought(policy: Policy, names: Sequence[str], has_ngram: bool) -> dict[str, 
     }
     if has_ngram:
         saved = round(1e-6 * stats["ngram_saved_us"], 3)
-        why = "" if stats["ngram"] else "nothing of the text repeats what was there before, or too little to pay"
+        why = "" if stats["ngram"] else _NO_REPEATS
         found[NGRAM] = {"steps": stats["ngram"], "seconds_saved": saved, "reason": why}
     return found
 
