@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,8 +15,10 @@ import pytest
 
 from faults import Fault, Lost, armed
 from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3._core import SavedState
 from llama_cpp_eagle3.engine import Sampling, Sequence
 from llama_cpp_eagle3.engine.prefix_nodes import Prefix
+from random_arch import write_random_arch
 from recurrent_pairs import write_pair
 from tiny import write_perfect_pair
 
@@ -229,3 +232,22 @@ def test_a_refused_state_leaves_no_bad_numbers(llm: Eagle3Llama, caplog: pytest.
     assert sequence.result.error is None
     assert ["the target refuses its state" in line for line in caplog.messages] == [True]
     assert np.isnan(data).any()
+
+
+def test_a_position_that_cannot_be_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """llama.cpp removes no cell at the last position that there is: it would stay in the slot for ever."""
+    path = write_random_arch(tmp_path, "gemma3")
+    with closing(Eagle3Llama(str(path), verbose=False, n_ctx=512, n_threads=1, swa_full=False)) as llm:
+        expected = ask(llm, [*PROMPT[:100], 40]).generated
+        llm.engine.clear()
+        finish(llm, add(llm, PROMPT, 16, boundaries=[80]))
+        stored = llm.engine.store_prefix(0)
+        n, state = next((n, state) for n, state in stored.states if n == 79)
+        last, end = struct.pack("<i", n - 1), struct.pack("<i", 2**31 - 1)
+        assert state.data.count(last) == 1
+        states = [(n, SavedState(n, state.data.replace(last, end)))]
+        llm.engine.clear()
+        llm.engine.restore_prefix(0, replace(stored, states=states))
+        for _ in range(2):
+            assert ask(llm, [*PROMPT[:100], 40]).generated == expected
+    assert ["it has positions" in line for line in caplog.messages] == [True]
