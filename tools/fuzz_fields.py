@@ -298,8 +298,9 @@ def run(seed: int, cases: range, n_clients: int = 4, quiet: bool = True) -> Reco
 
         def work() -> None:
             with ExitStack() as stack:
+                limits = httpx.Limits(keepalive_expiry=1.0)  # the server closes a connection that is idle for 5 s
                 clients = {
-                    name: stack.enter_context(httpx.Client(base_url=url, timeout=120.0, trust_env=False))
+                    name: stack.enter_context(httpx.Client(base_url=url, timeout=120.0, trust_env=False, limits=limits))
                     for name, url in servers.urls.items()
                 }
                 while servers.is_alive:

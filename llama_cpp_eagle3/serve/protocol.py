@@ -25,6 +25,21 @@ _TOO_MANY = (
 )
 
 
+class _UntilClosed(int):
+    """The bytes that uvicorn still expects of an answer which ends with its connection: any number."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: object) -> _UntilClosed:
+        return self
+
+    __hash__ = int.__hash__
+
+
 class Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits for the time and the bytes of a request's headers and trailers."""
 
@@ -63,6 +78,8 @@ class Protocol(HttpToolsProtocol):
         self._is_in_body, self._n_waste = True, 0
         self._stop_timer()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":  # whose clients cannot read chunks, which uvicorn would send
+            self.cycle.chunked_encoding, self.cycle.expected_content_length = False, _UntilClosed()
 
     def on_body(self, body: bytes) -> None:
         """Receive a part of a body."""

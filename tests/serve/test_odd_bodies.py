@@ -112,16 +112,22 @@ def test_compressed_bodies_are_refused_with_a_reason(running: Running) -> None:
 
 @pytest.mark.parametrize("host", ["", "Host: localhost\r\n"])
 def test_clients_of_http_1_0(local: Running, host: str) -> None:
-    """Their requests need no Host, their answers have a length, and the connection is closed."""
+    """Their requests need no Host, their answers have no chunks, and end with the connection."""
     data = json.dumps({"prompt": "the self", "n_predict": 3}).encode()
-    for line, body in (("GET /v1/models", b""), ("POST /completion", data)):
+    stream = data[:-1] + b', "stream": true}'
+    for line, body in (("GET /v1/models", b""), ("POST /completion", data), ("POST /completion", stream)):
         head = f"{line} HTTP/1.0\r\n{host}Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", int(local.url.rsplit(":", 1)[1])), timeout=30) as opened:
             opened.sendall(head.encode() + body)
             answer = b"".join(iter(lambda: opened.recv(65536), b""))
         status, _, rest = answer.partition(b"\r\n")
         assert status.split(b" ", 1)[1] == b"200 OK"
-        assert json.loads(rest.partition(b"\r\n\r\n")[2])
+        headers, _, found = rest.partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in headers
+        assert b"connection: close" in headers
+        events = found.removesuffix(b"\n\n").split(b"\n\n") if body == stream else [found]
+        assert all(json.loads(event.removeprefix(b"data: ")) for event in events)
+        assert len(events) == (4 if body == stream else 1)
     rebound = local.client.get("/v1/models", headers={"Host": "evil.example"})
     assert rebound.status_code == 403
 
