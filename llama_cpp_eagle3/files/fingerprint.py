@@ -6,6 +6,7 @@ the cache folder, under the file's path, inode, size and times in nanoseconds.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -125,9 +126,12 @@ def _digest(path: str) -> str:
     if is_mine:
         try:
             future.set_result(_kept(key) or _read(path, key))
-        except BaseException as e:
+        except BaseException as e:  # an interrupt is this thread's alone
             del _known[key]
-            future.set_exception(e)
+            future.set_exception(
+                e if isinstance(e, Exception) else OSError(errno.EINTR, "reading was interrupted", path)
+            )
+            raise
     return future.result()
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,25 @@ def test_an_error_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(MemoryError):
             fingerprint(path)
     assert fingerprint(path)
+
+
+def test_an_interrupt_is_one_threads_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the main thread reads: threads that wait for the same file get an error of the system."""
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"one")
+    start_again(monkeypatch)
+    futures: list[Any] = []
+
+    def interrupt(*args: object) -> str:
+        futures.extend(module._known.values())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_read", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fingerprint(path)
+    (error,) = (future.exception(0) for future in futures)
+    assert isinstance(error, OSError)
+    assert "interrupted" in str(error)
 
 
 def test_headers(tmp_path: Path) -> None:
