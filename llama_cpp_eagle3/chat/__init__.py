@@ -3,14 +3,38 @@
 from .blocks import LeftOut, text_of
 from .constraints import CONSTRAINTS, Constraint, constraint_of, without_constraints
 from .conversation import ChatRequest, Conversation, apply_request, message_boundaries, read_conversation, thought_ends
-from .history import arguments_text, has_functions, read_messages, without_billing_line
+from .history import arguments_text, read_messages, without_billing_line
 from .message import Message
+from .other_forms import THINKING_FIELDS, has_functions, in_one_form
 from .schema import Loosened, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
 from .templates import ChatParams, ChatTemplates, GrammarTrigger
 
 __all__ = [
-    "CONSTRAINTS", "ChatParams", "ChatRequest", "ChatTemplates", "Constraint", "Conversation", "GrammarTrigger",
-    "LeftOut", "Loosened", "Message", "SchemaGrammar", "apply_request", "arguments_text", "constraint_of",
-    "has_functions", "json_schema_to_grammar", "log_loosened", "message_boundaries", "read_conversation",
-    "read_messages", "schema_grammar", "text_of", "thought_ends", "without_billing_line", "without_constraints",
+    "CONSTRAINTS",
+    "THINKING_FIELDS",
+    "ChatParams",
+    "ChatRequest",
+    "ChatTemplates",
+    "Constraint",
+    "Conversation",
+    "GrammarTrigger",
+    "LeftOut",
+    "Loosened",
+    "Message",
+    "SchemaGrammar",
+    "apply_request",
+    "arguments_text",
+    "constraint_of",
+    "has_functions",
+    "in_one_form",
+    "json_schema_to_grammar",
+    "log_loosened",
+    "message_boundaries",
+    "read_conversation",
+    "read_messages",
+    "schema_grammar",
+    "text_of",
+    "thought_ends",
+    "without_billing_line",
+    "without_constraints",
 ]  # fmt: skip

@@ -19,7 +19,8 @@ from ..media import TIMEOUT_S, Projector, Prompt, take_media
 from .blocks import LeftOut
 from .constraints import constraint_of
 from .fitting import apply_fitting
-from .history import read_messages, with_tools
+from .history import read_messages
+from .other_forms import in_one_form
 from .schema import SchemaError
 from .schema.gbnf import Rules, through
 from .schema.tools import name_of
@@ -140,7 +141,7 @@ def read_conversation(
         MediaError: a file cannot be read.
         ValueError: the request is invalid; the message is for the client.
     """
-    body = with_tools(body)
+    body = in_one_form(body)
     messages: Any = read_messages(body.get("messages"), left_out)
     files: list[bytes] = []
     if projector is not None and isinstance(messages, list):

@@ -119,40 +119,6 @@ def _joined_thoughts(value: Any) -> str:
     return "".join(map(text_of, value)) if isinstance(value, list) else text_of(value)
 
 
-def has_functions(body: Mapping[str, Any]) -> bool:
-    """Whether a request has OpenAI's older `functions` instead of tools."""
-    return body.get("functions") is not None and body.get("tools") is None
-
-
-def with_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same request, with tools in place of `functions`, and `tool_choice` in place of `function_call`.
-
-    Fields of a function that are null, as packages send them, are left out.
-
-    Raises:
-        ValueError: the older fields have another form.
-    """
-    if not has_functions(body):
-        tools = body.get("tools")
-        return {**body, "tools": [_without_nulls(tool) for tool in tools]} if isinstance(tools, list) else body
-    functions, choice = body["functions"], body.get("function_call")
-    if not isinstance(functions, list) or not all(isinstance(function, Mapping) for function in functions):
-        raise ValueError("expected 'functions' to be an array of objects")
-    if not isinstance(choice, (str, Mapping, type(None))):
-        raise ValueError("expected 'function_call' to be none, auto or an object with a name")
-    if isinstance(choice, Mapping):
-        choice = {"type": "function", "function": choice}
-    tools = [_without_nulls({"type": "function", "function": function}) for function in functions]
-    return {**body, "tools": tools or None, "tool_choice": choice, "parallel_tool_calls": False}
-
-
-def _without_nulls(tool: Any) -> Any:
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping):
-        return tool
-    return {**tool, "function": {name: value for name, value in function.items() if value is not None}}
-
-
 def _split(message: Message, left_out: list[str]) -> Iterator[Message]:
     """Split a message of blocks: a tool's results become messages of their own, in the same order."""
     role, blocks = message.get("role"), message.pop("content")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..chat import CONSTRAINTS, ChatParams, has_functions
+from ..chat import CONSTRAINTS, THINKING_FIELDS, ChatParams, has_functions, in_one_form
 from ..chat.conversation import Conversation, read_conversation
 from ..chat.message import NewText, OpenAIChoice, logprob_of
 from ..chat.sent_tokens import SentToken
@@ -24,7 +24,7 @@ _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
 CHAT_FIELDS = (COMPLETION_FIELDS - {"suffix"}) | {
     *("messages", "tools", "tool_choice", "functions", "function_call", "parallel_tool_calls", "top_logprobs"),
     *("chat_template_kwargs", "reasoning_effort", "reasoning_format", "reasoning_budget_message", *_BUDGETS),
-    *("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_file"),
+    *("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_file", *THINKING_FIELDS),
 }
 """Fields that are read."""
 _OWN = CONSTRAINTS | {"logprobs", "top_logprobs", "suffix", "echo"}
@@ -93,6 +93,10 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
     Raises:
         ApiError: the request is invalid, or there is no room.
     """
+    try:
+        body = in_one_form(body)
+    except ValueError as e:
+        raise invalid(str(e)) from None
     given = {name: body[name] for name in body if name not in _OWN} | {"n_probs": _n_probs(body)}
     c = parse(Completion, given, server.options.defaults)
     if c.n_probs and c.stream and body.get("tools"):

@@ -12,7 +12,6 @@ import pytest
 
 from fuzz_values import Fuzzer
 from llama_cpp_eagle3.chat import ChatTemplates, LeftOut, apply_request, read_messages, without_billing_line
-from llama_cpp_eagle3.chat.history import with_tools
 
 USER = {"role": "user", "content": "Hello"}
 SUM = {"type": "text", "text": "Sum it up."}
@@ -282,25 +281,3 @@ def test_thoughts_by_all_of_their_names(thought: dict[str, Any]) -> None:
     assert message == {"role": "assistant", "content": "so", "reasoning_content": "hm"}
     (message,) = read_messages([{"role": "assistant", "content": [SUM], **thought}])
     assert message == {"role": "assistant", "content": [SUM], "reasoning_content": "hm"}
-
-
-def test_functions_become_tools() -> None:
-    function = {"name": "f", "parameters": {"type": "object"}}
-    plain = {"messages": [USER]}
-    for choice, expected in (
-        (None, None),
-        ("none", "none"),
-        ({"name": "f"}, {"type": "function", "function": {"name": "f"}}),
-    ):
-        found = with_tools({**plain, "functions": [function], "function_call": choice})
-        assert found["tools"] == [{"type": "function", "function": function}]
-        assert (found["tool_choice"], found["parallel_tool_calls"]) == (expected, False)
-    assert with_tools(plain) == plain
-    nulls = {"name": "f", "description": None, "parameters": None, "strict": None}
-    for given in ({"tools": [{"type": "function", "function": nulls}]}, {"functions": [nulls]}):
-        found = with_tools(plain | given)
-        assert found["tools"] == [{"type": "function", "function": {"name": "f"}}]
-        apply_request(ChatTemplates(template="chatml"), found)  # llama.cpp reads it
-    for wrong in ({"functions": 5}, {"functions": [5]}, {"functions": [], "function_call": 5}):
-        with pytest.raises(ValueError, match=f"expected '{list(wrong)[-1]}' to be"):
-            with_tools(plain | wrong)

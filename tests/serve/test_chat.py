@@ -243,6 +243,7 @@ def test_reasoning_budget(pair: Any) -> None:
             ({}, 9, ""),
             ({"reasoning_budget_tokens": 5, "reasoning_budget_message": "enough"}, 5, "enough"),
             ({"thinking_budget_tokens": 0}, 0, ""),
+            ({"thinking": {"type": "enabled", "budget_tokens": 5}}, 5, ""),
         ):
             choice = running.ask("/v1/chat/completions", body(max_tokens=60, **more))["choices"][0]
             reasoning = choice["message"].get("reasoning_content", "")

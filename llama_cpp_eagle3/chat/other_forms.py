@@ -1,0 +1,72 @@
+"""Requests in other forms than OpenAI's present one: its older functions, and other servers' words for thinking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+THINKING_FIELDS = ("reasoning", "thinking", "enable_thinking", "thinking_budget")
+"""Fields in which OpenRouter, Anthropic's gateways and Qwen's servers say how much a model thinks."""
+
+
+def has_functions(body: Mapping[str, Any]) -> bool:
+    """Whether a request has OpenAI's older `functions` instead of tools."""
+    return body.get("functions") is not None and body.get("tools") is None
+
+
+def in_one_form(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same request with tools in place of functions, and with one field for each wish about thinking.
+
+    Fields of functions that are null, as packages send them, are left out.
+
+    Raises:
+        ValueError: a field has another form; the message names it.
+    """
+    return _with_thinking(_with_tools(body))
+
+
+def _with_tools(body: Mapping[str, Any]) -> dict[str, Any]:
+    if not has_functions(body):
+        tools = body.get("tools")
+        return {**body, "tools": [_without_nulls(tool) for tool in tools]} if isinstance(tools, list) else dict(body)
+    functions, choice = body["functions"], body.get("function_call")
+    if not isinstance(functions, list) or not all(isinstance(function, Mapping) for function in functions):
+        raise ValueError("expected 'functions' to be an array of objects")
+    if not isinstance(choice, (str, Mapping, type(None))):
+        raise ValueError("expected 'function_call' to be none, auto or an object with a name")
+    if isinstance(choice, Mapping):
+        choice = {"type": "function", "function": choice}
+    tools = [_without_nulls({"type": "function", "function": function}) for function in functions]
+    return {**body, "tools": tools or None, "tool_choice": choice, "parallel_tool_calls": False}
+
+
+def _without_nulls(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping):
+        return tool
+    return {**tool, "function": {name: value for name, value in function.items() if value is not None}}
+
+
+def _with_thinking(body: dict[str, Any]) -> dict[str, Any]:
+    if all(body.get(name) is None for name in THINKING_FIELDS):
+        return body
+    others = {name: value for name, value in body.items() if value is not None and name not in THINKING_FIELDS}
+    reasoning, thinking = _object(body, "reasoning"), _object(body, "thinking")
+    kinds = {"enabled": True, "disabled": False}
+    switches = body.get("enable_thinking"), reasoning.get("enabled"), kinds.get(str(thinking.get("type")))
+    budgets = body.get("thinking_budget"), reasoning.get("max_tokens"), thinking.get("budget_tokens")
+    is_on, budget = (next((x for x in wishes if x is not None), None) for wishes in (switches, budgets))
+    if not isinstance(is_on, (bool, type(None))):
+        raise ValueError(f"expected 'enable_thinking' to be true or false, found {is_on!r:.40}")
+    if is_on is not None:
+        others["chat_template_kwargs"] = {"enable_thinking": is_on, **_object(body, "chat_template_kwargs")}
+    effort = None if is_on is False else reasoning.get("effort")
+    wishes = {"reasoning_effort": effort, "thinking_budget_tokens": budget}
+    return {name: value for name, value in wishes.items() if value is not None} | others
+
+
+def _object(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = body.get(name)
+    if not isinstance(value, (Mapping, type(None))):
+        raise ValueError(f"expected '{name}' to be an object, found {type(value).__name__}")
+    return value or {}
