@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class _LogFile(logging.FileHandler):
             return
         for name in ("llama_cpp_eagle3", "llama_cpp_eagle3.serve"):
             logging.getLogger(name).removeHandler(self)
+        with suppress(OSError):  # it cannot write what is left
+            self.close()
         _log.warning("'%s': nothing more is logged to it: %s", self.baseFilename, e.strerror)
 
 

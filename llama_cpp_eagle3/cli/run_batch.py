@@ -34,13 +34,13 @@ def run_batch(args: argparse.Namespace) -> int:
         count_result(totals[categories.get(result["custom_id"], "")], result)
     left = [request for request in requests if request.custom_id not in done]
     if left:
-        with closing(progress_bar(len(requests), "", desc="requests", **BAR)) as bar, output.open("ab") as file:
+        bars = closing(progress_bar(len(requests), "", desc="requests", **BAR))
+        with bars as bar, naming(output), output.open("ab") as file:
             bar.update(len(requests) - len(left))
 
             def keep(line: dict[str, Any]) -> None:
-                with naming(output):
-                    file.write(dumps(line) + b"\n")
-                    file.flush()
+                file.write(dumps(line) + b"\n")
+                file.flush()
                 count_result(totals[categories[line["custom_id"]]], line)
                 bar.update(1)
 

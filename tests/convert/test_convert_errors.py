@@ -154,6 +154,29 @@ BAD = {
         lambda folder, head: (folder / "model.safetensors").write_bytes(b"version https://git-lfs"),
         "not a safetensors file",
     ),
+    "lfs_pointer": (
+        lambda folder, head: (folder / "model.safetensors").write_bytes(
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+        ),
+        "a pointer of Git LFS and not the file itself",
+    ),
+    "nan": (
+        tensors(
+            lambda w: (
+                w
+                | {
+                    "fc.weight": np.where(
+                        np.arange(w["fc.weight"].size).reshape(w["fc.weight"].shape) < 2, np.nan, w["fc.weight"]
+                    )
+                }
+            )
+        ),
+        r"model.safetensors': tensor 'fc.weight': 2 of \d+ numbers are NaN or infinite",
+    ),
+    "other_name": (
+        tensors(lambda w: {name.replace("gate_proj", "gate"): values for name, values in w.items()}),
+        "'layers.0.mlp.gate_proj.weight' is missing",
+    ),
     "missing_shard": (remove_shard, r"shard 'model-00002-of-00003.safetensors' is missing \(1 of 3 are\)"),
     "traversal": (traversal("../secret.safetensors"), "refused: shard '../secret.safetensors'"),
     "traversal_absolute": (traversal("/secret.safetensors"), "refused: shard"),
@@ -195,6 +218,15 @@ def test_bad_checkpoint(name, tmp_path, target, head, capsys):
     err = capsys.readouterr().err
     assert err == f"llama-cpp-eagle3: error: {e.value}\n"
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_config_of_windows_with_keys_without_values(tmp_path, head, target):
+    expected = convert(tmp_path / "head", target.path, tmp_path / "expected.gguf").path
+    edit_config(tmp_path / "head", quantization_config=None, rope_scaling=None, eagle_config=None)
+    config = tmp_path / "head" / "config.json"
+    config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes().replace(b", ", b",\r\n"))
+    found = convert(tmp_path / "head", target.path, tmp_path / "found.gguf").path
+    assert found.read_bytes() == expected.read_bytes()
 
 
 @pytest.mark.parametrize("path", ["nowhere", "file"])
