@@ -61,7 +61,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         raise ValueError("--alias: expected a name")
     keys = [key.strip() for key in args.api_key.split(",") if key.strip()]
     if args.api_key_file is not None:
-        lines = map(str.strip, read_lines(args.api_key_file))
+        lines = [part.strip() for line in read_lines(args.api_key_file) for part in line.split("\r")]
         keys += [line for line in lines if line and not line.startswith("#")]
         if not keys:
             raise ValueError(f"--api-key-file: '{args.api_key_file}' has no keys")

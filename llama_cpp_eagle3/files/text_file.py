@@ -24,11 +24,11 @@ def read_text(path: str | Path) -> str:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    r"""Lines of a file, as `read_text` reads it, ended only by \n.
+    r"""Lines of a file, as `read_text` reads it, ended only by \n. Files that were joined have marks inside.
 
     `str.splitlines` also cuts at U+2028, U+0085 and others, which stand inside the texts of JSON Lines as they are.
     """
-    lines = read_text(path).split("\n")
+    lines = [line.removeprefix("\ufeff") for line in read_text(path).split("\n")]
     return lines if lines[-1] else lines[:-1]
 
 
@@ -39,7 +39,7 @@ def iter_lines(path: str | Path) -> Iterator[str]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: gzip cannot unpack it.
+        ValueError: gzip cannot unpack it, or its mark of UTF-16 is wrong.
     """
     is_packed = str(path).lower().endswith(".gz")
     try:
@@ -48,9 +48,11 @@ def iter_lines(path: str | Path) -> Iterator[str]:
             file.seek(len(mark))
             reader = io.TextIOWrapper(file, _MARKS.get(mark, "utf-8"), errors="surrogateescape", newline="\n")
             for line in reader:
-                yield line.removesuffix("\n").removesuffix("\r")
+                yield line.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
     except (gzip.BadGzipFile, zlib.error, EOFError) as e:
         raise ValueError(f"'{path}': gzip cannot unpack it: {e}") from None
+    except UnicodeDecodeError as e:
+        raise ValueError(f"'{path}': expected text in UTF-16, as its mark says: {e}") from None
 
 
 def as_text(data: bytes, source: str) -> str:

@@ -48,6 +48,18 @@ def test_a_mark_within_a_text_and_lone_returns_stay(tmp_path: Path) -> None:
     assert read_text(tmp_path / "a") == "a\ufeffb\rc"
 
 
+def test_marks_of_files_that_were_joined(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\r\n\xef\xbb\xbftwo\r\n")
+    assert read_lines(tmp_path / "a") == list(iter_lines(tmp_path / "a")) == ["one", "two"]
+
+
+@pytest.mark.parametrize("data", [b"a\0\n", b"\0\xd8x\0\n\0"], ids=["cut off", "half a character"])
+def test_damaged_utf_16(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe" + data)
+    with pytest.raises(ValueError, match=r"a\.txt': expected text in UTF-16"):
+        list(iter_lines(tmp_path / "a.txt"))
+
+
 def test_no_text(tmp_path: Path) -> None:
     """One reader names the file; the other one keeps the bytes of the line, and reads on."""
     path = tmp_path / "a.txt"

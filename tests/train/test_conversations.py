@@ -107,6 +107,21 @@ def test_tables(tmp_path: Path, suffix: str, mark: str) -> None:
     assert list(read_prompts(path)) == [_asked('Sum up.\n\na\n"b"')]
 
 
+def test_a_table_of_a_mac(tmp_path: Path) -> None:
+    """Lines end by a lone return, which stands in quoted fields too."""
+    (tmp_path / "a.csv").write_bytes(b'question,answer\rone,x\r"two\rlines",y\r')
+    assert list(read_prompts(tmp_path / "a.csv")) == [_asked("one"), _asked("two\nlines")]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_half_of_an_emoji(tmp_path: Path, name: str) -> None:
+    """No tokenizer takes it: what is missing has a mark."""
+    records = ['{"messages": [{"role": "user", "content": "a\\ud83d"}]}', '{"prompt": "b\\ude00"}']
+    text = "\n".join(records) if name == "a.jsonl" else f"[{','.join(records)}]"
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert list(read_prompts(tmp_path / name)) == [_asked("a\ufffd"), _asked("b\ufffd")]
+
+
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(Eagle3Error, match=r"a\.parquet' is a Parquet file, which needs pyarrow: pip install"):

@@ -43,6 +43,8 @@ _N_FIELD_MAX = 2**31 - 1
 _BYTES = re.compile("[\udc80-\udcff]")
 """Bytes that are no UTF-8, as `iter_lines` has them."""
 
+_HALF = re.compile("[\ud800-\udfff]")
+
 SHAPES = (
     "messages, conversations (from and value, or role and content), turns, prompt, question, instruction with input, "
     "query, text, or body with one of these"
@@ -105,7 +107,8 @@ class _Unread(str):
 
 
 def _table(suffix: str, lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Records of a table, of which the first line names the columns."""
+    r"""Records of a table, of which the first line names the columns. Excel for Macs ends lines by \r alone."""
+    lines = (part for line in lines for part in line.split("\r"))
     head = next(lines, "")
     mark = "\t" if suffix == ".tsv" else max(",;", key=head.count)
     csv.field_size_limit(_N_FIELD_MAX)
@@ -158,6 +161,15 @@ def _without_null(value: Any) -> Any:
     return [_without_null(item) for item in value] if isinstance(value, list) else value
 
 
+def _without_halves(value: Any) -> Any:
+    """A record with a mark for each half surrogate, as of an emoji that JavaScript has cut: no tokenizer takes one."""
+    if isinstance(value, str):
+        return _HALF.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_without_halves(name): _without_halves(field) for name, field in value.items()}
+    return [_without_halves(item) for item in value] if isinstance(value, list) else value
+
+
 def _question(text: str, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if not text.strip():
         raise ValueError("its question is empty")
@@ -178,6 +190,7 @@ def _parse(value: Any, notes: list[str]) -> dict[str, Any] | str:
             raise ValueError(f"expected text in UTF-8, found the byte {ord(found[0]) - 0xDC00:#x}")
     if isinstance(value, _Unread):
         value = json.loads(value)
+    value = _without_halves(value)
     if isinstance(value, str):
         return _question(value)
     if isinstance(value, list) and _are_turns(value):
