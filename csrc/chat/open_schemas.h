@@ -1,7 +1,9 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace eagle3::chat {
@@ -28,6 +30,9 @@ class open_schemas {
                                const std::string & pointer);
 
     std::vector<open_schema> found;
+
+  private:
+    std::map<std::pair<const std::string *, std::string>, size_t> index;
 };
 
 } // namespace eagle3::chat

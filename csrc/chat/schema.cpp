@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <unordered_map>
 
 namespace eagle3::chat {
 
@@ -19,6 +20,10 @@ namespace {
 
 using schema   = common_chat_schema;
 using type_set = schema::type_set;
+
+// Nodes of a document: references may ask for a part of it many times.
+constexpr size_t MAX_NODES = 100 * 1000;
+constexpr size_t MAX_OPEN  = 2000; // references that lead to each other, which are followed by recursion
 
 thread_local open_schemas * collector = nullptr;
 
@@ -120,8 +125,10 @@ class reader {
 
     type_set types_of(const common_json & s) const {
         const auto [it, is_new] = types_.emplace(&s, type_set::all()); // a schema that refers to itself may be anything
-        if (is_new && s.is_object()) {
+        if (is_new && s.is_object() && n_open_types_ < MAX_OPEN) {
+            ++n_open_types_;
             const type_set types = find_types(s);
+            --n_open_types_;
             return types_.at(&s) = types;
         }
         return it->second;
@@ -197,12 +204,19 @@ class reader {
 
     common_chat_schema_ptr read(const common_json & s, const std::string & pointer, bool is_root = false) const {
         const type_set types = types_of(s);
-        const bool     inner = s.is_object() && (is_root || !s.contains("$ref")); // follows no reference, nor a circle
+        const bool     inner =
+            s.is_object() && (is_root || !s.contains("$ref")) && ++n_nodes_ <= MAX_NODES; // follows no reference
         if (inner && types.is_only(schema::TYPE_OBJECT)) {
-            auto                   res = std::make_unique<node<common_chat_schema_object>>();
-            std::set<const void *> open;
-            add_properties(s, pointer, true, *res, open);
-            return finished(std::move(res), pointer, types);
+            auto         res = std::make_unique<node<common_chat_schema_object>>();
+            object_parts parts{ *res, {}, {}, true };
+            add_properties(s, pointer, true, parts);
+            for (const void * part : parts.seen) {
+                open_.erase(part);
+            }
+            if (parts.is_whole || is_root) {
+                return finished(std::move(res), pointer, types);
+            }
+            return finished(std::make_unique<leaf>(), pointer, types);
         }
         if (const auto * items = member(s, "items");
             inner && items && !items->is_array() && !s.contains("prefixItems") && types.is_only(schema::TYPE_ARRAY)) {
@@ -231,51 +245,62 @@ class reader {
         return res;
     }
 
+    // An object whose properties are read from several schemas.
+    struct object_parts {
+        common_chat_schema_object &             to;
+        std::unordered_map<std::string, size_t> index; // of its properties, by name
+        std::set<const void *>                  seen;
+        bool                                    is_whole; // no part of it is an object around it
+    };
+
     // Adds the properties of all parts of an object; those of alternatives are optional.
-    void add_properties(const common_json & s, const std::string & pointer, bool is_sure,
-                        common_chat_schema_object & to, std::set<const void *> & open) const {
-        if (!open.insert(&s).second) {
+    void add_properties(const common_json & s, const std::string & pointer, bool is_sure, object_parts & parts) const {
+        if (!parts.seen.insert(&s).second) {
+            return;
+        }
+        if (open_.size() >= MAX_OPEN || !open_.insert(&s).second) { // a circle through properties
+            parts.seen.erase(&s);
+            parts.is_whole = false;
             return;
         }
         const auto * properties = member(s, "properties");
         if (properties && properties->is_object()) {
             for (const auto & [name, property] : properties->items()) {
-                if (!find(to, name)) {
-                    to.properties.push_back({ name, read(property, pointer + "/properties/" + escaped(name)), false });
+                if (parts.index.emplace(name, parts.to.properties.size()).second) {
+                    parts.to.properties.push_back({ name, nullptr, false });
+                    auto read_property = read(property, pointer + "/properties/" + escaped(name));
+                    parts.to.properties[parts.index.at(name)].schema = std::move(read_property);
                 }
             }
         }
         std::string target_pointer;
         if (const auto * ref = member(s, "$ref")) {
             if (const auto * target = resolve(*ref, target_pointer)) {
-                add_properties(*target, target_pointer, is_sure, to, open);
+                add_properties(*target, target_pointer, is_sure, parts);
             }
         }
         for (const std::string key : { "allOf", "anyOf", "oneOf" }) {
             size_t i = 0;
             for (const common_json * one : list_of(s, key)) {
-                add_properties(*one, pointer + "/" + key + "/" + std::to_string(i++), is_sure && key == "allOf", to,
-                               open);
+                add_properties(*one, pointer + "/" + key + "/" + std::to_string(i++), is_sure && key == "allOf", parts);
             }
         }
         for (const common_json * name : list_of(s, "required")) {
-            auto * property = is_sure && name->is_string() ? find(to, name->get<std::string>()) : nullptr;
-            if (property) {
-                property->required = true;
+            const auto it =
+                is_sure && name->is_string() ? parts.index.find(name->get<std::string>()) : parts.index.end();
+            if (it != parts.index.end()) {
+                parts.to.properties[it->second].required = true;
             }
         }
-    }
-
-    static common_chat_schema_property * find(common_chat_schema_object & object, const std::string & name) {
-        const auto it = std::find_if(object.properties.begin(), object.properties.end(),
-                                     [&](const common_chat_schema_property & p) { return p.name == name; });
-        return it == object.properties.end() ? nullptr : &*it;
     }
 
     const common_json &                root_;
     std::shared_ptr<const std::string> document_;
 
     mutable std::map<const void *, type_set> types_; // of schemas that were read
+    mutable std::set<const void *>           open_;  // parts of the objects whose properties are being read
+    mutable size_t                           n_nodes_      = 0;
+    mutable size_t                           n_open_types_ = 0;
 };
 
 // The rules of a grammar.
@@ -284,11 +309,14 @@ class rules {
     // Adds a rule, and returns its name: another one if there is a different rule of this name. llama.cpp's parsers
     // refer to their rules by the names that they give, which have letters, digits and hyphens only.
     std::string add(const std::string & name, const std::string & rule) {
-        std::string key = name;
-        for (size_t i = 0; !rules_.emplace(key, rule).second && rules_.at(key) != rule; ++i) {
-            key = name + std::to_string(i);
+        const auto [known, is_new] = names_.try_emplace({ name, rule });
+        if (is_new) {
+            std::string & key = known->second = name;
+            for (size_t & i = n_named_[name]; !rules_.emplace(key, rule).second; ++i) {
+                key = name + std::to_string(i);
+            }
         }
-        return key;
+        return known->second;
     }
 
     std::string text() const {
@@ -301,7 +329,12 @@ class rules {
 
   private:
     // the white space that llama.cpp's grammars allow between the parts of JSON
-    std::map<std::string, std::string> rules_ = { { "space", "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}" } };
+    static constexpr const char * SPACE = "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}";
+
+    std::map<std::string, std::string>                         rules_ = { { "space", SPACE } };
+    // names of rules, by the name that was asked for and the text
+    std::map<std::pair<std::string, std::string>, std::string> names_ = { { { "space", SPACE }, "space" } };
+    std::unordered_map<std::string, size_t>                    n_named_;
 };
 
 } // namespace
@@ -319,14 +352,12 @@ std::string open_schemas::rule_of(const std::string & name, const std::shared_pt
     if (!collector) {
         throw std::runtime_error("a grammar of a schema is built, and nobody completes it");
     }
-    auto & found = collector->found;
-    for (const open_schema & one : found) {
-        if (one.document == document && one.pointer == pointer) {
-            return one.rule;
-        }
+    auto & found            = collector->found;
+    const auto [it, is_new] = collector->index.emplace(std::pair(document.get(), pointer), found.size());
+    if (is_new) {
+        found.push_back({ "schema-" + std::to_string(found.size()), name, document, pointer });
     }
-    found.push_back({ "schema-" + std::to_string(found.size()), name, document, pointer });
-    return found.back().rule;
+    return found[it->second].rule;
 }
 
 } // namespace eagle3::chat

@@ -65,7 +65,7 @@ def _regex(name: str, value: Any) -> Constraint:
     rules = Rules()
     root = rules.name("root")
     try:
-        rules.set(root, pattern_grammar(rules, parse(_text(name, value), whole=True), in_json=False))
+        rules.set(root, pattern_grammar(rules, parse(_text(name, value), rules.work, whole=True), in_json=False))
     except PatternError as e:
         raise ValueError(f"'{name}': the regular expression cannot be a grammar: {e}") from None
     return Constraint(name, grammar=rules.text())
@@ -109,30 +109,42 @@ def _response_format(name: str, value: Any) -> Constraint | None:
     if not isinstance(value, dict):
         raise ValueError(f"expected '{name}' to be an object, found {_kind(value)}")
     kind = value.get("type")
+    found = {key: value[key] for key in _FORM_KEYS if value.get(key) is not None}
     if kind in (None, "", "text"):
-        if any(value.get(key) is not None for key in ("schema", "json_schema", "grammar", "regex", "pattern")):
+        if found:
             raise ValueError(f"'{name}.type': expected json_schema beside the schema, found {kind!r}")
         return None
-    if kind == "json_object":
-        return _json(f"{name}.schema", value.get("schema", {}))
-    if kind == "json_schema":
-        given = value.get("json_schema")
-        if isinstance(given, dict) and "schema" in given:
-            return _json(f"{name}.json_schema.schema", {} if given["schema"] is None else given["schema"])
-        if "schema" in value:
-            return _json(f"{name}.schema", value["schema"])
-        if (
-            given is None
-            or given == {}
-            or (isinstance(given, dict) and set(given) <= {"name", "strict", "description"})
-        ):
-            raise ValueError(f"'{name}.json_schema.schema' is required")
-        return _json(f"{name}.json_schema", given)
-    if kind in ("grammar", "gbnf"):
-        return _grammar(f"{name}.grammar", value.get("grammar", value.get("value", "")))
-    if kind in ("regex", "regexp", "pattern"):
-        return _regex(f"{name}.{kind}", value.get("regex", value.get("pattern", value.get("value"))))
-    raise ValueError(f'{name} type must be one of "text", "json_object" or "json_schema", but got: {kind}')
+    keys = next((keys for kinds, keys in _FORMS.items() if kind in kinds), None)
+    if keys is None:
+        raise ValueError(f'{name} type must be one of "text", "json_object" or "json_schema", but got: {kind}')
+    if _is_note(found.get("json_schema")):
+        del found["json_schema"]
+    if len(found) > 1 or not found.keys() <= set(keys):
+        raise ValueError(f"'{name}' of type {kind}: expected one of {', '.join(keys)}, found {', '.join(found)}")
+    key, given = next(iter(found.items()), (keys[0], None))
+    if "grammar" in keys:
+        return _grammar(f"{name}.{key}", given or "")
+    if "regex" in keys:
+        return _regex(f"{name}.{key}", given)
+    if key != "schema" and isinstance(given, dict) and "schema" in given:  # with its name, as OpenAI has it
+        key, given = f"{key}.schema", {} if given["schema"] is None else given["schema"]
+    if given is None and kind == "json_schema":
+        raise ValueError(f"'{name}.json_schema.schema' is required")
+    return _json(f"{name}.{key}", {} if given is None else given)
+
+
+_FORMS = {
+    ("json_object", "json", "json_schema"): ("schema", "json_schema", "value"),
+    ("grammar", "gbnf"): ("grammar", "value"),
+    ("regex", "regexp", "pattern"): ("regex", "pattern", "value"),
+}
+"""Types of `response_format` -> the fields that may hold what they ask for, by the names of all clients."""
+_FORM_KEYS = tuple(dict.fromkeys(key for keys in _FORMS.values() for key in keys))
+
+
+def _is_note(value: Any) -> bool:
+    """Whether it only names a schema that is missing here."""
+    return isinstance(value, dict) and set(value) <= {"name", "strict", "description"}
 
 
 def _structured(name: str, value: Any) -> Constraint | None:

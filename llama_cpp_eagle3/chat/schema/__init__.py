@@ -2,9 +2,11 @@
 
 `converter` writes the rules of a document's schemas. A `core` is what a schema requires, with references and
 combinations resolved; `parts`, `numbers` and `pattern_grammar` write it in the GBNF of `gbnf`. `tools` completes the
-grammars of llama.cpp's chat code.
+grammars of llama.cpp's chat code. `work` bounds what all of them may do for one request; `matching` tells whether texts
+match a pattern, in a time that grows with the text alone.
 """
 
-from .converter import Loosened, SchemaError, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
+from .converter import Loosened, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
+from .work import SchemaError
 
 __all__ = ["Loosened", "SchemaError", "SchemaGrammar", "json_schema_to_grammar", "log_loosened", "schema_grammar"]

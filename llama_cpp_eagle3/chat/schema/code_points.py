@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from .gbnf import Ranges
 
@@ -67,9 +68,6 @@ class CharClass:
     possible: Ranges
     """Code points that belong to it in any dialect."""
 
-    def __or__(self, other: CharClass) -> CharClass:
-        return CharClass(union(self.sure, other.sure), union(self.possible, other.possible))
-
     def __invert__(self) -> CharClass:
         return CharClass(complement(self.possible), complement(self.sure))
 
@@ -77,6 +75,11 @@ class CharClass:
 def chars(*ranges: tuple[int, int]) -> CharClass:
     """A class that all dialects agree about."""
     return CharClass(union(ranges), union(ranges))
+
+
+def any_of(classes: Sequence[CharClass]) -> CharClass:
+    """The characters of any of several classes."""
+    return CharClass(union(*(of.sure for of in classes)), union(*(of.possible for of in classes)))
 
 
 def _of(text: str) -> Ranges:
@@ -92,7 +95,9 @@ def _matches(pattern: str) -> Ranges:
 
 @lru_cache
 def named(letter: str) -> CharClass:
-    """The class of an escape: d, w or s."""
+    """The class of an escape: d, w or s, or of all but these: D, W or S."""
+    if letter.isupper():
+        return ~named(letter.lower())
     if letter == "d":
         return CharClass(_of("0123456789"), _matches(r"\d"))
     if letter == "w":
@@ -101,11 +106,23 @@ def named(letter: str) -> CharClass:
     return CharClass(common(complement(_of("\x1c\x1d\x1e\x1f\x85")), _matches(r"\s")), ecma)
 
 
-@lru_cache
+@cache
+def _categories() -> dict[str, CharClass]:
+    """All general categories of Unicode, by their short names of one and two letters."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    start, last = 0, unicodedata.category("\0")
+    for n in range(1, _LAST + 2):
+        now = unicodedata.category(chr(n)) if n <= _LAST else ""
+        if now != last:
+            for name in (last, last[0]):
+                found.setdefault(name, []).append((start, n - 1))
+            start, last = n, now
+    return {name: chars(*ranges) for name, ranges in found.items()}
+
+
 def category(name: str) -> CharClass | None:
     """The class of `\\p{name}`, a general category of Unicode by its short name; None if there is none."""
-    ranges = union([(n, n) for n in range(_LAST + 1) if unicodedata.category(chr(n)).startswith(name)])
-    return CharClass(ranges, ranges) if ranges else None
+    return _categories().get(name)
 
 
 ANY_BUT_ENDS = ~chars((10, 10), (13, 13), (0x2028, 0x2029))

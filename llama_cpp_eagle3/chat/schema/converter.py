@@ -10,29 +10,28 @@ import logging
 import math
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 from ..json_limits import to_json
-from .core import TYPES, Core, Schemas, fits, types_of
+from .core import TYPES, Core, Schemas, identity
 from .gbnf import Rules, one_text_of
 from .numbers import NumberError, integers, numbers
 from .parts import array_body, inside, json_text, object_body, string_body
 from .reader import Reader
+from .work import SchemaError
 
 _RULES_MAX = 100_000
 """Rules of a grammar, near what llama.cpp can take."""
+_LOOSENED_MAX = 200
 _LOGGED_MAX = 10_000
 _OBJECT = {"type": "object"}
 _NAME = re.compile(r"[A-Za-z0-9-]+")
 _log = logging.getLogger(__name__)
 _logged: set[Loosened] = set()
-
-
-class SchemaError(ValueError):
-    """No grammar can be made of a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,15 @@ def schema_grammar(schema: Any) -> SchemaGrammar:
     converter = Converter({"type": "object"} if schema == {} else schema, rules)
     root = rules.name("root")
     rules.set(root, converter.rule("answer", ""))
-    return SchemaGrammar(rules.text(), tuple(converter.loosened))
+    return SchemaGrammar(rules.text(), at_most(converter.loosened))
+
+
+def at_most(loosened: Iterable[Loosened]) -> tuple[Loosened, ...]:
+    """The first parts that a grammar does not enforce, and whether there are more."""
+    found = tuple(islice(loosened, _LOOSENED_MAX + 1))
+    if len(found) > _LOOSENED_MAX:
+        return (*found[:-1], Loosened("", "", f"more than {_LOOSENED_MAX} parts of schemas are not kept"))
+    return found
 
 
 def log_loosened(loosened: Sequence[Loosened]) -> None:
@@ -103,10 +110,11 @@ class Converter:
         """document: resolves references. tool: the tool whose parameters it describes."""
         self._document, self.tool = document, tool
         self.rules = rules
-        self._reader = Reader(document)
+        self.reader = Reader(document, rules.work)
         self._names: dict[tuple[Any, ...], str] = {}
         self._todo: deque[tuple[str, str, Core, str]] = deque()
-        self.loosened: list[Loosened] = []
+        self.loosened: dict[Loosened, None] = {}
+        """Parts that are not enforced, each once."""
 
     def rule(self, hint: str, pointer: str) -> str:
         """Write the rule of a schema of the document, and all that it needs; returns its name.
@@ -143,24 +151,22 @@ class Converter:
 
     def say(self, path: str, reason: str) -> None:
         """Report a part that is not enforced."""
-        item = Loosened(self.tool, path, reason)
-        if item not in self.loosened:
-            self.loosened.append(item)
+        if len(self.loosened) <= _LOOSENED_MAX:
+            self.loosened[Loosened(self.tool, path, reason)] = None
 
     def value(self, schemas: Schemas, hint: str, path: str, must: bool = False) -> str | None:
         """The name of the rule for a value that matches all of these schemas.
 
         None: there is no such value. With `must` any value is allowed then.
         """
-        key = tuple(
-            sorted(str(id(s)) if isinstance(s, (dict, list)) else repr(s) for s in map(self._reader.target, schemas))
-        )
+        self.rules.work.take(10 + 2 * len(schemas))
+        key = tuple(sorted(str(identity(schema)) for schema in map(self.reader.target, schemas)))
         if key in self._names:
             return self._names[key]
         if len(self.rules) > _RULES_MAX:
             self.say(path, "the schemas are too large together")
             return self.rules.json("value")
-        cores = self._reader.cores(schemas, lambda reason: self.say(path, reason))
+        cores = self.reader.cores(schemas, lambda reason: self.say(path, reason))
         bodies = []
         for core in cores:
             bodies += self._alternatives(core, hint, path)
@@ -181,7 +187,7 @@ class Converter:
         """GBNF of the ways to match a core. Objects and arrays are written later."""
         if core.values is not None:
             return [one_text_of(self.rules, map(json_text, self._values(core, path)), hint)]
-        types = types_of(core)
+        types = core.written_types
         if types == frozenset(TYPES):
             return [self.rules.json("value")]
         bodies = []
@@ -205,36 +211,37 @@ class Converter:
         return name
 
     def _values(self, core: Core, path: str) -> list[Any]:
-        values = list(core.values or ())
-        fitting = [value for value in values if fits(value, core)]
+        values = list((core.values or {}).values())
+        found = [self.reader.fits(value, core) for value in values]
+        fitting = [value for value, fits in zip(values, found, strict=True) if fits is not False]
         if not fitting:
             self.say(path, "no value of its enum matches the rest of it, which is not kept")
-        elif core.formats and any(isinstance(value, str) for value in fitting):
-            self.say(path, f"format {core.formats[0]} is not kept beside an enum")
+        elif None in found:
+            others = [f"pattern {pattern.source!r}" for pattern in core.patterns]
+            others += [f"format {name}" for name in core.formats]
+            self.say(path, f"{', '.join(others) or 'a rule'} is not kept beside an enum")
         return fitting or values
 
     def _number(self, core: Core, is_integer: bool, hint: str, path: str) -> str:
         low, above = core.low or (None, False)
         high, below = core.high or (None, False)
-        decimals = None if is_integer else _decimals(core.multiples)
-        step = 1
-        if is_integer or all(x.denominator == 1 for x in core.multiples):
-            step = math.lcm(*(x.numerator for x in core.multiples))
-        elif decimals is None:
-            self.say(path, f"multipleOf {', '.join(str(float(x)) for x in core.multiples)} is not kept")
+        multiple = core.multiple or Fraction(1)
+        is_whole = is_integer or (core.multiple is not None and multiple.denominator == 1)
+        decimals = None if is_whole or core.multiple is None else _decimals(multiple)
+        if not is_whole and core.multiple is not None and decimals is None:
+            self.say(path, f"multipleOf {float(multiple)} is not kept")
         least = None if low is None else math.floor(low) + 1 if above else math.ceil(low)
         most = None if high is None else math.ceil(high) - 1 if below else math.floor(high)
         try:
-            if is_integer or step > 1:
-                return integers(self.rules, least, most, step, hint)
+            if is_whole:
+                return integers(self.rules, least, most, multiple.numerator, hint)
             return numbers(self.rules, low, high, above, below, decimals, hint)
         except NumberError as e:
             self.say(path, f"its bounds are not kept: {e}")
             return self.rules.json("integer" if is_integer else "number")
 
 
-def _decimals(multiples: Sequence[Fraction]) -> int | None:
-    """Digits after the point, if the multiples are a power of ten."""
-    if len(multiples) != 1 or multiples[0].numerator != 1:
-        return None
-    return next((n for n in range(1, 16) if multiples[0].denominator == 10**n), None)
+def _decimals(multiple: Fraction) -> int | None:
+    """Digits after the point of its multiples, if it is a power of ten."""
+    found = (n for n in range(1, 16) if multiple.denominator == 10**n)
+    return next(found, None) if multiple.numerator == 1 else None

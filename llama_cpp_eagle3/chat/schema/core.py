@@ -1,15 +1,14 @@
-"""One way to match a JSON schema, without references and combinations, and which values match it."""
+"""One way to match a JSON schema, without references and combinations."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from .numbers import exact
+from .matching import Pattern
 
 Schemas = tuple[Any, ...]
 """Subschemas, all of which a value must match. They are compared by identity, so that recursion ends."""
@@ -21,6 +20,48 @@ Say = Callable[[str], None]
 """Notes a part of a schema that is not enforced."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Properties:
+    """What one schema says about the properties of objects."""
+
+    named: dict[str, Any]
+    """Schemas by name."""
+    by_pattern: tuple[tuple[Pattern, Any], ...]
+    """Schemas of properties whose names match a pattern."""
+    others: tuple[Any, ...]
+    """The schema of all other properties; empty: the schema does not mention them."""
+    is_listed: bool
+    """Whether it has a list of properties, even an empty one: others are then written only if it asks for them."""
+
+    def of(self, name: str) -> Schemas:
+        """The schemas of a property. A pattern counts if it may match, and so do others then."""
+        found = [self.named[name]] if name in self.named else []
+        is_known = bool(found)
+        for pattern, schema in self.by_pattern:
+            matches = pattern.matches(name)
+            found += [] if matches is False else [schema]
+            is_known = is_known or matches is True
+        return tuple(found) if is_known else (*found, *self.others)
+
+    def forbids(self, name: str) -> bool:
+        """Whether an object that it matches certainly lacks a property."""
+        return self.of(name) == (False,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """What one schema says about the items of arrays."""
+
+    first: tuple[Any, ...]
+    """Schemas of the first items."""
+    rest: tuple[Any, ...]
+    """The schema of the items that follow; empty: the schema does not mention them."""
+
+    def of(self, i: int) -> Schemas:
+        """The schemas of an item."""
+        return (self.first[i],) if i < len(self.first) else self.rest
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """One way to match a schema."""
@@ -28,74 +69,68 @@ class Core:
     types: frozenset[str] = ALL_TYPES
     hints: frozenset[str] = frozenset()
     """Types that its keywords are about: these are meant if it names no types."""
-    values: tuple[Any, ...] | None = None
-    """The only allowed values, by enum and const; None: any."""
-    patterns: tuple[str, ...] = ()
+    values: dict[str, Any] | None = None
+    """The only allowed values, by enum and const, under their keys (`key_of`); None: any."""
+    patterns: tuple[Pattern, ...] = ()
     formats: tuple[str, ...] = ()
     length: tuple[int, int | None] = (0, None)
     low: tuple[Fraction, bool] | None = None
     """The least number, and whether it is excluded."""
     high: tuple[Fraction, bool] | None = None
-    multiples: tuple[Fraction, ...] = ()
-    properties: dict[str, Schemas] = field(default_factory=dict)
-    is_listed: bool = False
-    """Whether it has a list of properties, even an empty one: others are then written only if it asks for them."""
+    multiple: Fraction | None = None
+    """Numbers are multiples of this one."""
+    properties: tuple[Properties, ...] = ()
+    """Of each schema that it was made of, as far as it says anything."""
     required: tuple[str, ...] = ()
-    by_pattern: tuple[tuple[str, Schemas], ...] = ()
-    """Schemas of properties whose names match a pattern."""
-    others: Schemas | None = None
-    """Schemas of all other properties; None: the schema does not mention them."""
     names: Schemas = ()
     """Schemas of the properties' names."""
     n_properties: tuple[int, int | None] = (0, None)
-    first: tuple[Schemas, ...] = ()
-    """Schemas of an array's first items."""
-    items: Schemas | None = None
-    """Schemas of the items that follow."""
+    items: tuple[Items, ...] = ()
     n_items: tuple[int, int | None] = (0, None)
+
+    @property
+    def written_types(self) -> frozenset[str]:
+        """Its types, or those that its keywords are about."""
+        if self.types != ALL_TYPES or not self.hints:
+            return self.types
+        return self.hints | ({"integer"} if "number" in self.hints else frozenset())
+
+    @property
+    def property_names(self) -> tuple[str, ...]:
+        """The properties that it names, in its order."""
+        return tuple(dict.fromkeys((*(name for part in self.properties for name in part.named), *self.required)))
+
+    def of_property(self, name: str) -> Schemas:
+        """All schemas of a property."""
+        return distinct(schema for part in self.properties for schema in part.of(name))
+
+    def of_item(self, i: int) -> Schemas:
+        """All schemas of an item."""
+        return distinct(schema for part in self.items for schema in part.of(i))
+
+    @property
+    def may_add(self) -> bool:
+        """Whether properties that it does not name may be written."""
+        if any(part.others == (False,) and not part.by_pattern for part in self.properties):
+            return False
+        asks = any(part.others or part.by_pattern for part in self.properties)
+        names = self.property_names
+        is_listed = bool(names) or any(part.is_listed for part in self.properties)
+        return asks or not is_listed or self.n_properties[0] > len(names)
 
 
 ANY = Core()
 """Anything matches."""
 
 
-def of_name(core: Core, name: str) -> Schemas:
-    """The schemas that a core has for a property."""
-    if name in core.properties:
-        return core.properties[name]
-    matching = [schemas for pattern, schemas in core.by_pattern if matches(pattern, name)]
-    return tuple(schema for schemas in matching for schema in schemas) if matching else core.others or ()
+def distinct(schemas: Iterable[Any]) -> Schemas:
+    """Schemas without those that come twice."""
+    return tuple({identity(schema): schema for schema in schemas}.values())
 
 
-def types_of(core: Core) -> frozenset[str]:
-    """Its types, or those that its keywords are about."""
-    if core.types != ALL_TYPES or not core.hints:
-        return core.types
-    return core.hints | ({"integer"} if "number" in core.hints else frozenset())
-
-
-def fits(value: Any, core: Core) -> bool:
-    """Whether a value matches a core's keywords for texts and numbers."""
-    if isinstance(value, str):
-        least, most = core.length
-        in_length = least <= len(value) and (most is None or len(value) <= most)
-        return in_length and all(matches(pattern, value, default=True) for pattern in core.patterns)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = exact(value)
-        return (
-            (core.low is None or number > core.low[0] or (number == core.low[0] and not core.low[1]))
-            and (core.high is None or number < core.high[0] or (number == core.high[0] and not core.high[1]))
-            and all((number / x).denominator == 1 for x in core.multiples)
-        )
-    return True
-
-
-def matches(pattern: str, text: str, default: bool = False) -> bool:
-    """Whether a pattern matches somewhere; default: the result for a pattern that Python cannot read."""
-    try:
-        return re.search(pattern, text) is not None
-    except (re.error, RecursionError, OverflowError):
-        return default
+def identity(schema: Any) -> Any:
+    """The same for the same object, or for equal schemas without parts."""
+    return id(schema) if isinstance(schema, (dict, list)) else repr(schema)
 
 
 def type_of(value: Any) -> str:
@@ -108,21 +143,17 @@ def type_of(value: Any) -> str:
     return next((name for kind, name in names.items() if isinstance(value, kind)), "null")
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two values of JSON are equal: true is no 1, and 1.0 is."""
-    return key_of(a) == key_of(b)
-
-
 def key_of(value: Any) -> str:
-    """A text that is the same for equal values of JSON."""
-    return json.dumps(_plain_numbers(value), sort_keys=True)
-
-
-def _plain_numbers(value: Any) -> Any:
+    """A text that is the same for equal values of JSON: true is no 1, and 1.0 is."""
+    if isinstance(value, str):
+        return f'"{value}'
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_plain_numbers(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain_numbers(item) for name, item in value.items()}
-    return value
+        value = int(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    return json.dumps(json.loads(json.dumps(value), parse_float=_number), sort_keys=True)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value

@@ -6,17 +6,19 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from ...engine import n_common
+from .work import SchemaError, Work
 
 Ranges = Sequence[tuple[int, int]]
 """Code points, from and to, in order and apart."""
 
 _BLOCK = 128
 """Repetitions that one rule has, since llama.cpp writes them out; more are repeated blocks."""
+_SIZE_MAX = 4 << 20  # a sampler takes no larger grammar
 COUNT_MAX = 100_000
 """Most repetitions that a grammar can require."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 _NAME_MAX = 48
-_RULE = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*::=", re.MULTILINE)
+_RULE = re.compile(r"^[ \t]*([A-Za-z0-9_-]+)\s*::=", re.MULTILINE)
 _JSON_RULES = {
     "space": r'| " " | "\n"{1,2} [ \t]{0,20}',
     # a whole character: the two \u escapes of a surrogate pair count as the one character that they are
@@ -39,9 +41,11 @@ _JSON_RULES = {
 class Rules:
     """The rules of one grammar. A hint is the beginning of the names of a part's rules."""
 
-    def __init__(self, taken: Collection[str] = ()):
-        """taken: names of rules that the grammar has already."""
+    def __init__(self, taken: Collection[str] = (), work: Work | None = None):
+        """taken: names of rules that the grammar has already. work: is charged; None: its own."""
+        self.work = work or Work()
         self._taken = set(taken)
+        self._n_chars = 0
         self._bodies: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._json: dict[str, str] = {}
@@ -61,14 +65,23 @@ class Rules:
         return name
 
     def set(self, name: str, body: str) -> None:
-        """Write a rule whose name was reserved."""
+        """Write a rule whose name was reserved.
+
+        Raises:
+            SchemaError: the grammar becomes too large.
+        """
+        self.work.take(5)
+        self._n_chars += len(name) + len(body)
+        if self._n_chars > _SIZE_MAX:
+            raise SchemaError(f"its grammar has more than {_SIZE_MAX} characters")
         self._bodies[name] = body
 
     def add(self, hint: str, body: str) -> str:
         """Write a rule, unless there is one of the same body; returns its name."""
+        self.work.take(1 + len(body) // 64)
         if body not in self._names:
             self._names[body] = self.name(hint)
-            self._bodies[self._names[body]] = body
+            self.set(self._names[body], body)
         return self._names[body]
 
     def json(self, kind: str) -> str:
@@ -166,16 +179,24 @@ def through(rules: Rules, end: str, hint: str) -> str:
 
 
 def _trie(rules: Rules, texts: Sequence[str], hint: str) -> str:
-    begin = texts[0][: n_common(texts[0], texts[-1])]  # common to all, since they are sorted
-    start = literal(begin) if begin else ""
-    if len(texts) == 1:
-        return start or '""'
-    groups: dict[str, list[str]] = {}
-    for text in texts:
-        rest = text[len(begin) :]
-        groups.setdefault(rest[:1], []).append(rest)
-    body = " | ".join(_trie(rules, group, hint) for group in groups.values())
-    return f"{start} {rules.add(hint, body)}".strip()
+    """GBNF of sorted texts, with a rule for each place where some of them part."""
+    forks: list[tuple[int, list[str]]] = [(0, [])]  # where the last text parted from others, and what follows there
+    for text, following in zip(texts, (*texts[1:], ""), strict=True):
+        n_same = n_common(text, following)
+        rules.work.take(5 + len(text) // 8)
+        rest, end = "", len(text)
+        while forks[-1][0] > n_same:
+            start, ways = forks.pop()
+            rest = rules.add(hint, " | ".join([*ways, _joined(text[start:end], rest)]))
+            end = start
+        if forks[-1][0] < n_same:
+            forks.append((n_same, []))
+        forks[-1][1].append(_joined(text[n_same:end], rest))
+    return rules.add(hint, " | ".join(forks[0][1])) if len(forks[0][1]) > 1 else forks[0][1][0]
+
+
+def _joined(text: str, rest: str) -> str:
+    return f"{literal(text)} {rest}" if text and rest else rest or literal(text)
 
 
 def _in_set(code: int) -> str:

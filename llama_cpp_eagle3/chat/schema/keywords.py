@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from .core import ALL_TYPES, TYPES, Core, Say, same, type_of
-from .numbers import exact
+from .core import ALL_TYPES, TYPES, Core, Items, Properties, Say, key_of, type_of
+from .matching import Pattern
+from .numbers import exact, strict
+from .work import Work
 
 _HINTS = {
     "object": {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}
     | {"minProperties", "maxProperties"},
-    "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems"},
+    "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "contains"},
     "string": {"pattern", "format", "minLength", "maxLength"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
@@ -24,35 +25,60 @@ _NOT_KEPT = (
 )
 
 
-def core_of(schema: dict[str, Any], say: Say) -> Core:
-    """The core of a schema's own keywords."""
+_NUMBER_MAX = 10**400
+
+
+def core_of(schema: dict[str, Any], say: Say, work: Work) -> Core:
+    """The core of a schema's own keywords. work: is charged."""
+    work.take(60)
     for key in _NOT_KEPT:
-        if key in schema and schema[key] not in (True, {}):
+        if key in schema and not _is_idle(schema, key):
             say(f"{key} is not kept")
     if schema.get("uniqueItems") is True:
         say("uniqueItems is not kept")
     types = _types(schema, say)
-    values = _values(schema, say)
+    values = _values(schema, say, work)
     if values is not None:
-        kept = tuple(value for value in values if type_of(value) in types)
+        kept = {key: value for key, value in values.items() if type_of(value) in types}
         if not kept and values:
             say(f"no value of its enum has its type {short(schema.get('type'))}")
             types, kept = ALL_TYPES, values
         values = kept
-    core = Core(
+    return Core(
         types=types,
         hints=frozenset(name for name, keys in _HINTS.items() if not keys.isdisjoint(schema)),
         values=values,
-        patterns=_texts(schema, "pattern", say),
+        patterns=tuple(Pattern(source, work) for source in _texts(schema, "pattern", say)),
         formats=_texts(schema, "format", say),
         length=_counts(schema, "Length", say),
         low=_bound(schema, "minimum", 1, say),
         high=_bound(schema, "maximum", -1, say),
-        multiples=tuple(exact(x) for x in _numbers(schema, "multipleOf", say) if x > 0),
+        multiple=next((exact(x) for x in _numbers(schema, "multipleOf", say) if x > 0), None),
         n_properties=_counts(schema, "Properties", say),
-        n_items=_counts(schema, "Items", say),
+        n_items=_n_items(schema, say),
+        **_of_objects(schema, say, work),
+        **_of_arrays(schema, say),
     )
-    return _array(_object(core, schema, say), schema, say)
+
+
+def _is_idle(schema: dict[str, Any], key: str) -> bool:
+    """Whether one of `_NOT_KEPT` asks for nothing here, or for what is kept by other means."""
+    value = schema[key]
+    if key == "not":
+        return value is False
+    if key == "if":
+        return "then" not in schema and "else" not in schema
+    if key == "contains":
+        return "maxContains" not in schema and (schema.get("minContains") == 0 or value in (True, {}))
+    return value in (True, {}) and not key.startswith("$")
+
+
+def _n_items(schema: dict[str, Any], say: Say) -> tuple[int, int | None]:
+    """The least and the greatest number of items; an array that contains anything is not empty."""
+    least, most = _counts(schema, "Items", say)
+    if schema.get("contains") in (True, {}) and "contains" in schema:
+        least = max([least, *map(math.ceil, _numbers({"minContains": 1, **schema}, "minContains", say))])
+    return least, most
 
 
 def _types(schema: dict[str, Any], say: Say) -> frozenset[str]:
@@ -64,16 +90,27 @@ def _types(schema: dict[str, Any], say: Say) -> frozenset[str]:
     return (known | {"integer"} if "number" in known else known) or ALL_TYPES
 
 
-def _values(schema: dict[str, Any], say: Say) -> tuple[Any, ...] | None:
+def _values(schema: dict[str, Any], say: Say, work: Work) -> dict[str, Any] | None:
     found = None
     if "enum" in schema:
         values = schema["enum"]
         if isinstance(values, list) and values:
-            found = tuple(values)
+            found = keyed(values, work)
         else:
             say(f"enum: expected values, found {short(values)}")
     if "const" in schema:
-        found = tuple(v for v in found or (schema["const"],) if same(v, schema["const"]))
+        const = keyed([schema["const"]], work)
+        found = const if found is None else {key: value for key, value in found.items() if key in const}
+    return found
+
+
+def keyed(values: list[Any], work: Work) -> dict[str, Any]:
+    """Values under their keys."""
+    found: dict[str, Any] = {}
+    for value in values:
+        key = key_of(value)
+        work.take(2 + len(key) // 16)
+        found.setdefault(key, value)
     return found
 
 
@@ -89,7 +126,8 @@ def _numbers(schema: dict[str, Any], key: str, say: Say) -> list[float]:
     value = schema.get(key)
     if value is None:
         return []
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and abs(value) <= _NUMBER_MAX:
         return [value]
     say(f"{key}: expected a number, found {short(value)}")
     return []
@@ -112,13 +150,13 @@ def _bound(schema: dict[str, Any], key: str, sign: int, say: Say) -> tuple[Fract
     """The stricter one of a bound and its exclusive form, which is a flag in draft 4."""
     exclusive = f"exclusive{key.capitalize()}"
     is_flag = isinstance(schema.get(exclusive), bool)
-    found = [(exact(x), is_flag and schema[exclusive]) for x in _numbers(schema, key, say)]
+    found = [(strict(x, sign), is_flag and schema[exclusive]) for x in _numbers(schema, key, say)]
     if not is_flag:
-        found += [(exact(x), True) for x in _numbers(schema, exclusive, say)]
+        found += [(strict(x, sign), True) for x in _numbers(schema, exclusive, say)]
     return max(found, key=lambda bound: (sign * bound[0], bound[1]), default=None)
 
 
-def _object(core: Core, schema: dict[str, Any], say: Say) -> Core:
+def _of_objects(schema: dict[str, Any], say: Say, work: Work) -> dict[str, Any]:
     properties, by_pattern = schema.get("properties", {}), schema.get("patternProperties", {})
     for key, value in (("properties", properties), ("patternProperties", by_pattern)):
         if not isinstance(value, dict):
@@ -128,19 +166,24 @@ def _object(core: Core, schema: dict[str, Any], say: Say) -> Core:
         if not isinstance(required, bool):  # in draft 3 a property has this as a flag
             say(f"required: expected a list of names, found {short(required)}")
         required = []
+    named = properties if isinstance(properties, dict) else {}
+    patterns = by_pattern if isinstance(by_pattern, dict) else {}
     others = schema.get("additionalProperties")
-    return replace(
-        core,
-        properties={name: (value,) for name, value in properties.items()} if isinstance(properties, dict) else {},
+    work.take(len(named) + 10 * len(patterns) + len(required))
+    part = Properties(
+        named=named,
+        by_pattern=tuple((Pattern(source, work), value) for source, value in patterns.items()),
+        others=() if others is None else (others,),
         is_listed=isinstance(schema.get("properties"), dict) or isinstance(schema.get("patternProperties"), dict),
-        required=tuple(dict.fromkeys(required)),
-        by_pattern=tuple((p, (value,)) for p, value in by_pattern.items()) if isinstance(by_pattern, dict) else (),
-        others=None if others is None else (others,),
-        names=() if "propertyNames" not in schema else (schema["propertyNames"],),
     )
+    return {
+        "properties": (part,) if part.is_listed or part.others else (),
+        "required": tuple(dict.fromkeys(required)),
+        "names": () if "propertyNames" not in schema else (schema["propertyNames"],),
+    }
 
 
-def _array(core: Core, schema: dict[str, Any], say: Say) -> Core:
+def _of_arrays(schema: dict[str, Any], say: Say) -> dict[str, Any]:
     first, items = schema.get("prefixItems", []), schema.get("items")
     if isinstance(items, list) and first:
         say(f"items: expected a schema, found {short(items)}")
@@ -150,7 +193,8 @@ def _array(core: Core, schema: dict[str, Any], say: Say) -> Core:
     if not isinstance(first, list):
         say(f"prefixItems: expected a list of schemas, found {short(first)}")
         first = []
-    return replace(core, first=tuple((item,) for item in first), items=None if items is None else (items,))
+    part = Items(tuple(first), () if items is None else (items,))
+    return {"items": (part,) if part.first or part.rest else ()}
 
 
 def asks(schema: dict[str, Any], but: str) -> bool:
@@ -170,5 +214,9 @@ def list_of(schema: dict[str, Any], key: str, say: Say) -> list[Any]:
 
 def short(value: Any) -> str:
     """A value of JSON for a message."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += part[:61]
+        if len(text) > 60:
+            break
     return text if len(text) <= 60 else f"{text[:57]}..."

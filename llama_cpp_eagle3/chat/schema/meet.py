@@ -2,80 +2,95 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from fractions import Fraction
+from typing import Any
 
-from .core import ANY, Core, Say, Schemas, key_of, of_name, same, type_of, types_of
+from .core import ANY, Core, Say, Schemas, distinct, identity, key_of, type_of
+from .work import Work
 
-T = TypeVar("T")
 _WAYS_MAX = 200
+_APART_MAX = 50
+"""Alternatives that are compared with each other."""
 
 
-def met(ways: list[Core], others: list[Core], say: Say) -> list[Core]:
-    """The ways to match one of each list."""
+def met(ways: list[Core], others: list[Core], say: Say, work: Work) -> list[Core]:
+    """The ways to match one of each list. work: is charged."""
     found: dict[Any, Core] = {}
     for a in ways:
         for b in others:
-            if a is ANY or b is ANY:
-                core: Core | None = b if a is ANY else a
-                key: Any = id(core)
-            else:
-                core = _meet(a, b)
-                key = repr(core)
+            core = b if a is ANY else a if b is ANY else _meet(a, b, work)
             if core is not None:
-                found.setdefault(key, core)
+                found.setdefault(_key(core), core)
             if len(found) > _WAYS_MAX:
                 say(f"its combinations give more than {_WAYS_MAX} alternatives")
                 return ways
     return list(found.values())
 
 
-def _meet(a: Core, b: Core) -> Core | None:
+def _meet(a: Core, b: Core, work: Work) -> Core | None:
     """What matches both; None: nothing does."""
+    work.take(40 + sum(map(_size, (a, b))))
     types = a.types & b.types
     if not types:
         return None
     values = a.values if b.values is None else b.values
-    if a.values is not None and b.values is not None:
-        keys = {key_of(value) for value in b.values}
-        values = tuple(value for value in a.values if key_of(value) in keys)
     if values is not None:
-        values = tuple(value for value in values if type_of(value) in types)
+        both = (
+            values
+            if a.values is None or b.values is None
+            else {key: a.values[key] for key in a.values if key in b.values}
+        )
+        values = {key: value for key, value in both.items() if type_of(value) in types}
         if not values:
             return None
-    names = dict.fromkeys((*a.properties, *b.properties))
-    n_first = max(len(a.first), len(b.first))
     return Core(
         types=types,
         hints=a.hints | b.hints,
         values=values,
-        patterns=_both(a.patterns, b.patterns),
+        patterns=tuple({pattern.source: pattern for pattern in (*a.patterns, *b.patterns)}.values()),
         formats=_both(a.formats, b.formats),
         length=_range(a.length, b.length),
         low=max((x for x in (a.low, b.low) if x is not None), default=None),
         high=min((x for x in (a.high, b.high) if x is not None), key=lambda x: (x[0], not x[1]), default=None),
-        multiples=_both(a.multiples, b.multiples),
-        properties={name: _both(of_name(a, name), of_name(b, name)) for name in names},
-        is_listed=a.is_listed or b.is_listed,
+        multiple=_multiple(a.multiple, b.multiple, work),
+        properties=_both(a.properties, b.properties),
         required=_both(a.required, b.required),
-        by_pattern=_both(_narrowed(a, b), _narrowed(b, a)),
-        others=_maybe(a.others, b.others),
-        names=_both(a.names, b.names),
+        names=distinct((*a.names, *b.names)),
         n_properties=_range(a.n_properties, b.n_properties),
-        first=tuple(_both(_of_item(a, i), _of_item(b, i)) for i in range(n_first)),
-        items=_maybe(a.items, b.items),
+        items=_both(a.items, b.items),
         n_items=_range(a.n_items, b.n_items),
     )
 
 
-def _both(a: Sequence[T], b: Sequence[T]) -> tuple[T, ...]:
-    """The union of both, each once. Schemas are equal if they are the same object."""
-    return tuple({(id(x) if isinstance(x, (dict, list)) else repr(x)): x for x in (*a, *b)}.values())
+def _size(core: Core) -> int:
+    parts = (core.values or (), core.patterns, core.formats, core.properties, core.required, core.names)
+    return sum(map(len, parts)) + len(core.items)
 
 
-def _maybe(a: Schemas | None, b: Schemas | None) -> Schemas | None:
-    return b if a is None else a if b is None else _both(a, b)
+def _multiple(a: Fraction | None, b: Fraction | None, work: Work) -> Fraction | None:
+    """The least number whose multiples are multiples of both."""
+    if a is None or b is None:
+        return b if a is None else a
+    work.take((a.numerator.bit_length() + a.denominator.bit_length()) // 8)
+    return Fraction(math.lcm(a.numerator, b.numerator), math.gcd(a.denominator, b.denominator))
+
+
+def _key(core: Core) -> Any:
+    """The same for cores that mean the same, as far as one can see."""
+    return (
+        *(core.types, core.hints, None if core.values is None else tuple(core.values)),
+        tuple(pattern.source for pattern in core.patterns),
+        *(core.formats, core.length, core.low, core.high, core.multiple, core.properties, core.required),
+        *(tuple(map(identity, core.names)), core.n_properties, core.items, core.n_items),
+    )
+
+
+def _both(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
+    """The union of both, each once."""
+    return tuple(dict.fromkeys((*a, *b)))
 
 
 def _range(a: tuple[int, int | None], b: tuple[int, int | None]) -> tuple[int, int | None]:
@@ -83,58 +98,40 @@ def _range(a: tuple[int, int | None], b: tuple[int, int | None]) -> tuple[int, i
     return max(a[0], b[0]), min(tops, default=None)
 
 
-def _narrowed(a: Core, b: Core) -> tuple[tuple[str, Schemas], ...]:
-    """The pattern properties of a, each with b's schemas for other properties, which b may count it among."""
-    return tuple((p, schemas if b.others is None else _both(schemas, b.others)) for p, schemas in a.by_pattern)
-
-
-def _of_item(core: Core, i: int) -> Schemas:
-    return core.first[i] if i < len(core.first) else core.items or ()
-
-
-def are_apart(alternatives: list[list[Core]]) -> bool:
-    """Whether it is certain that no value matches two of them."""
-    if len(alternatives) > 50:
+def are_apart(alternatives: list[list[Core]], work: Work) -> bool:
+    """Whether it is certain that no value that the grammar writes for one of them matches another one."""
+    if len(alternatives) > _APART_MAX:
         return False
     return all(
-        _exclude(a, b)
+        _fails(a, b, work)
         for i, cores in enumerate(alternatives)
-        for others in alternatives[i + 1 :]
+        for k, others in enumerate(alternatives)
+        if i != k
         for a in cores
         for b in others
     )
 
 
-def _exclude(a: Core, b: Core) -> bool:
-    """Whether it is certain that no value that the grammar writes for one matches the other."""
-    a, b = _hinted(a), _hinted(b)
-    if _meet(a, b) is None:
+def _fails(a: Core, b: Core, work: Work) -> bool:
+    """Whether it is certain that what the grammar writes for a does not match b."""
+    a = replace(a, types=a.types & a.written_types)
+    if _meet(a, b, work) is None:
         return True
-    if a.types != {"object"} or b.types != {"object"}:
+    if a.types != {"object"} or a.values is not None:
         return False
-    both = [name for name in a.required if name in b.required]
-    if any(_differ(of_name(a, name), of_name(b, name)) for name in both):
+    names = a.property_names
+    work.take(len(names) + len(b.required))
+    if any(_differ(a.of_property(name), b.of_property(name)) for name in a.required if name in b.required):
         return True
-    return _fails(a, b) and _fails(b, a)
-
-
-def _fails(a: Core, b: Core) -> bool:
-    """Whether an object that the grammar writes for a lacks what b requires, or has what b forbids."""
-    never = a.others in (None, (False,)) and not a.by_pattern and a.properties
-    lacks = never and any(name not in a.properties and name not in a.required for name in b.required)
-    return bool(lacks) or (
-        b.others == (False,) and not b.by_pattern and any(name not in b.properties for name in a.required)
-    )
-
-
-def _hinted(core: Core) -> Core:
-    return replace(core, types=core.types & types_of(core))
+    if not a.may_add and any(name not in names for name in b.required):
+        return True
+    return any(part.forbids(name) for part in b.properties for name in a.required)
 
 
 def _differ(a: Schemas, b: Schemas) -> bool:
-    """Whether two properties have constants or types of their own."""
-    plain_a, plain_b = (list(_constants(schemas)) for schemas in (a, b))
-    return bool(plain_a) and bool(plain_b) and not any(same(x, y) for x in plain_a for y in plain_b)
+    """Whether two properties have constants of their own."""
+    plain_a, plain_b = ({key_of(value) for value in _constants(schemas)} for schemas in (a, b))
+    return bool(plain_a) and bool(plain_b) and plain_a.isdisjoint(plain_b)
 
 
 def _constants(schemas: Schemas) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from decimal import Decimal
 from fractions import Fraction
 
@@ -14,6 +15,7 @@ _SAFE_DIGITS = 15
 """Decimals of so many digits are also different numbers in float64."""
 _BOUND_DIGITS_MAX = 400
 _STEP_MAX = 128
+_FLOAT_MAX = Fraction(sys.float_info.max)
 _N_LISTED = 2_000
 """Up to so many multiples are written out."""
 
@@ -25,6 +27,17 @@ class NumberError(ValueError):
 def exact(value: float) -> Fraction:
     """The exact value of a JSON number's shortest decimal."""
     return Fraction(Decimal(repr(value)))
+
+
+def strict(value: float, sign: int) -> Fraction:
+    """A bound, the least (sign 1) or the greatest (-1) number: as a decimal or as float64, whichever allows less.
+
+    They differ from 2^53 on, where some read an integer exactly and the bound as float64.
+    """
+    found = exact(value)
+    if isinstance(value, float) and abs(value) >= 2**53:
+        return sign * max(sign * found, sign * Fraction(value))
+    return found
 
 
 def integers(rules: Rules, low: int | None, high: int | None, multiple: int = 1, hint: str = "integer") -> str:
@@ -132,6 +145,12 @@ def numbers(
     if low is not None and high is not None and (low > high or (low == high and (above or below))):
         raise NumberError("no number is between its bounds")
     writer = _Decimals(rules, low, high, decimals, hint)
+    if writer.may_be_rounded:
+        low, above = _float_near(low, above, 1), False
+        high, below = _float_near(high, below, -1), False
+        if low is not None and high is not None and low > high:
+            raise NumberError("no number of float64 is between its bounds")
+        writer = _Decimals(rules, low, high, decimals, hint)
     parts = []
     if low is None or low < 0:
         least, is_above = (Fraction(0), False) if high is None or high > 0 else (-high, below)
@@ -142,6 +161,16 @@ def numbers(
     if not parts:
         raise NumberError("no number is between its bounds")
     return one_of(parts)
+
+
+def _float_near(bound: Fraction | None, is_excluded: bool, sign: int) -> Fraction | None:
+    """The bound as a number of float64 that is allowed itself; sign: 1 if it is the least one, -1 the greatest."""
+    if bound is None or abs(bound) > _FLOAT_MAX:
+        return bound
+    near = float(bound)
+    if is_excluded or sign * exact(near) < sign * bound:
+        near = math.nextafter(near, sign * math.inf)
+    return strict(near, sign) if math.isfinite(near) else bound
 
 
 class _Decimals:
@@ -155,7 +184,9 @@ class _Decimals:
             raise NumberError("a bound has more than 60 digits after its point")
         n_whole = max(len(_digits(abs(bound))[0]) for bound in bounds)
         self.n = decimals or max(1, n_fraction, _SAFE_DIGITS - n_whole)
-        """Digits after the point: with more, numbers near a bound could be rounded beyond it."""
+        """Digits after the point."""
+        self.may_be_rounded = n_whole + self.n > _SAFE_DIGITS
+        """Whether numbers near a bound may be rounded to it or beyond it, unless it is one of float64."""
 
     def natural(self, low: Fraction, above: bool, high: Fraction | None, below: bool) -> list[str]:
         """Alternatives for low >= 0 to high."""

@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .code_points import common, complement
-from .core import Core, Schemas, matches, of_name
+from .core import Core, Schemas, distinct
 from .formats import FORMATS, NOT_KEPT
 from .gbnf import COUNT_MAX, Ranges, Rules, characters, literal, one_of
-from .pattern import PatternError, parse
+from .matching import Pattern
+from .pattern import PatternError
 from .pattern_grammar import RAW_JSON, pattern_grammar
+from .reader import Reader
 
 _STATES_MAX = 20_000
 """Most states of a grammar that counts properties."""
 _KEY_MAX = 100
 """Other names must differ from a property's within so many characters."""
 _TEXT = {"type": "string"}
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Writer(Protocol):
     """Writes the grammars of parts."""
 
     rules: Rules
+    reader: Reader
 
     def value(self, schemas: Schemas, hint: str, path: str, must: bool = False) -> str | None:
         """The rule of a value; None: there is none."""
@@ -39,7 +43,7 @@ def inside(path: str, name: str) -> str:
 
 def json_text(value: Any) -> str:
     """A value as JSON in the form that answers have."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 # strings
@@ -48,17 +52,18 @@ def json_text(value: Any) -> str:
 def string_body(writer: Writer, core: Core, hint: str, path: str) -> str:
     """GBNF of a text."""
     least, most = _counts(writer, core.length, "Length", path)
-    sources = [(pattern, pattern, "pattern") for pattern in core.patterns]
-    sources += [(f"^(?:{FORMATS[name]})$", name, "format") for name in core.formats if name in FORMATS]
+    sources = [(pattern, f"pattern {pattern.source!r}") for pattern in core.patterns]
     for name in core.formats:
-        if name in NOT_KEPT:
+        if name in FORMATS:
+            sources.append((Pattern(f"^(?:{FORMATS[name]})$", writer.rules.work), f"format {name!r}"))
+        elif name in NOT_KEPT:
             writer.say(path, f"format {name} is not kept")
     body = None
-    for source, name, kind in sources:
+    for pattern, name in sources:
         if body is not None:
-            writer.say(path, f"{kind} {name!r} is not kept beside another one")
+            writer.say(path, f"{name} is not kept beside another one")
             continue
-        body = _pattern(writer, source, f"{kind} {name!r}", (least, most), hint, path)
+        body = _pattern(writer, pattern, name, (least, most), hint, path)
     if body is None and (least, most) == (0, None):
         return writer.rules.json("string")
     if body is None:
@@ -67,11 +72,11 @@ def string_body(writer: Writer, core: Core, hint: str, path: str) -> str:
 
 
 def _pattern(
-    writer: Writer, source: str, name: str, length: tuple[int, int | None], hint: str, path: str
+    writer: Writer, pattern: Pattern, name: str, length: tuple[int, int | None], hint: str, path: str
 ) -> str | None:
     try:
-        node = parse(source)
-        bare = pattern_grammar(Rules(), node, in_json=True)
+        node = pattern.node()
+        bare = pattern_grammar(Rules(work=writer.rules.work), node, in_json=True)
     except PatternError as e:
         writer.say(path, f"{name} is not kept: {e}")
         return None
@@ -105,13 +110,15 @@ def array_body(writer: Writer, core: Core, hint: str, path: str) -> str:
     rules = writer.rules
     rules.json("space")
     least, most = _counts(writer, core.n_items, "Items", path)
-    first = list(core.first if most is None else core.first[:most])
-    if first and least == 0:
-        least = len(first)  # a tuple has all its items, unless its schema allows fewer
-    is_closed = core.items == (False,) or (bool(core.first) and core.items is None and least <= len(first))
+    n_first = max((len(part.first) for part in core.items), default=0)
+    n_written = n_first if most is None else min(n_first, most)
+    if n_written and least == 0:
+        least = n_written  # a tuple has all its items, unless its schema allows fewer
+    items = core.of_item(n_first)
+    is_closed = items == (False,) or (n_first > 0 and not items and least <= n_written)
     values: list[str] = []
-    for i, schemas in enumerate(first):
-        value = writer.value(schemas, f"{hint}-{i}", f"{path}[{i}]", must=i < core.n_items[0])
+    for i in range(n_written):
+        value = writer.value(core.of_item(i), f"{hint}-{i}", f"{path}[{i}]", must=i < core.n_items[0])
         if value is None:
             is_closed, least = True, min(least, i)
             break
@@ -119,7 +126,7 @@ def array_body(writer: Writer, core: Core, hint: str, path: str) -> str:
     n = len(values)
     rest = None
     if not is_closed and (most is None or most > n):
-        rest = writer.value(core.items or (), f"{hint}-item", f"{path}[]", must=least > n)
+        rest = writer.value(items, f"{hint}-item", f"{path}[]", must=least > n)
     if rest is None and least > n:
         writer.say(path, f"minItems {least} is not kept: there are {n} items at most")
         least = n
@@ -147,12 +154,15 @@ def object_body(writer: Writer, core: Core, hint: str, path: str) -> str:
     rules = writer.rules
     rules.json("space")
     entries: list[tuple[str, bool]] = []
-    names = list(dict.fromkeys((*core.properties, *core.required)))
+    names = core.property_names
     for name in names:
         must = name in core.required
-        if core.names and not _may_be_named(core.names, name):
+        may_be = writer.reader.matches(name, core.names) if core.names else True
+        if may_be is False and not must:
             continue
-        value = writer.value(of_name(core, name), f"{hint}-{name}", inside(path, name), must)
+        if may_be is not True:
+            writer.say(path, f"propertyNames is not kept for {name!r}")
+        value = writer.value(core.of_property(name), f"{hint}-{name}", inside(path, name), must)
         if value is not None:
             pair = f'{literal(json_text(name))} space ":" space {value}'
             entries.append((rules.add(f"{hint}-{name}-pair", pair), must))
@@ -212,40 +222,33 @@ def _end(rules: Rules, others: str | None, count: int, least: int, most: int | N
     return some if fewest else f"({some})?"
 
 
-def _may_be_named(names: Schemas, name: str) -> bool:
-    """Whether patterns and enums allow a property of this name."""
-    asked = [schema for schema in names if isinstance(schema, dict)]
-    return not any(
-        (isinstance(schema.get("pattern"), str) and not matches(schema["pattern"], name, default=True))
-        or (isinstance(schema.get("enum"), list) and name not in schema["enum"])
-        for schema in asked
-    )
-
-
 def _others(writer: Writer, core: Core, names: Sequence[str], hint: str, path: str) -> str | None:
     """A rule for any one of the properties without a name of their own; None: there are none."""
     rules = writer.rules
     pairs: list[str] = []
-    is_open = False
-    for pattern, schemas in core.by_pattern:
-        if any(matches(pattern, name) for name in names):
-            continue  # other names of this pattern are never written
-        try:
-            key = f'"\\"" ({pattern_grammar(rules, parse(pattern), in_json=True, hint=f"{hint}-key")}) "\\""'
-        except PatternError as e:
-            writer.say(path, f"patternProperties {pattern!r} is not kept: {e}")
-            is_open = True
-            continue
-        value = writer.value(schemas, f"{hint}-matching", f"{path}[{pattern}]")
-        if value is not None:
-            pairs.append(f'{key} space ":" space {value}')
-    if len(pairs) > 1:
+    is_open = has_patterns = False
+    for part in core.properties:
+        for pattern, schema in part.by_pattern:
+            has_patterns = True
+            if any(pattern.matches(name) is not False for name in names):
+                continue  # other names of this pattern are never written
+            try:
+                key = pattern_grammar(rules, pattern.node(), in_json=True, hint=f"{hint}-key")
+            except PatternError as e:
+                writer.say(path, f"patternProperties {pattern.source!r} is not kept: {e}")
+                is_open = True
+                continue
+            schemas = distinct((schema, *(s for other in core.properties if other is not part for s in other.others)))
+            value = writer.value(schemas, f"{hint}-matching", f"{path}[{pattern.source}]")
+            if value is not None:
+                pairs.append(f'"\\"" ({key}) "\\"" space ":" space {value}')
+    if pairs and sum(len(part.by_pattern) for part in core.properties) > 1:
         writer.say(path, "patternProperties: a name may match more than one of them")
-    others = core.others
-    if others is None and (not (names or core.is_listed) or core.n_properties[0] > len(names) or is_open):
-        others = ()
-    if others is not None and (not core.by_pattern or is_open):
-        value = writer.value(others, f"{hint}-other", f"{path}.*" if path else "*")
+    if pairs and core.names:
+        writer.say(path, "propertyNames is not kept beside patternProperties")
+    if core.may_add and (is_open or not has_patterns):
+        schemas = distinct(schema for part in core.properties for schema in part.others)
+        value = writer.value(schemas, f"{hint}-other", f"{path}.*" if path else "*")
         key_rule = None if value is None else _key(writer, core, names, hint, path)
         if value is not None and key_rule is not None:
             pairs.append(f'{key_rule} space ":" space {value}')
@@ -254,21 +257,23 @@ def _others(writer: Writer, core: Core, names: Sequence[str], hint: str, path: s
 
 def _key(writer: Writer, core: Core, names: Sequence[str], hint: str, path: str) -> str | None:
     """The rule of a name that no property has."""
-    if core.names and not any(_may_be_named(core.names, name) for name in names):
+    if core.names and all(writer.reader.matches(name, core.names) is False for name in names):
         return writer.value((*core.names, _TEXT), f"{hint}-name", path)
     if core.names:
         writer.say(path, "propertyNames is not kept")
     if not names:
         return writer.rules.json("string")
-    return writer.rules.add(f"{hint}-name", f'"\\"" {_other_than(writer.rules, set(names), 0, hint)} "\\""')
+    return writer.rules.add(f"{hint}-name", f'"\\"" {_other_than(writer.rules, set(names), 0, hint)} "\\"" ')
 
 
 def _other_than(rules: Rules, names: set[str], depth: int, hint: str) -> str:
     """GBNF of a text without escapes that is none of the names, nor begins with one of the longest."""
     nexts: dict[str, set[str]] = {}
+    rules.work.take(30 + 2 * len(names))
     for name in names:
         if len(name) > depth:
             nexts.setdefault(name[depth], set()).add(name)
+    rules.work.take(4 * len(nexts))
     taken: Ranges = sorted((ord(c), ord(c)) for c in nexts)
     rest = characters(common(RAW_JSON, complement(taken)))
     any_ = rules.add("name-char", characters(RAW_JSON))

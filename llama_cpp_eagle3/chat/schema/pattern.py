@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
-from .code_points import ANY_BUT_ENDS, CharClass, category, chars, named
+from .code_points import ANY_BUT_ENDS, CharClass, any_of, category, chars, named
+from .work import Work
 
+_COUNTS = re.compile(r"\{([0-9]*)(,?)([0-9]*)\}(?<!\{\})")
 _ESCAPES = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _HEX = {"x": 2, "u": 4}
+_DIGITS = re.compile("[0-9a-fA-F]+")
+_NAME_MAX = 100
 _NESTING_MAX = 60
 _SIZE_MAX = 20_000
-"""Limit of the least number of characters that match a pattern."""
+"""Limit of a pattern's characters, when repetitions are written out."""
 
 
 class PatternError(ValueError):
@@ -64,23 +67,26 @@ ANY = Chars(chars((0, 0x10FFFF)))
 _ANYTHING = Repeat(ANY, 0, None)
 
 
-def parse(pattern: str, whole: bool = False) -> Node:
+def parse(pattern: str, work: Work, whole: bool = False) -> Node:
     """Read a pattern. The result has no edges: it matches a whole text.
 
-    whole: the pattern must match the whole text; else it may match anywhere, unless it has ^ and $.
+    work: is charged. whole: the pattern must match the whole text; else it may match anywhere, unless it has ^ and $.
 
     Raises:
         PatternError: it is no regular expression, or no grammar can be made of it.
     """
-    node = _Reader(pattern).read()
+    node = _Reader(pattern, work).read()
     if _size(node) > _SIZE_MAX:
         raise PatternError(f"it repeats more than {_SIZE_MAX} characters")
-    return _solid(_place(node, _ANCHORED if whole else _FREE, _ANCHORED if whole else _FREE))
+    node = _solid(_place(node, _ANCHORED if whole else _FREE, _ANCHORED if whole else _FREE), work)
+    if _size(node) > 2 * _SIZE_MAX:
+        raise PatternError("its repetitions can be empty in too many ways")
+    return node
 
 
 class _Reader:
-    def __init__(self, text: str):
-        self.text, self.at, self.depth = text, 0, 0
+    def __init__(self, text: str, work: Work):
+        self.text, self.work, self.at, self.depth = text, work, 0, 0
 
     def read(self) -> Node:
         node = self._either()
@@ -94,6 +100,7 @@ class _Reader:
     def _take(self) -> str:
         if self.at >= len(self.text):
             raise PatternError("it ends too early")
+        self.work.take(6)
         self.at += 1
         return self.text[self.at - 1]
 
@@ -131,15 +138,15 @@ class _Reader:
         if simple is not None:
             self.at += 1
             return simple
-        end = self.text.find("}", self.at)
-        if self._peek() != "{" or end < 0:
-            return None
-        least, comma, most = self.text[self.at + 1 : end].partition(",")
-        if not least.isascii() or not least.isdigit() or (most and not (most.isascii() and most.isdigit())):
+        found = _COUNTS.match(self.text, self.at) if self._peek() == "{" else None
+        if found is None:
             return None  # a literal brace
+        least, comma, most = found.groups()
+        if not least:
+            raise PatternError(f"dialects disagree about {found[0][:20]}")
         if len(least) > 6 or len(most) > 6:
             raise PatternError(f"it repeats more than {_SIZE_MAX} characters")
-        self.at = end + 1
+        self.at = found.end()
         counts = int(least), int(most) if most else None if comma else int(least)
         if counts[1] is not None and counts[1] < counts[0]:
             raise PatternError(f"{{{least},{most}}} repeats less often than it has to")
@@ -166,10 +173,9 @@ class _Reader:
     def _group(self) -> Node:
         if self._skip("?"):
             if self._skip("<") or self._skip("P<"):
-                name, end, _ = self.text[self.at :].partition(">")
-                if not end or not name.isidentifier():
+                name = self._until(">")
+                if not name.isidentifier():
                     raise PatternError("lookarounds have no grammar")
-                self.at += len(name) + 1
             elif not self._skip(":"):
                 raise PatternError("lookarounds, flags and references to groups have no grammar")
         self.depth += 1
@@ -184,13 +190,13 @@ class _Reader:
     def _escape(self, in_class: bool = False) -> CharClass:
         c = self._take()
         if c in "dwsDWS":
-            return named(c) if c.islower() else ~named(c.lower())
+            return named(c)
         if c in "pP" and self._skip("{"):
-            name, end, _ = self.text[self.at :].partition("}")
-            found = category(name) if end and 1 <= len(name) <= 2 else None
+            name = self._until("}")
+            found = category(name)
             if found is None:
                 raise PatternError(f"\\{c}{{{name}}} is no general category of Unicode")
-            self.at += len(name) + 1
+            self.work.take(len(found.sure))
             return found if c == "p" else ~found
         if c == "b" and in_class:
             code = 8
@@ -208,20 +214,24 @@ class _Reader:
 
     def _hex(self, n: int) -> int:
         if n == 4 and self._skip("{"):
-            digits, end, _ = self.text[self.at :].partition("}")
-            n, after = len(digits), len(digits) + len(end)
+            digits = self._until("}")
+            n = len(digits)
         else:
-            digits, end, after = self._peek(n), "}", n
-        try:
-            code = int(digits, 16)
-        except ValueError:
-            code = -1
-        if len(digits) != n or not end or not digits.isalnum() or not 0 <= code <= 0x10FFFF:
+            digits = self._peek(n)
+            self.at += n
+        code = int(digits, 16) if _DIGITS.fullmatch(digits) else -1
+        if len(digits) != n or not 0 <= code <= 0x10FFFF:
             raise PatternError("an escape lacks hexadecimal digits")
         if 0xD800 <= code < 0xE000:
             raise PatternError("a half of a surrogate pair is no character")
-        self.at += after
         return code
+
+    def _until(self, end: str) -> str:
+        """Take a short name and the character after it; empty if there is none."""
+        at = self.text.find(end, self.at, self.at + _NAME_MAX)
+        name = self.text[self.at : max(self.at, at)]
+        self.at = max(self.at, at + 1)
+        return name
 
     def _class(self) -> CharClass:
         negated = self._skip("^")
@@ -242,7 +252,8 @@ class _Reader:
                 else:
                     first = chars((end, last))
             found.append(first)
-        both = reduce(or_, found)
+            self.work.take(4 * (len(first.sure) + len(first.possible)))
+        both = any_of(found)
         return ~both if negated else both
 
     def _member(self) -> CharClass:
@@ -257,10 +268,18 @@ def _only(of: CharClass) -> int | None:
     return None
 
 
-def _size(node: Node) -> int:
-    if isinstance(node, Repeat):
-        return max(1, node.least if node.most is None else node.most) * _size(node.item)
-    return sum(map(_size, node.items)) if isinstance(node, (Sequence_, Either)) else 1
+def _size(node: Node, known: dict[int, int] | None = None) -> int:
+    """Characters of a node, when all of it is written out. known: sizes of its parts, which it may have many times."""
+    known = {} if known is None else known
+    size = known.get(id(node))
+    if size is None:
+        if isinstance(node, Repeat):
+            size = max(1, node.least if node.most is None else node.most) * _size(node.item, known)
+        else:
+            parts = node.items if isinstance(node, (Sequence_, Either)) else ()
+            size = max(1, sum(_size(item, known) for item in parts))
+        known[id(node)] = size
+    return size
 
 
 # edges
@@ -307,17 +326,18 @@ def _has_edges(node: Node) -> bool:
 # repetitions of nodes that can be empty, which a grammar would never leave
 
 
-def _solid(node: Node) -> Node:
+def _solid(node: Node, work: Work) -> Node:
+    work.take()
     if isinstance(node, Repeat):
-        item = _solid(node.item)
+        item = _solid(node.item, work)
         if node.most == 0:
             return EMPTY
         if not is_nullable(item):
             return Repeat(item, node.least, node.most)
-        rest = _without_empty(item)
+        rest = _without_empty(item, work)
         return EMPTY if rest is None else Repeat(rest, 0, node.most)
     if isinstance(node, (Sequence_, Either)):
-        return type(node)(tuple(map(_solid, node.items)))
+        return type(node)(tuple(_solid(item, work) for item in node.items))
     return node
 
 
@@ -330,23 +350,24 @@ def is_nullable(node: Node) -> bool:
     return isinstance(node, Repeat) and (node.least == 0 or is_nullable(node.item))
 
 
-def _without_empty(node: Node) -> Node | None:
+def _without_empty(node: Node, work: Work) -> Node | None:
     """A node for the same texts without the empty one; None: there are no others."""
     if not is_nullable(node):
         return node
     if isinstance(node, Repeat):
         return Repeat(node.item, 1, node.most)
     assert isinstance(node, (Sequence_, Either))
-    found = list(_parts_without_empty(node.items, isinstance(node, Sequence_)))
+    found = list(_parts_without_empty(node.items, isinstance(node, Sequence_), work))
     if not found:
         return None
     return found[0] if len(found) == 1 else Either(tuple(found))
 
 
-def _parts_without_empty(items: Sequence[Node], in_sequence: bool) -> Iterator[Node]:
+def _parts_without_empty(items: Sequence[Node], in_sequence: bool, work: Work) -> Iterator[Node]:
     """Alternatives: in a sequence each begins with the first item that is not empty."""
     for i, item in enumerate(items):
-        rest = _without_empty(item)
+        rest = _without_empty(item, work)
+        work.take(len(items) - i if in_sequence else 1)
         if rest is not None:
             yield Sequence_((rest, *items[i + 1 :])) if in_sequence else rest
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from .code_points import CharClass, common, complement, few, union
 from .gbnf import Ranges, Rules, characters, literal, one_of
 from .pattern import ANY, EMPTY, Chars, Either, Node, PatternError, Repeat, Sequence_, is_nullable, lengths
+from .work import Work
 
 _N_STATES, _N_POSITIONS = 8_000, 1_000
 """Limits of an automaton that counts characters, and of the one that it is made of."""
@@ -39,6 +40,7 @@ def pattern_grammar(
 class _Writer:
     def __init__(self, rules: Rules, in_json: bool, hint: str):
         self.rules, self.in_json, self.hint = rules, in_json, hint
+        self._classes: dict[CharClass, str] = {}
 
     def alternatives(self, node: Node) -> str:
         """A rule's body."""
@@ -68,6 +70,7 @@ class _Writer:
 
     def item(self, node: Node) -> str:
         """One symbol, or something in brackets."""
+        self.rules.work.take()
         if isinstance(node, Repeat):
             item = self.item(node.item)
             if item[0] == "(" and node.most != 1:  # a rule, since it is named often
@@ -87,6 +90,13 @@ class _Writer:
 
     def chars(self, of: CharClass) -> str:
         """One character of a class."""
+        self.rules.work.take(2 + len(of.sure) // 4)
+        if of not in self._classes:
+            self.rules.work.take(2 * len(of.sure))
+            self._classes[of] = self._chars(of)
+        return self._classes[of]
+
+    def _chars(self, of: CharClass) -> str:
         if of == ANY.of and self.in_json:
             return self.rules.json("char")
         only = self._literal(Chars(of))
@@ -114,7 +124,8 @@ class _Writer:
 class _Positions:
     """Glushkov's automaton: each class of the pattern is a position."""
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node, work: Work):
+        self._work = work
         self.classes: list[CharClass] = []
         self.follow: defaultdict[int, set[int]] = defaultdict(set)
         self.first, self.last = self._add(node)
@@ -160,13 +171,15 @@ class _Positions:
         return firsts, lasts
 
     def _link(self, ends: set[int], starts: set[int]) -> None:
+        self._work.take(len(ends) * (1 + len(starts) // 8))
         for end in ends:
             self.follow[end] |= starts
 
 
 def _counted(writer: _Writer, node: Node, shortest: int, longest: int | None) -> str:
     """GBNF of the texts that have so many characters."""
-    positions = _Positions(node)
+    work = writer.rules.work
+    positions = _Positions(node, work)
     top = shortest if longest is None else longest  # characters beyond that are not counted
     if len(positions.classes) * (top + 1) > _N_STATES:
         raise PatternError(_TOO_MANY)
@@ -186,6 +199,7 @@ def _counted(writer: _Writer, node: Node, shortest: int, longest: int | None) ->
         ways[state] = [] if count is None else [(target, count) for target in sorted(targets)]
         open_ += ways[state]
         n_ways += len(ways[state])
+        work.take(2 + 2 * len(ways[state]))
         if n_ways > 4 * _N_STATES:
             raise PatternError(_TOO_MANY)
     good = {state for state in ways if state[1] >= shortest and state[0] in positions.last}

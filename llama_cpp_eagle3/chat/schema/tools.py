@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
-from .converter import Converter, Loosened, SchemaGrammar
-from .core import Core, same
+from .converter import Converter, Loosened, SchemaGrammar, at_most
+from .core import ANY, Core, key_of
 from .gbnf import Rules
 from .reader import Reader
+from .work import Work
 
+_TOOL = "tool-"
 OpenSchema = tuple[str, str, str, str]
 """(rule, name that the chat code gave it, document, JSON pointer)."""
 
@@ -38,12 +42,14 @@ def _complete(
     tools = json.loads(tools_text)
     rules = Rules({*Rules.names_in(grammar), *(rule for rule, *_ in open_schemas)})
     converters: dict[tuple[str, str], Converter] = {}
-    documents: dict[str, Any] = {}
-    held: dict[str, list[str]] = {name_of(tool): [] for tool in tools}
+    documents: dict[str, tuple[Any, str]] = {}
+    keys = {name_of(tool): key_of(parameters_of(tool) or {}) for tool in tools}
+    held: dict[str, list[str]] = {name: [] for name in keys}
     for rule, name, text, pointer in open_schemas:
         if text not in documents:
-            documents[text] = json.loads(text)
-        document, tool = documents[text], _tool(name, documents[text], tools)
+            documents[text] = json.loads(text), key_of(json.loads(text))
+        document, key = documents[text]
+        tool = _tool(name, key, keys)
         if (text, tool) not in converters:
             if tool in changed:
                 document = next(parameters_of(one) for one in tools if name_of(one) == tool)
@@ -56,8 +62,8 @@ def _complete(
         Loosened(name, "", "the chat template cannot show its schema, and shows a plain one") for name in changed
     ]
     for given in tools:
-        loosened += _not_held(given, held[name_of(given)])
-    return SchemaGrammar(grammar + rules.text(), tuple(loosened))
+        loosened += _not_held(given, held[name_of(given)], rules.work)
+    return SchemaGrammar(grammar + rules.text(), at_most(loosened))
 
 
 def arguments_grammar(tool: Mapping[str, Any]) -> SchemaGrammar:
@@ -66,7 +72,7 @@ def arguments_grammar(tool: Mapping[str, Any]) -> SchemaGrammar:
     converter = Converter(parameters_of(tool) or {"type": "object"}, rules, name_of(tool))
     root = rules.name("root")
     rules.set(root, converter.rule("arguments", ""))
-    return SchemaGrammar(rules.text(), tuple(converter.loosened))
+    return SchemaGrammar(rules.text(), at_most(converter.loosened))
 
 
 def parameters_of(tool: Mapping[str, Any]) -> Any:
@@ -81,26 +87,36 @@ def name_of(tool: Mapping[str, Any]) -> str:
     return str(function.get("name")) if isinstance(function, Mapping) else ""
 
 
-def _tool(name: str, document: Any, tools: Sequence[Mapping[str, Any]]) -> str:
-    """Which tool a schema belongs to: llama.cpp names them tool-NAME-...; empty: none."""
-    named = [tool for tool in tools if name.startswith(f"tool-{name_of(tool)}-")]
-    exact = [tool for tool in named if same(parameters_of(tool) or {}, document)]
-    return max(map(name_of, exact or named), key=len, default="")
+def _tool(name: str, key: str, keys: Mapping[str, str]) -> str:
+    """Which tool a schema belongs to: llama.cpp names them tool-NAME-...; empty: none.
+
+    key: the schema's. keys: those of the tools' schemas, by their names.
+    """
+    dashes = (found.start() for found in re.finditer("-", name))
+    named = [tool for end in dashes if (tool := name[len(_TOOL) : end]) in keys and name.startswith(_TOOL)]
+    exact = [tool for tool in named if keys[tool] == key]
+    return max(exact or named, key=len, default="")
 
 
-def _not_held(tool: Mapping[str, Any], pointers: Sequence[str]) -> list[Loosened]:
+def _not_held(tool: Mapping[str, Any], pointers: Sequence[str], work: Work) -> list[Loosened]:
     """Properties that the model's format for calls takes as text, so that no grammar enforces their schemas."""
     parameters = parameters_of(tool)
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if not isinstance(properties, dict) or "" in pointers:
         return []
-    reader = Reader(parameters)
+    reader = Reader(parameters, work)
+    places = {place for pointer in pointers for place in _places(pointer)}
     found = []
     for name, schema in properties.items():
-        place = "/properties/" + name.replace("~", "~0").replace("/", "~1")
-        if any(f"{pointer}/".find(f"{place}/") >= 0 for pointer in pointers):
+        if name.replace("~", "~0").replace("/", "~1") in places:
             continue
         cores = reader.cores((schema,), lambda _: None)
-        if cores not in ([Core()], [Core(types=frozenset({"string"}))]):
+        if cores not in ([ANY], [Core(types=frozenset({"string"}))]):
             found.append(Loosened(name_of(tool), name, "the format of the model's tool calls holds it to no schema"))
     return found
+
+
+def _places(pointer: str) -> list[str]:
+    """The names in a pointer that are those of properties."""
+    parts = pointer.split("/")
+    return [name for key, name in pairwise(parts) if key == "properties"]
