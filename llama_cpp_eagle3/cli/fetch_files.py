@@ -18,18 +18,18 @@ def fetch_files(args: argparse.Namespace) -> None:
         HubError: see `fetch_pair`.
         Eagle3Error: something of the extra `hub` is missing.
     """
-    fetch_named(args, "model", "draft_model_path")
     token, args.hf_token = args.hf_token, None  # arguments are written to reports
     if args.hf_file is not None and args.hf_repo is None:
         raise ValueError("-hff names a file of a repository: give that with -hf")
-    if args.hf_repo is None and args.hf_repo_draft is None:
-        return
     if args.hf_repo is not None and args.model is not None:
         raise ValueError("give the target once: with -m or with -hf")
     if args.hf_repo_draft is not None and args.draft_model_path is not None:
         raise ValueError("give the head once: with -md or with -hfd")
-    if args.hf_repo is None and args.model is None:
+    if args.hf_repo_draft is not None and args.hf_repo is None and args.model is None:
         raise ValueError("-hfd needs a target: give one with -m or -hf")
+    fetch_named(args, "model", "draft_model_path")
+    if args.hf_repo is None and args.hf_repo_draft is None:
+        return
     try:
         from ..hub import Access, fetch_pair
     except ImportError as e:

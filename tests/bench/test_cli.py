@@ -117,7 +117,7 @@ def test_prompt_from_a_file(flags: list[str], tmp_path: Path, monkeypatch: Any, 
     path.write_text("the\\n return\n")
     assert run(*flags, "-f", path, "-n", 3) == 0
     assert capsys.readouterr().out.startswith("the\\n return")  # files have no escapes; the last newline is dropped
-    monkeypatch.setattr(sys, "stdin", io.StringIO("of it"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"of it")))
     assert run(*flags, "-f", "-", "-n", 3) == 0
     assert capsys.readouterr().out.startswith("of it")
 
