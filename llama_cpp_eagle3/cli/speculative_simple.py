@@ -121,13 +121,13 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any,
     llm = load_model(args, draft, **more)
     try:
         load_seconds = time.perf_counter() - start
-        if args.predict != 0:
-            calibrate(llm)
         given = prompt_tokens(llm, prompt, args.media)
         tokens = given.tokens
         n_left = llm.n_ctx() - len(tokens)
         if n_left <= 0:
             raise ValueError(f"the prompt has {len(tokens)} tokens, the context {llm.n_ctx()}: use a larger -c")
+        if args.predict != 0:
+            calibrate(llm)
         for media in given.media:
             if media.first > llm.n_tokens:
                 llm.eval(tokens[llm.n_tokens : media.first])
