@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
@@ -70,9 +69,13 @@ class Drafting:
         if drafts is not None:
             found = drafts(sequences, n_rooms)
         else:
-            with self._foresight(sequences):
+            shown: list[int] = []
+            try:
+                self._show(sequences, shown)
                 requests = [self._request(s, n_room) for s, n_room in zip(sequences, n_rooms, strict=True)]
                 found = self.policy.propose(requests, step.n_rows - len(asked))
+            finally:
+                self._hide(shown)
         for scheduled, draft in zip(asked, found, strict=True):
             scheduled.draft = draft
             step.n_rows += len(draft.tokens)
@@ -107,7 +110,9 @@ class Drafting:
         if self.ngram is not None and NGRAM in settings.sources:
             self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
             ngram_n_max = settings.ngram_n_max
-        bits = sum(1 << i for i, name in enumerate(self.memory.drafters.names) if name in settings.sources)
+        bits = 0
+        for i, name in enumerate(self.memory.drafters.names):
+            bits |= (name in settings.sources) << i
         n_max = settings.n_max if is_seen else 0
         return DraftRequest(s.seq_id, s.tokens[-1], n_room, n_max, ngram_n_max, bits, None, s.n_past)
 
@@ -128,24 +133,25 @@ class Drafting:
             return _ALL & ~1  # the first one drafts
         return _ALL if s.draft.mode == "off" else self.policy.may_wait(n_seqs)
 
-    @contextmanager
-    def _foresight(self, sequences: SequenceOf[Sequence]) -> Iterator[None]:
-        """While drafters draft, tell them the noise and the grammar that the next tokens will be sampled with."""
-        shown: list[int] = []
-        try:
-            for s in sequences:
-                noise, rules = (None, None) if s.chain is None else (s.chain.noise, s.chain.lookahead())
-                if noise is not None or rules is not None:
-                    shown.append(s.seq_id)
-                    self.memory.drafters.set_foresight(noise, rules, s.seq_id)
-                    if self.ngram is not None:
-                        self.ngram.set_rules(rules, s.seq_id)
-            yield
-        finally:
-            for seq_id in shown:
-                self.memory.drafters.set_foresight(None, None, seq_id)
+    def _show(self, sequences: SequenceOf[Sequence], shown: list[int]) -> None:
+        """Tell drafters the noise and the grammar that the next tokens will be sampled with.
+
+        shown: gets the ids of the sequences that have one of both.
+        """
+        for s in sequences:
+            noise, rules = (None, None) if s.chain is None else (s.chain.noise, s.chain.lookahead())
+            if noise is not None or rules is not None:
+                shown.append(s.seq_id)
+                self.memory.drafters.set_foresight(noise, rules, s.seq_id)
                 if self.ngram is not None:
-                    self.ngram.set_rules(None, seq_id)
+                    self.ngram.set_rules(rules, s.seq_id)
+
+    def _hide(self, shown: list[int]) -> None:
+        """Let drafters forget what `_show` told them."""
+        for seq_id in shown:
+            self.memory.drafters.set_foresight(None, None, seq_id)
+            if self.ngram is not None:
+                self.ngram.set_rules(None, seq_id)
 
 
 def _shape(settings: DraftSettings) -> DraftShape:
