@@ -160,6 +160,8 @@ class Stats:
                 setattr(total, f.name, [x + y for x, y in zip_longest(a, b, fillvalue=0)])
             else:
                 setattr(total, f.name, a + b)
+        if total.drafts:  # something was drafted in one of both
+            total.why_not_drafted = ""
         return total
 
     def as_dict(self) -> dict[str, Any]:

@@ -119,10 +119,10 @@ class Context:
         self.stats.calibrate_ns += calibrate_ns
         return self._loaded.engine
 
-    def end_run(self, settings: DraftSettings) -> None:
-        """Finish the figures: give the reason if nothing was drafted."""
+    def explain(self, stats: Stats, settings: DraftSettings) -> None:
+        """Give the figures of a generation the reason why nothing was drafted, if nothing was."""
         if self._loaded is not None:  # a stream may outlive the model
-            self._loaded.explain(self.stats, settings)
+            self._loaded.explain(stats, settings)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -214,7 +214,7 @@ class Context:
                 if is_in and generation is not None:
                     if self._driver is generation:
                         self._begin()  # the context holds everything before the token that came last
-                    self.end_run(generation.draft)
+                    self.explain(self.stats, generation.draft)
                     if self.engine is not None:
                         self.engine.keep()
 

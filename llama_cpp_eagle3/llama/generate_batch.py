@@ -211,10 +211,11 @@ class BatchRun:
             with guard.if_free() as is_in:
                 if is_in:
                     self.drop()
+            for sequence in self.sequences:
+                self._context.explain(sequence.result.stats, self._draft)
             stats = sum((sequence.result.stats for sequence in self.sequences), Stats())
             stats.total_ns, stats.calibrate_ns = total_ns, self._calibrate_ns
             self._context.stats = stats
-            self._context.end_run(self._draft)
         return self.results()
 
     def _count_left(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3 import Eagle3Llama, Stats
 from llama_cpp_eagle3.draft.costs import Costs, load_costs, save_costs, timing
 from llama_cpp_eagle3.model import loaded_model
 from loading import OPTIONS, cheap_rows, load_plain, path_of, take
@@ -162,6 +162,17 @@ def test_why_nothing_is_drafted(
         assert stats.drafts == 0
         assert why in stats.why_not_drafted
         assert "nothing is drafted" not in caplog.text  # of most plain texts: that is no news
+
+
+def test_why_of_each_prompt(tiny_target: Any) -> None:
+    with open_llama(tiny_target, n_parallel=2) as llm:
+        results = llm.generate_batch([[1, 2, 3], [4, 5, 6]], max_tokens=6, temperature=0.0, repeat_penalty=2.0)
+        for stats in (*(result.stats for result in results), llm.last_stats):
+            assert stats.drafts == 0
+            assert "nothing of the text repeats" in stats.why_not_drafted
+    drafted, plain = Stats(drafts=1), Stats(why_not_drafted="none")
+    assert (plain + plain).why_not_drafted == "none"
+    assert (plain + drafted).why_not_drafted == (drafted + plain).why_not_drafted == ""
 
 
 def test_why_a_draft_model_drafts_nothing(tiny_target: Any) -> None:
