@@ -10,7 +10,7 @@ import pytest
 
 import siblings as page
 from gguf_raw import STR, parse, serialize
-from llama_cpp_eagle3._core import read_target
+from llama_cpp_eagle3._core import has_nearly, read_target
 from llama_cpp_eagle3.draft.siblings import SIBLINGS, Sibling, advice, find_sibling
 
 
@@ -45,6 +45,17 @@ def target(arch: str, name: str, n_vocab: int) -> Any:
 def test_families(arch: str, name: str, n_vocab: int, found: str | None) -> None:
     sibling = find_sibling(target(arch, name, n_vocab))
     assert (sibling.title if sibling else None) == found
+
+
+@pytest.mark.parametrize(
+    ("n_small", "n_large"),
+    [(151936, 152064), (262144, 262208), (49152, 49155)],  # Qwen2.5 from 7B on, Gemma 3 from 4B on, Granite 3
+)
+def test_last_tokens_may_be_missing(n_small: int, n_large: int) -> None:
+    """Larger models of a family have some more, unused tokens at the end."""
+    assert has_nearly(n_small, n_large)
+    assert has_nearly(n_large, n_small)
+    assert not has_nearly(n_small, 2 * n_large)
 
 
 def test_of_a_file(tiny_target: Any, tmp_path: Path) -> None:
