@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from ..config.serve_options import ServeOptions
 from ..serve.log_lines import configure
@@ -28,7 +29,8 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
             # processors all sleep where they would wait awake, and passes of the engine's take half as long again.
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(llm.calibrate, log=_log.info).result()
-        server = Server(llm, options)
+        why = options.why_no_draft or llm.loaded.why_nothing_drafts
+        server = Server(llm, replace(options, why_no_draft=why))
     except BaseException:
         llm.close()
         raise

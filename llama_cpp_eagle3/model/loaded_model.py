@@ -241,6 +241,11 @@ class LoadedModel:
         return self._loading.pair_id
 
     @property
+    def why_nothing_drafts(self) -> str:
+        """Why it cannot draft at all; empty if it can."""
+        return self._loading.why_nothing_drafts
+
+    @property
     def description(self) -> str:
         """One line about the loaded drafters."""
         pair, tap, target = self._loading.pair, self._loading.tap, self.engine.target
@@ -430,7 +435,7 @@ class LoadedModel:
         if self.head is None and self._draft_model is not None:
             return f"the draft_model ({type(self._draft_model).__name__}) proposed nothing"
         if self.head is None and not has_ngram:
-            return self._loading.why_nothing_drafts or "draft_sources leaves no drafter"
+            return self.why_nothing_drafts or "draft_sources leaves no drafter"
         if stats.steps == 0:
             return "the only token came with the prompt's pass"
         return why_not(drafting.policy, settings, self.engine.drafters.names, has_ngram)

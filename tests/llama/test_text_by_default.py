@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+from gguf_raw import U32, parse, serialize
 from llama_cpp_eagle3 import Eagle3Llama, Stats
 from llama_cpp_eagle3.draft.costs import Costs, load_costs, save_costs, timing
 from llama_cpp_eagle3.model import loaded_model
@@ -46,6 +47,21 @@ def test_what_drafts(options: dict[str, Any], sources: tuple[str, ...], mode: st
 def test_the_vocabulary_alone(tiny_target: Any) -> None:
     with Eagle3Llama(path_of(tiny_target), vocab_only=True, verbose=False) as llm:
         assert llm.draft_sources == ()
+
+
+def test_targets_that_verify_no_draft(tiny_target: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A model that embeds, as any with a reason against drafts: it is said at load where n-grams were named."""
+    raw = parse(Path(tiny_target.path).read_bytes())
+    raw.set("llama.pooling_type", U32, 1)
+    target = tmp_path / "embeds.gguf"
+    target.write_bytes(serialize(raw))
+    with open_llama(target) as llm:
+        assert llm.draft_sources == ()
+        assert llm.loaded.why_nothing_drafts.startswith("no drafter can be used: ")
+        assert "n-grams do not draft" not in caplog.text
+    with open_llama(target, draft_sources=("ngram",)) as llm:
+        assert llm.draft_sources == ()
+        assert "n-grams do not draft for" in caplog.text
 
 
 @pytest.mark.usefixtures("no_clock")
