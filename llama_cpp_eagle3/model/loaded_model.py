@@ -388,7 +388,8 @@ class LoadedModel:
         Args:
             seconds: to spend; None: 2, for n-grams alone at most 0.3.
             must: raise if nothing is known and nothing can be measured.
-            log: called with a line before it begins, and with the results.
+            log: called with a line before it begins, and with the results; None: by `verbose`, for n-grams alone not at
+                all.
 
         Returns:
             The nanoseconds that this took.
@@ -407,7 +408,7 @@ class LoadedModel:
                 self.engine,
                 self.head,
                 self.costs_key,
-                log or self._log,
+                log or (_log.debug if may_guess else self._log),
                 seconds or (_SECONDS_NGRAM if is_text else _SECONDS),
                 must,
                 self._experts,

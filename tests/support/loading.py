@@ -16,6 +16,7 @@ import placement
 from dice import DiceLlama
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, make_policy
+from llama_cpp_eagle3.draft.kinds.mtp import has_block
 from llama_cpp_eagle3.engine.draft import Draft
 from tolerance import of_target
 
@@ -38,13 +39,13 @@ def path_of(model: Any) -> str:
 
 
 def load(target: Any, head: Any = None, **options: Any) -> Eagle3Llama:
-    """Load quietly, with one thread. Without a head nothing drafts unless the options say what."""
+    """Load quietly, with one thread. Without a head n-grams draft only if the options name a way to draft."""
     draft: dict[str, Any] = (
         {} if head is None else {"draft_model_path": path_of(head), "draft_type_k": 0, "draft_type_v": 0}
     )
     if head is not None and not any(name.startswith(("draft_tree", "draft_n_max")) for name in options):
         draft["draft"] = "chain"  # the choices of "auto" depend on the machine
-    if head is None and not any(name.startswith("draft") for name in options):
+    if head is None and not any(name.startswith("draft") for name in options) and not has_block(path_of(target)):
         draft["draft_sources"] = ()  # so do n-grams, which draft in it
     return Eagle3Llama(path_of(target), **OPTIONS | draft | placement.load_options(head is not None) | options)
 
