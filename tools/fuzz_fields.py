@@ -3,10 +3,11 @@
     python tools/fuzz_fields.py --cases 20000 --write benchmarks/results/fuzz_fields.json
     python tools/fuzz_fields.py --case 1234                (one of them, with its answer)
 
-A case is a number: the same one makes the same request. Four servers run in one process: of a pair with a head, of a
-model with images, with embeddings and filling in, and with a template that knows tools. All keep conversations in one
-folder, with host memory that is too small for them, and requests begin alike, so that prefixes come from slots, host
-memory and files.
+A case is a number: the same one makes the same request. Six servers run in one process: of a pair with a head, of a
+model with images, with embeddings and filling in, and with three templates: two that know tools, and one that does not.
+All keep conversations in one folder, with host memory that is too small for them, and requests begin alike, so that
+prefixes come from slots, host memory and files. A share of the requests is in order, and forces a call of tools with
+names and schemas of all scripts (fuzz_tools.py): the answer must be that call.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ import httpx
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
+import fuzz_tools
 from fuzz_values import FLAGS, SAMPLING, TOOL, Fuzzer
 
 ANTHROPIC_TOOL = {"name": "add", "input_schema": TOOL["function"]["parameters"]}
-SERVERS = ("plain", "images", "embeddings", "tools")
+SERVERS = ("plain", "images", "embeddings", "tools", *fuzz_tools.TEMPLATES)
+FORCED = 0.3
+"""The share of requests that force a call."""
 TOOL_TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
     '{% if m.tool_calls %}{% for c in m.tool_calls %}{"name": "{{ c.function.name }}", "arguments": '
@@ -119,6 +123,7 @@ CACHE_BYTES = 100_000
 """Bytes of host memory: fewer prefixes fit than there are beginnings."""
 EXPECTED = frozenset({200, 400, 404, 405, 413, 429, 501})
 """Status codes that are no errors; 501: the server was started without this endpoint."""
+CALLS = (b'"tool_calls"', b'"tool_use"', b'"function_call"')
 CHECK = {"prompt": "the self", "n_predict": 8, "temperature": 0.0, "cache_prompt": False}
 
 
@@ -165,11 +170,18 @@ class Request:
     data: bytes
     leaves: bool
     """Whether the client leaves after the first bytes of the answer."""
+    forced: dict[str, Any] | None = None
+    """The body of a request that is in order, and forces a call."""
 
 
 def make(seed: int, case: int, image: bytes) -> Request:
     """Make the request of a number."""
     fuzzer = Fuzzer(seed, case, image)
+    if fuzzer.rng.random() < FORCED:
+        path = fuzzer.pick(fuzz_tools.PATHS)
+        forced = fuzz_tools.make_body(fuzzer, path, fuzz_tools.make_tools(fuzzer))
+        server = fuzzer.pick(("tools", *fuzz_tools.TEMPLATES))
+        return Request(server, "POST", path, json.dumps(forced).encode(), False, forced)
     server = fuzzer.pick(SERVERS)
     if fuzzer.rng.random() < 0.02:
         return Request(server, "GET", fuzzer.pick(PAGES), b"", False)
@@ -270,6 +282,8 @@ def send(client: httpx.Client, request: Request) -> tuple[int, bytes]:
 
 def why_wrong(status: int, data: bytes, request: Request) -> str:
     """Return an answer's error; "" if there is none."""
+    if request.forced is not None:
+        return fuzz_tools.why_wrong(request.path, request.forced, status, data)
     if status not in EXPECTED:
         return f"status {status}"
     if (b'"code":5' in data or b'"code":"server_error"' in data) and status != 501:
@@ -319,7 +333,7 @@ def run(seed: int, cases: range, n_clients: int = 4, quiet: bool = True) -> Reco
                 status, data, wrong = 0, str(e).encode(), type(e).__name__
             with lock:
                 record.n_cases += 1
-                record.n_calls += status == 200 and (b'"tool_calls"' in data or b'"tool_use"' in data)
+                record.n_calls += status == 200 and any(name in data for name in CALLS)
                 record.slowest = max(record.slowest, time.monotonic() - begin)
                 record.statuses[f"{request.path.partition('?')[0]} {status}"] += 1
                 if wrong:
@@ -388,8 +402,9 @@ def serve(folder: Path) -> None:
         ),
         "images": ((vlm,), {"mmproj_path": vlm.mmproj, "n_ctx": 1024, "options": {"context_shift": False}}),
         "embeddings": ((fim_target(pair[0]),), {"n_batch": 128, "options": {"embeddings": True, "pooling": 1}}),
-        "tools": (pair, {"draft_n_max": 3, "n_ctx": 2048, "options": {"chat_template": TOOL_TEMPLATE}}),
     }
+    for name, template in {"tools": TOOL_TEMPLATE, **fuzz_tools.TEMPLATES}.items():
+        more[name] = pair, {"draft_n_max": 3, "n_ctx": 8192, "options": {"chat_template": template}}
     kept: dict[str, Any] = {"prefix_cache_dir": folder / "cache", "prefix_cache_bytes": CACHE_BYTES}
     with ExitStack() as stack:
         running = {

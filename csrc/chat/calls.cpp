@@ -1,11 +1,11 @@
 #include "calls.h"
 
-#include "chat-peg-parser.h"
+#include "arguments.h"
 #include "json-schema-to-grammar.h"
+#include "parts.h"
 
 #include <algorithm>
 #include <set>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,33 +13,9 @@ namespace eagle3::chat {
 
 namespace {
 
-using id_t = common_peg_parser_id;
-using tags = common_chat_peg_builder;
-
 thread_local const call_wishes * wishes = nullptr;
 
 const char * const WHITE_SPACE = "[ \\t\\n]{0,4}"; // that may be left between a thought and a call
-
-// The parts that a part's grammar is made of.
-std::vector<id_t> parts_of(const common_peg_parser_variant & one) {
-    return std::visit(
-        [](const auto & p) -> std::vector<id_t> {
-            using T = std::decay_t<decltype(p)>;
-            if constexpr (std::is_same_v<T, common_peg_sequence_parser> ||
-                          std::is_same_v<T, common_peg_choice_parser>) {
-                return p.children;
-            } else if constexpr (std::is_same_v<T, common_peg_repetition_parser> ||
-                                 std::is_same_v<T, common_peg_rule_parser> ||
-                                 std::is_same_v<T, common_peg_tag_parser> ||
-                                 std::is_same_v<T, common_peg_atomic_parser> ||
-                                 std::is_same_v<T, common_peg_ac_parser>) {
-                return { p.child };
-            } else {
-                return {}; // look-ahead and parts with a grammar of their own add nothing, and schemas have no tags
-            }
-        },
-        one);
-}
 
 class shaper {
   public:
@@ -48,7 +24,7 @@ class shaper {
 
     // Allows one call where any number was.
     void leave_one_call() {
-        for (id_t id = 0; id < parser_.size(); ++id) {
+        for (part_id id = 0; id < parser_.size(); ++id) {
             auto * repetition = std::get_if<common_peg_repetition_parser>(&parser_.get(id));
             if (repetition && repetition->max_count != 1 && has(repetition->child, tags::TOOL_NAME)) {
                 repetition->min_count = std::min(repetition->min_count, 1);
@@ -57,37 +33,46 @@ class shaper {
         }
     }
 
-    // Removes the content of a part from what its grammar allows.
-    void leave_no_content(id_t id) {
+    // Removes the content of a part from what its grammar allows. What is left of it is no part of the message: white
+    // space that was sent as content could not be taken back when a call follows.
+    void leave_no_content(part_id id) {
         if (!seen_.insert(id).second || !has(id, tags::CONTENT)) {
             return;
         }
         const bool has_more = has(id, tags::TOOL_NAME) || has(id, tags::REASONING);
-        if (auto * tag = std::get_if<common_peg_tag_parser>(&parser_.get(id)); tag && tag->tag == tags::CONTENT) {
+        if (is_tagged(parser_, id, tags::CONTENT)) {
             const std::string begun = wish_.begun.empty() ? "" : gbnf_format_literal(wish_.begun) + " ";
-            replace(id, begun + WHITE_SPACE);
-            return;
-        }
-        if (const auto * repetition = std::get_if<common_peg_repetition_parser>(&parser_.get(id));
-            repetition && repetition->min_count == 0 && !has_more) {
-            replace(id, WHITE_SPACE);
+            const part_id     text  = std::get<common_peg_tag_parser>(parser_.get(id)).child;
+            parser_.get(id)         = common_peg_gbnf_parser{ text, begun + WHITE_SPACE };
             return;
         }
         if (auto * choice = std::get_if<common_peg_choice_parser>(&parser_.get(id))) {
             choice->children = without_content(choice->children);
         }
-        for (const id_t part : parts_of(parser_.get(id))) {
+        const auto * repetition  = std::get_if<common_peg_repetition_parser>(&parser_.get(id));
+        const bool   is_optional = repetition && repetition->min_count == 0 && !has_more;
+        for (const part_id part : parts_of(parser_.get(id))) {
             leave_no_content(part);
+        }
+        if (is_optional) {
+            const part_id was = builder_.eps().id();
+            parser_.get(was)  = parser_.get(id);
+            parser_.get(id)   = common_peg_gbnf_parser{ was, WHITE_SPACE };
         }
     }
 
-    // A thought whose end may be missing would take the call after it.
+    // One thought, with its end: another one could follow each, and one without an end would take the call after it.
     void end_thoughts() {
-        for (id_t id = 0; id < parser_.size(); ++id) {
+        for (part_id id = 0; id < parser_.size(); ++id) {
+            auto * repetition = std::get_if<common_peg_repetition_parser>(&parser_.get(id));
+            if (repetition && repetition->max_count != 1 && has(repetition->child, tags::REASONING) &&
+                !has(repetition->child, tags::TOOL_NAME)) {
+                repetition->max_count = 1;
+            }
             const auto * sequence = std::get_if<common_peg_sequence_parser>(&parser_.get(id));
             for (size_t i = 1; sequence && i < sequence->children.size(); ++i) {
                 auto * end = std::get_if<common_peg_repetition_parser>(&parser_.get(sequence->children[i]));
-                if (end && has_tag_itself(sequence->children[i - 1], tags::REASONING) && is_word(end->child)) {
+                if (end && is_tagged(parser_, sequence->children[i - 1], tags::REASONING) && is_word(end->child)) {
                     end->min_count = 1;
                 }
             }
@@ -95,40 +80,18 @@ class shaper {
     }
 
   private:
-    bool is_word(id_t id) const {
+    bool is_word(part_id id) const {
         const auto * found = std::get_if<common_peg_literal_parser>(&parser_.get(id));
         return found && found->literal.find_first_not_of(" \n") != std::string::npos;
     }
 
-    bool has_tag_itself(id_t id, const char * tag) const {
-        const auto * found = std::get_if<common_peg_tag_parser>(&parser_.get(id));
-        return found && found->tag == tag;
-    }
-
-    bool has(id_t id, const char * tag) const {
-        std::set<id_t>    seen;
-        std::vector<id_t> left = { id };
-        while (!left.empty()) {
-            const id_t one = left.back();
-            left.pop_back();
-            if (!seen.insert(one).second) {
-                continue;
-            }
-            if (has_tag_itself(one, tag)) {
-                return true;
-            }
-            for (const id_t part : parts_of(parser_.get(one))) {
-                left.push_back(part);
-            }
-        }
-        return false;
-    }
+    bool has(part_id id, const char * tag) const { return has_tag(parser_, id, tag); }
 
     // The alternatives that are left if none may be content.
-    std::vector<id_t> without_content(const std::vector<id_t> & alternatives) const {
-        std::vector<id_t> bare;
-        std::vector<id_t> more;
-        for (const id_t one : alternatives) {
+    std::vector<part_id> without_content(const std::vector<part_id> & alternatives) const {
+        std::vector<part_id> bare;
+        std::vector<part_id> more;
+        for (const part_id one : alternatives) {
             const bool has_call = has(one, tags::TOOL_NAME);
             const bool thinks   = has(one, tags::REASONING);
             if (!has(one, tags::CONTENT)) {
@@ -143,21 +106,14 @@ class shaper {
         return !bare.empty() ? bare : !more.empty() ? more : alternatives;
     }
 
-    // The parser of an answer still takes what it took.
-    void replace(id_t id, const std::string & grammar) {
-        const id_t was   = builder_.eps().id();
-        parser_.get(was) = parser_.get(id);
-        parser_.get(id)  = common_peg_gbnf_parser{ was, grammar };
-    }
-
     common_peg_arena &          parser_;
     common_peg_parser_builder & builder_;
     const call_wishes &         wish_;
-    std::set<id_t>              seen_;
+    std::set<part_id>           seen_;
 };
 
 bool has_calls(const common_peg_arena & parser) {
-    for (id_t id = 0; id < parser.size(); ++id) {
+    for (part_id id = 0; id < parser.size(); ++id) {
         const auto * rule = std::get_if<common_peg_rule_parser>(&parser.get(id));
         if (rule && rule->trigger) {
             return true;
@@ -168,8 +124,9 @@ bool has_calls(const common_peg_arena & parser) {
 
 } // namespace
 
-call_wishes::call_wishes(bool is_forced, bool is_single, std::string begun) :
-    is_forced(is_forced), is_single(is_single), begun(std::move(begun)) {
+call_wishes::call_wishes(const std::vector<common_chat_tool> & tools, bool is_forced, bool is_single,
+                         std::string begun) :
+    tools(tools), is_forced(is_forced), is_single(is_single), begun(std::move(begun)) {
     wishes = this;
 }
 
@@ -189,6 +146,7 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
     if (!wishes || !has_calls(parser)) {
         return; // a parser that llama.cpp analyzes templates with
     }
+    hold_arguments(parser, builder, wishes->tools);
     shaper shape(parser, builder, *wishes);
     if (wishes->is_single) {
         shape.leave_one_call();

@@ -1,26 +1,30 @@
 #pragma once
 
+#include "chat.h"
 #include "peg-parser.h"
 
 #include <string>
+#include <vector>
 
 namespace eagle3::chat {
 
 // While it lives, the parsers and grammars of answers that this thread builds are those of a request with these wishes.
-// llama.cpp's own allow any text before a call that is required, and several calls in formats that repeat them.
+// llama.cpp's own allow any text before a call that is required, several calls in formats that repeat them, and in some
+// formats any arguments.
 class call_wishes {
   public:
     // is_forced: first in the answer is a call, after thoughts at most. is_single: it has one call. begun: text of the
     // answer that the prompt has already.
-    call_wishes(bool is_forced, bool is_single, std::string begun);
+    call_wishes(const std::vector<common_chat_tool> & tools, bool is_forced, bool is_single, std::string begun);
     ~call_wishes();
 
     call_wishes(const call_wishes &)             = delete;
     call_wishes & operator=(const call_wishes &) = delete;
 
-    const bool        is_forced;
-    const bool        is_single;
-    const std::string begun;
+    const std::vector<common_chat_tool> & tools;
+    const bool                            is_forced;
+    const bool                            is_single;
+    const std::string                     begun;
 };
 
 // The two functions that cmake/LlamaChat.cmake has peg-parser.cpp call.

@@ -63,9 +63,9 @@ common_chat_params templates::apply(const std::string & request) const {
         inputs.chat_template_kwargs[item.key()] = item.value().dump();
     }
     const auto         framed    = common_chat_tools_parse_oaicompat(body.at("framed_tools"));
-    const bool         has_tools = !inputs.tools.empty() || !framed.empty();
-    const call_wishes  wishes(has_tools && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED,
-                              body.at("one_call").get<bool>(), begun(inputs));
+    const auto &       tools     = framed.empty() ? inputs.tools : framed;
+    const bool         is_forced = !tools.empty() && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    const call_wishes  wishes(tools, is_forced, body.at("one_call").get<bool>(), begun(inputs));
     common_chat_params params = common_chat_templates_apply(tmpls.get(), inputs);
     if (!framed.empty() && inputs.json_schema.empty()) {
         frame_calls(params, inputs, framed);

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chat_cases import templates
+from chatting import Load, joined
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import ChatTemplates
 from tiny import write_target
@@ -22,10 +23,8 @@ COUNT = {
     "required": ["n"],
     "additionalProperties": False,
 }
-NOT_HELD = ("gemma-4", "LFM2", "Kimi-K3")
-"""Templates for whose calls llama.cpp's grammars hold arguments to no schema: they may be endless."""
-NOT_REQUIRED = ("MiniCPM5", "muse-glimmer")
-"""Those in whose calls an argument may be missing."""
+NOT_HELD = ("gemma-4", "Kimi-K3")
+"""Templates for whose calls llama.cpp's grammars hold arguments, or a call's head, to nothing: they may be endless."""
 
 
 def tool(name: str, parameters: Any) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def test_a_forced_call_is_made(path: Path, answer: Any) -> None:
             continue
         ((name, arguments),) = calls_of(found)
         assert name == "count" or (name == "switch" and choice == "required")
-        if not any(name in path.name for name in (*NOT_HELD, *NOT_REQUIRED)):
+        if not any(name in path.name for name in NOT_HELD):
             assert arguments["n"] in range(1, 10) if name == "count" else isinstance(arguments["on"], bool)
 
 
@@ -108,7 +107,7 @@ NAMES = (
 def test_names_of_tools(path: Path, answer: Any) -> None:
     """Whatever the names: each tool can be called, with its own parameters."""
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
-    if any(name in path.name for name in (*NOT_HELD, *NOT_REQUIRED)):
+    if any(name in path.name for name in NOT_HELD):
         pytest.skip("arguments are held to nothing")
     tools = [
         tool(
@@ -128,7 +127,7 @@ KEYS = ("_id", "$filter", "@type", "名前", "市名", "a--b", "a-b", "a b")
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
 def test_names_of_parameters(path: Path, answer: Any) -> None:
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
-    if any(name in path.name for name in (*NOT_HELD, *NOT_REQUIRED)):
+    if any(name in path.name for name in NOT_HELD):
         pytest.skip("arguments are held to nothing")
     parameters = {
         "type": "object",
@@ -139,3 +138,24 @@ def test_names_of_parameters(path: Path, answer: Any) -> None:
         answer(chat, [tool("f", parameters)], "required", max_tokens=1500, parallel_tool_calls=False)
     )
     assert arguments == {key: i for i, key in enumerate(KEYS)}
+
+
+def test_white_space_before_a_forced_call_is_no_content(load: Load) -> None:
+    """A call that came after content of blanks alone could not be told."""
+    chat = load("Qwen-Qwen2.5-7B-Instruct.jinja")
+    params = chat.apply([USER], tools=[tool("count", COUNT)], tool_choice="required")
+    parser = params.new_parser()
+    text = ' \n<tool_call>\n{"name": "count", "arguments": {"n": 3}}\n</tool_call>'
+    deltas = [delta for letter in text for delta in parser.update(letter)]
+    deltas += parser.update("", is_partial=False)
+    content, _, ((call),) = joined(deltas)
+    assert (content, call["name"], json.loads(call["arguments"])) == ("", "count", {"n": 3})
+
+
+@pytest.mark.parametrize("name", ["openai-gpt-oss-120b.jinja", "muse-glimmer.jinja"])
+def test_one_thought_comes_before_a_forced_call(load: Load, name: str) -> None:
+    """A model could go on with thoughts, each within the budget."""
+    root = load(name).apply([USER], tools=[tool("count", COUNT)], tool_choice="required").grammar
+    (line,) = [line for line in root.splitlines() if line.startswith("root ")]
+    assert line.startswith("root ::= (start a")
+    assert ")? start tool-call" in line

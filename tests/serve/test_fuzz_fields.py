@@ -1,4 +1,4 @@
-"""Requests with random fields to four servers: none ends the process or spoils it. tools/fuzz_fields.py sends more."""
+"""Requests with random fields to six servers: none ends the process or spoils it. tools/fuzz_fields.py sends more."""
 
 from __future__ import annotations
 
