@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chat_cases import templates
+from chat_cases import ROOT, templates
 from chatting import Load, joined
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import ChatTemplates
@@ -153,9 +153,13 @@ def test_white_space_before_a_forced_call_is_no_content(load: Load) -> None:
 
 
 @pytest.mark.parametrize("name", ["openai-gpt-oss-120b.jinja", "muse-glimmer.jinja"])
-def test_one_thought_comes_before_a_forced_call(load: Load, name: str) -> None:
+def test_one_thought_comes_before_a_forced_call(name: str) -> None:
     """A model could go on with thoughts, each within the budget."""
-    root = load(name).apply([USER], tools=[tool("count", COUNT)], tool_choice="required").grammar
-    (line,) = [line for line in root.splitlines() if line.startswith("root ")]
-    assert line.startswith("root ::= (start a")
-    assert ")? start tool-call" in line
+    folders = sorted(ROOT.glob("build/*/llama.cpp/models/templates"))
+    if not folders:
+        pytest.skip("llama.cpp's templates are not there: they are unpacked when the package is built")
+    chat = ChatTemplates(template=(folders[-1] / name).read_text(encoding="utf-8"))
+    grammar = chat.apply([USER], tools=[tool("count", COUNT)], tool_choice="required").grammar
+    (root,) = [line for line in grammar.splitlines() if line.startswith("root ")]
+    assert root.startswith("root ::= (start a")
+    assert root.endswith(")? start tool-call")
