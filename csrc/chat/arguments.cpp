@@ -127,7 +127,7 @@ class holder {
             const auto * more = std::get_if<common_peg_repetition_parser>(&parser_.get(parts[i + 1]));
             ids          before;
             arguments    found;
-            if (!more || (before = children_of(more->child)).back() != parts[i] ||
+            if (!more || (before = children_of(more->child)).empty() || before.back() != parts[i] ||
                 !read_choice(parts[i], object, found)) {
                 continue;
             }
