@@ -79,14 +79,22 @@ def test_structured_output(client: openai.OpenAI) -> None:
     assert parsed.letter in ("x", "y")
 
 
-def test_tool_that_is_forced(client: openai.OpenAI) -> None:
-    """The grammar allows nothing else, once the model begins a call."""
+def test_tool_that_is_forced(pair: tuple[Any, Any]) -> None:
+    """The answer is a call of the tool, with arguments of its schema; a template without tools describes it."""
     tool: Any = {"type": "function", "function": {"name": "pick", "parameters": Choice.model_json_schema()}}
-    answer = client.chat.completions.create(
-        model="tiny", messages=MESSAGES, tools=[tool], tool_choice="auto", max_tokens=20, temperature=0
-    )
-    message = answer.choices[0].message
-    assert message.content or message.tool_calls
+    with (
+        Running(*pair, draft_n_max=4, n_ctx=2048) as running,
+        openai.OpenAI(
+            base_url=f"{running.url}/v1", api_key="none", http_client=httpx.Client(trust_env=False)
+        ) as client,
+    ):
+        answer = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, tools=[tool], tool_choice="required", max_tokens=200, temperature=0
+        )
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    assert call.function.name == "pick"
+    assert Choice.model_validate_json(call.function.arguments)
 
 
 def test_responses(client: openai.OpenAI) -> None:
