@@ -7,25 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .._core import TargetInfo, has_nearly
+from .costs.best_chain import BestChain, best_length
 
 ASSUMED, MEASURED = 0.6, 0.78
 """Probability that a drafted token is accepted if those before it were: assumed, and that of one pair which was run."""
-_N_MAX = 8
 _PER_ROW = 0.2 / 3
 """Share of a pass that each further row adds: four rows take 1.2 passes with our CPU kernels."""
 _ABOVE_BYTES = 1.2
 """A step of a small model takes so many times as long as reading its weights at the target's speed."""
 _WORTH = 1.05
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """The best length of a chain, and what it brings: computed, not measured."""
-
-    n_draft: int
-    """0: nothing pays."""
-    speedup: float
-    """Times the speed of plain decoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +44,18 @@ class Sibling:
             and re.search(self.name, target.name, re.IGNORECASE) is not None
         )
 
-    def brings(self, n_bytes: int, pass_of: Callable[[int], float] | None = None) -> Prospect:
-        """What it is expected to bring to a target.
+    def brings(self, n_bytes: int, pass_of: Callable[[int], float] | None = None) -> BestChain:
+        """What it is expected to bring to a target: computed, not measured.
 
         n_bytes: of the target's weights that a pass reads. pass_of: time of a pass over n rows, in passes over one;
         None: that of our CPU kernels.
         """
-        best, step = Prospect(0, 1.0), _ABOVE_BYTES * self.n_bytes / max(1, n_bytes)
-        for n in range(1, _N_MAX + 1):
-            n_tokens = sum(self.acceptance**k for k in range(n + 1))
-            speedup = n_tokens / ((1.0 + _PER_ROW * n if pass_of is None else pass_of(n + 1)) + n * step)
-            if speedup > best.speedup:
-                best = Prospect(n, speedup)
-        return best
+        drafted = _ABOVE_BYTES * self.n_bytes / max(1, n_bytes)
+
+        def step(n: int, _: float) -> float:
+            return (1.0 + _PER_ROW * n if pass_of is None else pass_of(n + 1)) + n * drafted
+
+        return best_length(self.acceptance, 1.0, step)
 
 
 SIBLINGS = (

@@ -162,7 +162,7 @@ class Loading:
         else:
             on_cpu = not has_others or (options["n_gpu_layers"] if n_layers < 0 else n_layers) == 0
         for file in self.draft_files:
-            if file.is_model and file.takes_type:
+            if file.is_model:
                 n_threads = self.draft.given["draft_n_threads"] or options["n_threads"]
                 copy = with_type(file.path, self.draft.type, on_cpu, n_threads, log)
                 if copy != file.path:
