@@ -140,8 +140,9 @@ void register_model_files(py::module_ & m) {
     m.def(
         "tensor_names",
         [](const fs_path & path) {
+            const gguf_file           file(path);
             py::typing::List<py::str> res;
-            for (const ggml_tensor * tensor : gguf_file(path).tensors()) {
+            for (const ggml_tensor * tensor : file.tensors()) {
                 res.append(text_of(tensor->name));
             }
             return res;
