@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from ..config.serve_options import ServeOptions
 from ..serve.log_lines import configure
@@ -29,8 +28,7 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
             # processors all sleep where they would wait awake, and passes of the engine's take half as long again.
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(llm.calibrate, log=_log.info).result()
-        why = options.why_no_draft or llm.loaded.why_nothing_drafts
-        server = Server(llm, replace(options, why_no_draft=why))
+        server = Server(llm, options)
     except BaseException:
         llm.close()
         raise

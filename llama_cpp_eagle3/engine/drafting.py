@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
-from .._core import DraftRequest, DraftShape, NgramDrafter, Policy
+from .._core import CostCurve, DraftRequest, DraftShape, NgramDrafter, Policy
 from .draft import Draft
+from .draft_state import DraftState, draft_state
 from .memory import Memory
 from .request import NGRAM, DraftSettings
 from .sequence import Sequence, Step
@@ -20,6 +22,10 @@ N_REPLAY_MAX = 8
 """A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _ALL = -1
 """Drafters, as bits."""
+_N_ROWS = 64
+"""Most rows of a pass with drafts: up to 64 rows, our kernels compute the same bits whatever their number."""
+_N_NODES_MIN = 32  # drafted tokens of a step that are always allowed, however many sequences there are
+_TOPK = 4
 
 Drafts = Callable[[SequenceOf[Sequence], SequenceOf[int]], list[Draft]]
 """(sequences, tokens that fit after the last one of each) -> a draft for each."""
@@ -28,25 +34,82 @@ Drafts = Callable[[SequenceOf[Sequence], SequenceOf[int]], list[Draft]]
 class Drafting:
     """Lets drafters draft for the sequences of a step, by the policy or by the sequences' settings."""
 
-    def __init__(self, slots: Slots, ngram: NgramDrafter | None, draft_model: Callable[..., Any] | None):
-        """ngram, draft_model: as `Engine` takes them."""
-        self.slots, self.ngram = slots, ngram
+    def __init__(
+        self,
+        slots: Slots,
+        n_batch: int,
+        ngram: NgramDrafter | None = None,
+        draft_model: Callable[..., Any] | None = None,
+        why_no_source: str = "",
+    ):
+        """The arguments are those of `Engine`."""
+        self.slots, self.ngram, self._n_batch = slots, ngram, n_batch
         self.memory: Memory = slots.memory
         self.override: Drafts | None = None
         """Drafts in place of the policy's, for experiments."""
         self._n_ctx = self.memory.target.n_ctx
         self._draft_model = None if draft_model is None else _of_model(draft_model)
-        self.policy = self._unmeasured()
+        self._draft_model_name = type(draft_model).__name__
+        self._why_no_source = why_no_source
+        self._forget()
+
+    def _forget(self) -> None:
+        target = self.memory.target
+        self.policy = Policy(tuple(self.memory.drafters), n_leaves_max=target.n_leaves_max, n_seq_max=target.n_seq)
         """What to draft. Until costs are measured it drafts chains of a few tokens in mode "auto"."""
+        self.is_guessed = False
+        """Whether the policy plans with costs of which some are guessed."""
 
     def set_drafters(self, drafters: SequenceOf[Any]) -> None:
         """Draft with other drafters, which have evaluated nothing yet. The policy forgets the old ones."""
         self.slots.set_drafters(drafters)
-        self.policy = self._unmeasured()
+        self._forget()
 
-    def _unmeasured(self) -> Policy:
+    def learn(
+        self,
+        costs: SequenceOf[CostCurve],
+        *,
+        is_guessed: bool = False,
+        priors: SequenceOf[dict[str, Any] | None] = (),
+        **limits: Any,
+    ) -> None:
+        """Plan drafts by these costs from now on. What the policy has learned of its drafters stays.
+
+        Args:
+            costs: of the target, then of each drafter: as `Policy` takes them.
+            is_guessed: whether some of them are guessed.
+            priors: what other processes have learned, if this one has planned nothing yet; it may be damaged.
+            **limits: arguments of `Policy`, in place of those that suit the target.
+        """
         target = self.memory.target
-        return Policy(tuple(self.memory.drafters), n_leaves_max=target.n_leaves_max, n_seq_max=target.n_seq)
+        if self.policy.is_measured:
+            priors = self.policy.priors()
+        options: dict[str, Any] = {
+            "n_max": _N_ROWS - 1,
+            "n_nodes_max": min(max(_N_ROWS - target.n_seq, _N_NODES_MIN), self._n_batch - 1),
+            "top_k": _TOPK if target.n_leaves_max > 1 else 1,
+            "n_leaves_max": target.n_leaves_max,
+            "n_seq_max": target.n_seq,
+            "uniform": not target.is_pooled or target.rollback_kind != "trim",
+            "n_snapshots": target.n_snapshots,
+            "ngram": self.ngram,
+            **limits,
+        }
+        drafters = tuple(self.memory.drafters)
+        try:
+            self.policy = Policy(drafters, costs, priors=priors, **options)
+        except ValueError:
+            if not priors:
+                raise
+            self.policy = Policy(drafters, costs, **options)
+        self.is_guessed = is_guessed
+
+    def state(self, settings: DraftSettings) -> DraftState:
+        """Whether texts with these settings get drafts, and why not."""
+        if self._draft_model is not None and not self.memory.drafters:
+            return DraftState(True, f"the draft_model ({self._draft_model_name}) proposed nothing")
+        has_ngram = self.ngram is not None
+        return draft_state(self.policy, self.memory.drafters.names, settings, has_ngram, self._why_no_source)
 
     def begin(self, sequence: Sequence) -> None:
         """Tell that another text begins in this sequence's slot."""
@@ -69,13 +132,9 @@ class Drafting:
         if drafts is not None:
             found = drafts(sequences, n_rooms)
         else:
-            shown: list[int] = []
-            try:
-                self._show(sequences, shown)
+            with self._foresight(sequences):
                 requests = [self._request(s, n_room) for s, n_room in zip(sequences, n_rooms, strict=True)]
                 found = self.policy.propose(requests, step.n_rows - len(asked))
-            finally:
-                self._hide(shown)
         for scheduled, draft in zip(asked, found, strict=True):
             scheduled.draft = draft
             step.n_rows += len(draft.tokens)
@@ -133,25 +192,26 @@ class Drafting:
             return _ALL & ~1  # the first one drafts
         return _ALL if s.draft.mode == "off" else self.policy.may_wait(n_seqs)
 
-    def _show(self, sequences: SequenceOf[Sequence], shown: list[int]) -> None:
-        """Tell drafters the noise and the grammar that the next tokens will be sampled with.
+    @contextmanager
+    def _foresight(self, sequences: SequenceOf[Sequence]) -> Iterator[None]:
+        """Let drafters know the noise and the grammar that the next tokens will be sampled with, in the block."""
+        shown: list[int] = []
 
-        shown: gets the ids of the sequences that have one of both.
-        """
-        for s in sequences:
-            noise, rules = (None, None) if s.chain is None else (s.chain.noise, s.chain.lookahead())
-            if noise is not None or rules is not None:
-                shown.append(s.seq_id)
-                self.memory.drafters.set_foresight(noise, rules, s.seq_id)
-                if self.ngram is not None:
-                    self.ngram.set_rules(rules, s.seq_id)
-
-    def _hide(self, shown: list[int]) -> None:
-        """Let drafters forget what `_show` told them."""
-        for seq_id in shown:
-            self.memory.drafters.set_foresight(None, None, seq_id)
+        def show(seq_id: int, noise: Any, rules: Any) -> None:
+            self.memory.drafters.set_foresight(noise, rules, seq_id)
             if self.ngram is not None:
-                self.ngram.set_rules(None, seq_id)
+                self.ngram.set_rules(rules, seq_id)
+
+        try:
+            for s in sequences:
+                noise, rules = (None, None) if s.chain is None else (s.chain.noise, s.chain.lookahead())
+                if noise is not None or rules is not None:
+                    shown.append(s.seq_id)
+                    show(s.seq_id, noise, rules)
+            yield
+        finally:
+            for seq_id in shown:
+                show(seq_id, None, None)
 
 
 def _shape(settings: DraftSettings) -> DraftShape:

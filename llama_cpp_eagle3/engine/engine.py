@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Target
 from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
+from .draft_state import DraftState
 from .drafters import Drafters
 from .drafting import Drafting
 from .memory import Memory
@@ -25,6 +26,7 @@ from .sampler_chain import SamplerChain
 from .sampling import Sampling
 from .sequence import Output, Sequence, State, StoredPrefix
 from .slots import Slots
+from .stats import Stats
 from .step import Stepper
 from .vocab import Vocab
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("llama_cpp_eagle3")
 N_STEP_WITHIN = 8192
 """Tokens of a long message between two saved states."""
+_N_STEPS_TOLD = 8  # for a text of fewer steps the log does not say why nothing was drafted
 
 
 class Engine:
@@ -55,6 +58,7 @@ class Engine:
         draft: DraftSettings | None = None,
         draft_model: Callable[..., object] | None = None,
         ngram: NgramDrafter | None = None,
+        why_no_source: str = "",
         prefill_budget: int | None = None,
         prefix_cache_bytes: int = 0,
         ctx_checkpoints: int = 32,
@@ -77,6 +81,7 @@ class Engine:
             draft: how to draft for requests that do not say it.
             draft_model: a `llama_cpp.LlamaDraftModel`, in place of drafters.
             ngram: the n-gram drafter, for as many sequences; it drafts once the policy knows costs.
+            why_no_source: why there is none of these.
             prefill_budget: rows of prompts in a step in which other sequences decode; None = as many as double the
                 step's time.
             prefix_cache_bytes: host memory for evicted prefixes, and for states that recurrent layers and sliding
@@ -101,7 +106,8 @@ class Engine:
         self.before_step = before_step
         self._checkpoint_min_step = checkpoint_min_step
         self._guard = Guard(type(self).__name__)
-        self.drafting = Drafting(self.slots, ngram, draft_model)
+        self._has_explained = False
+        self.drafting = Drafting(self.slots, n_batch, ngram, draft_model, why_no_source)
         """How drafts are made: the policy, the n-gram drafter, or a drafter in place of both."""
         self.stepper = Stepper(self.slots, vocab, self.drafting, n_batch, prefill_budget, after_pass)
         self.scheduler = self.stepper.scheduler
@@ -123,6 +129,22 @@ class Engine:
         """Draft with other drafters, which have evaluated nothing yet, and of which the policy knows nothing."""
         with self._recovered():
             self.drafting.set_drafters(drafters)
+
+    def drafts(self, settings: DraftSettings | None = None) -> DraftState:
+        """Whether texts get drafts, and if not, why. settings: None: those of requests that do not say it."""
+        return self.drafting.state(settings or self.draft)
+
+    def explain(self, stats: Stats, settings: DraftSettings) -> None:
+        """Give the figures of a text the reason why nothing was drafted, if nothing was, and log it once."""
+        if stats.drafts or not stats.tokens:
+            return
+        state = self.drafts(settings)
+        stats.why_not_drafted = state.why_not(settings)
+        if state.can_draft and stats.steps == 0:
+            stats.why_not_drafted = "the only token came with the prompt's pass"
+        if self.drafters and stats.steps >= _N_STEPS_TOLD and not self._has_explained:
+            self._has_explained = True
+            _log.warning("nothing is drafted: %s", stats.why_not_drafted)
 
     @property
     def n_running(self) -> int:

@@ -121,8 +121,8 @@ class Context:
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
         """Give the figures of a generation the reason why nothing was drafted, if nothing was."""
-        if self._loaded is not None:  # a stream may outlive the model
-            self._loaded.explain(stats, settings)
+        if self.engine is not None:  # a stream may outlive the model
+            self.engine.explain(stats, settings)
 
     @contextmanager
     def timed(self) -> Iterator[None]:

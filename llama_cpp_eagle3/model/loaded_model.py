@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import Policy, Target, local_accelerators
+from .._core import Target, local_accelerators
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..draft.costs import experts_of, have_policy, keep_corrections, keep_priors, load_costs, machine, why_not
+from ..draft.costs import experts_of, keep_corrections, keep_priors, learn_costs, load_costs, machine
 from ..draft.head import Head
-from ..draft.kinds import NGRAM, LoadedTarget
+from ..draft.kinds import LoadedTarget
 from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
-from ..engine.stats import Stats
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..files.fingerprint import fingerprint, once_fingerprinted
 from ..files.model_file import file_errors
@@ -34,7 +33,6 @@ from .loading import Loading, ids_of
 if TYPE_CHECKING:
     from ..config.eagle3_options import ConstructorOptions
 
-_N_STEPS_TOLD = 8  # for a text of fewer steps the log does not say why nothing was drafted
 _SECONDS, _SECONDS_NGRAM = 2.0, 0.3
 """To spend on measuring what passes cost; for n-grams alone, of which most texts have little, nobody should notice."""
 _OF_WEIGHTS = ("draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens")
@@ -63,10 +61,7 @@ class LoadedModel:
         self._model, self._model_params = llama.model.model, llama.model.params
         self._ctx, self._context_params = llama.ctx.ctx, llama.ctx.params
         self._tensor_split = llama.options["tensor_split"]
-        self._has_explained = False
-        self._draft_model = llama.options["draft_model"]
         self._experts = experts_of(llama.model.metadata())
-        self._guessed: Policy | None = None  # a policy with costs that are partly guessed
         with file_errors(llama.path):
             target = loading.make_target(self._ctx, self._model, log)
         self._sides = target.kernel_sides
@@ -86,6 +81,7 @@ class LoadedModel:
             tap=loading.tap,
             draft_model=llama.options["draft_model"],
             ngram=ngram,
+            why_no_source=loading.why_nothing_drafts,
             **watch,
             log=log,
             prefill_budget=given["prefill_budget"],
@@ -241,11 +237,6 @@ class LoadedModel:
         return self._loading.pair_id
 
     @property
-    def why_nothing_drafts(self) -> str:
-        """Why it cannot draft at all; empty if it can."""
-        return self._loading.why_nothing_drafts
-
-    @property
     def description(self) -> str:
         """One line about the loaded drafters."""
         pair, tap, target = self._loading.pair, self._loading.tap, self.engine.target
@@ -381,7 +372,7 @@ class LoadedModel:
     def have_costs(
         self, seconds: float | None = None, *, must: bool = False, log: Callable[[str], None] | None = None
     ) -> int:
-        """Give the engine's policy the costs that it needs: stored ones, or measured now, as far as they are missing.
+        """Let the engine's policy learn the costs that it needs: stored ones, and measured now what is missing.
 
         For n-grams alone what is missing is guessed until the next process, and real passes correct it.
 
@@ -400,11 +391,11 @@ class LoadedModel:
         drafting, start = self.engine.drafting, perf_counter_ns()
         is_text = self.head is None
         may_guess = is_text and seconds is None
-        knows = drafting.policy.is_measured and (may_guess or drafting.policy is not self._guessed)
+        knows = drafting.policy.is_measured and (may_guess or not drafting.is_guessed)
         if knows or (is_text and drafting.ngram is None):
             return 0
         with without_details():
-            is_measured = have_policy(
+            learn_costs(
                 self.engine,
                 self.head,
                 self.costs_key,
@@ -413,37 +404,15 @@ class LoadedModel:
                 must,
                 self._experts,
             )
-        self._guessed = None if is_measured else drafting.policy
         return perf_counter_ns() - start
 
     def prepare_drafts(self, settings: DraftSettings) -> int:
         """Measure what settings need; returns the nanoseconds that measuring took."""
         return self.have_costs() if settings.mode == "auto" else 0
 
-    def explain(self, stats: Stats, settings: DraftSettings) -> None:
-        """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
-        if stats.drafts or not stats.tokens:
-            return
-        stats.why_not_drafted = self._why_not(stats, settings)
-        if self.head is not None and stats.steps >= _N_STEPS_TOLD and not self._has_explained:
-            self._has_explained = True
-            _log.warning("nothing is drafted: %s", stats.why_not_drafted)
-
-    def _why_not(self, stats: Stats, settings: DraftSettings) -> str:
-        """Why a text of some tokens had no draft."""
-        drafting = self.engine.drafting
-        has_ngram = drafting.ngram is not None and NGRAM in settings.sources
-        if self.head is None and self._draft_model is not None:
-            return f"the draft_model ({type(self._draft_model).__name__}) proposed nothing"
-        if self.head is None and not has_ngram:
-            return self.why_nothing_drafts or "draft_sources leaves no drafter"
-        if stats.steps == 0:
-            return "the only token came with the prompt's pass"
-        return why_not(drafting.policy, settings, self.engine.drafters.names, has_ngram)
-
     def close(self) -> None:
         """Free engine and head, while the target's model and context still exist."""
-        if self._guessed is None:
+        if not self.engine.drafting.is_guessed:
             keep_corrections(self.engine, self.head, self.costs_key)
         keep_priors(self.engine.drafting.policy, self.costs_key)
         # in this order: drafters use the model's tables, the context calls the tap

@@ -7,14 +7,13 @@ import logging
 import secrets
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from ..chat import LeftOut, Loosened
 from ..chat.builtin_templates import named_templates
 from ..config.serve_options import ServeOptions
-from ..draft.costs import brought
 from ..engine import DraftSettings, Request, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
@@ -98,27 +97,18 @@ class Server:
         """Return the default drafting's settings and state, or the reason for none. On the engine's thread."""
         engine = self.engine
         settings: DraftSettings = engine.draft
-        policy = engine.drafting.policy
-        is_planned = settings.mode == "auto" and policy.is_measured
-        reason, names = "", engine.drafters.names
-        can_draft = bool(engine.drafters) or (engine.drafting.ngram is not None and bool(settings.sources))
-        if not can_draft:
-            reason = self.options.why_no_draft
-        elif settings.mode == "off":
-            reason = "it was switched off"
-        elif settings.mode == "auto" and not is_planned:
-            reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
+        state = engine.drafts()
         return {
-            "enabled": can_draft and settings.mode != "off",
-            "reason": reason,
+            "enabled": state.can_draft,
+            "reason": state.reason if state.can_draft else self.options.why_no_draft or state.reason,
             "mode": settings.mode,
             "sources": list(settings.sources),
             "ngram_n_max": settings.ngram_n_max,
             "n_max": settings.n_max,
             "n_min": settings.n_min,
             "p_min": settings.p_min,
-            "policy": policy.stats() if is_planned else None,
-            "by_source": brought(policy, names, engine.drafting.ngram is not None) if is_planned else {},
+            "policy": engine.drafting.policy.stats() if state.by_source else None,
+            "by_source": {name: asdict(source) for name, source in state.by_source.items()},
         }
 
     async def run_in_executor(self, function: Any, *args: Any) -> Any:

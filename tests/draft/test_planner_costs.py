@@ -17,7 +17,7 @@ from drafting import draft_chain, plan
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.draft import costs
-from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, make_policy, timing
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, timing
 from llama_cpp_eagle3.draft.costs import save_costs as save
 from llama_cpp_eagle3.draft.costs.cache import costs_path
 from llama_cpp_eagle3.draft.costs.contention import Contention
@@ -128,7 +128,8 @@ def test_without_a_head(tiny_target: Any) -> None:
                 break
         assert costs.drafts == ()
         assert costs_of(llm) == costs
-        assert len(plan(make_policy(llm.engine, costs), 1, 10)) == 0
+        llm.engine.drafting.learn(costs.priced())
+        assert len(plan(llm.policy, 1, 10)) == 0
 
 
 def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +142,8 @@ def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure", None)
     llm.eval([1, 2, 3])  # nothing is measured, so the context need not be empty
     assert costs_of(llm) == costs
-    planner = make_policy(llm.engine, costs, n_max=4)
-    assert len(plan(planner, 4, 10)) <= 4
+    llm.engine.drafting.learn(costs.priced(), n_max=4)
+    assert len(plan(llm.policy, 4, 10)) <= 4
 
 
 @pytest.mark.parametrize("row_seconds", [0.1, 3.0, 8.0, 40.0])
@@ -310,7 +311,7 @@ def test_costs_of_another_policy_are_not_kept(tiny_target: Any, tiny_head: Any) 
         key = llm.loaded.costs_key()
         save(key, known)
         other = replace(known, target={1: 1e5, 8: 1e5})
-        llm.engine.drafting.policy = make_policy(llm.engine, other)
+        llm.engine.drafting.learn(other.priced())
         curve = llm.policy.costs[0]
         curve.set_depth(5000)
         for _ in range(30):
@@ -319,7 +320,7 @@ def test_costs_of_another_policy_are_not_kept(tiny_target: Any, tiny_head: Any) 
     assert load_costs(key) == known
     costs_path(key).unlink()
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
-        llm.engine.drafting.policy = make_policy(llm.engine, other)
+        llm.engine.drafting.learn(other.priced())
         llm.policy.costs[0].set_depth(5000)
         llm.policy.costs[0].observe(1, 2e5)
     assert load_costs(key) is None
@@ -342,7 +343,7 @@ def test_a_mixture_without_measured_rows_is_priced_by_its_experts(llm: Eagle3Lla
     part = Costs({1: 100.0}, (DraftCosts({}, {}),), is_whole=False)
     assert sorted(part.guessed().target) == [1, 4]
     assert part.guessed((128, 8)).target == {1: 100.0}
-    target, begin, step = make_policy(llm.engine, part.guessed((128, 8)), (128, 8)).costs
+    target, begin, step = part.guessed((128, 8)).priced((128, 8))
     assert target.at(4) == pytest.approx(365.0, rel=0.01)
     assert begin.at(4) == step.at(4) == pytest.approx(40.0)
 
@@ -351,19 +352,17 @@ def test_what_each_source_brought(tiny_target: Any, tiny_head: Any) -> None:
     known = Costs({1: 1000.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 100.0}, {1: 100.0}),))
     with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
         save(llm.loaded.costs_key(), known)
-        names, stats = llm.engine.drafters.names, []
+        stats = []
         for _ in range(2):
             take(llm, [1, 2, 3], 200)
-            found = costs.brought(llm.policy, names, has_ngram=True)
+            found = llm.engine.drafts().by_source
             assert found.keys() == {"eagle3", "ngram"}
-            for source in found.values():
-                assert source.keys() == {"steps", "seconds_saved", "reason"}
             stats.append(found)
-        assert stats[1]["eagle3"]["steps"] >= stats[0]["eagle3"]["steps"] > 0
-        assert stats[1]["eagle3"]["seconds_saved"] != 0.0
+        assert stats[1]["eagle3"].steps >= stats[0]["eagle3"].steps > 0
+        assert stats[1]["eagle3"].seconds_saved != 0.0
         now = llm.policy.stats()
         is_unread = now["unread"][0][0] > 0.0  # reading a prompt, which is expensive on a slow clock
-        assert bool(stats[1]["eagle3"]["reason"]) == (is_unread or not now["is_open"][0])
+        assert bool(stats[1]["eagle3"].reason) == (is_unread or not now["is_open"][0])
 
 
 def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:

@@ -14,7 +14,7 @@ from arch_keys import keys_of
 from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import SimpleDrafter
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, make_policy
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts
 from llama_cpp_eagle3.draft.kinds import simple
 from llama_cpp_eagle3.draft.kinds.llama_context import N_SCRATCH, make_context
 from loading import load, load_plain, prompts, take
@@ -162,7 +162,7 @@ def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
     flat = dict.fromkeys((1, 8, 32), 1000.0)
     with load(target, small, draft="auto", draft_sources=["simple"]) as llm:
         for cost, drafts in ((1000.0, False), (10.0, True)):
-            llm.engine.drafting.policy = make_policy(llm.engine, Costs(flat, (DraftCosts({1: cost}, {1: cost}),)))
+            llm.engine.drafting.learn(Costs(flat, (DraftCosts({1: cost}, {1: cost}),)).priced())
             text = take(llm, prompt, 100)
             assert (llm.last_stats.of("simple").drafted > 0) == drafts
     assert text == take(load_plain(target), prompt, 100)

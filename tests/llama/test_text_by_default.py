@@ -57,7 +57,7 @@ def test_targets_that_verify_no_draft(tiny_target: Any, tmp_path: Path, caplog: 
     target.write_bytes(serialize(raw))
     with open_llama(target) as llm:
         assert llm.draft_sources == ()
-        assert llm.loaded.why_nothing_drafts.startswith("no drafter can be used: ")
+        assert llm.engine.drafts().reason.startswith("no drafter can be used: ")
         assert "n-grams do not draft" not in caplog.text
     with open_llama(target, draft_sources=("ngram",)) as llm:
         assert llm.draft_sources == ()

@@ -15,7 +15,7 @@ import pytest
 import placement
 from dice import DiceLlama
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, make_policy
+from llama_cpp_eagle3.draft.costs import Costs, DraftCosts
 from llama_cpp_eagle3.draft.kinds.mtp import has_block
 from llama_cpp_eagle3.engine.draft import Draft
 from tolerance import of_target
@@ -71,19 +71,10 @@ def cheap_rows(llm: Eagle3Llama) -> None:
     """Set the costs of rows to nothing, so that all drafts are verified."""
     flat = dict.fromkeys((1, 8, 32, 64), 1e5)
     drafts = (DraftCosts({1: 1.0}, {1: 1.0}),) * len(llm.drafters)
-    costs = Costs(flat, drafts, llm.draft_type)
-    engine = llm.engine
-    n_leaves = engine.target.n_leaves_max
-    engine.drafting.policy = make_policy(
-        engine,
-        costs,
-        n_max=16,
-        n_nodes_max=24,
-        top_k=3 if n_leaves > 1 else 1,
-        n_leaves_max=n_leaves,
-        n_seq_max=engine.target.n_seq,
-        uniform=not engine.target.is_pooled,
-    )
+    target = llm.engine.target
+    top_k = 3 if target.n_leaves_max > 1 else 1
+    limits = {"n_max": 16, "n_nodes_max": 24, "top_k": top_k, "uniform": not target.is_pooled}
+    llm.engine.drafting.learn(Costs(flat, drafts).priced(), **limits)
 
 
 class Drafts:

@@ -1,7 +1,7 @@
 """What passes cost on this machine: measured once, kept in the user's cache folder, given to the policy.
 
-`costs_of(engine, head, key)` is all that a loaded pair needs; `make_policy(engine, costs)` turns the result into a
-`Policy`.
+`costs_of(engine, head, key)` is all that a loaded pair needs; `engine.drafting.learn(costs.priced())` lets its policy
+plan by them.
 """
 
 from .best_chain import BestChain, best_chain
@@ -9,7 +9,7 @@ from .cache import load_costs, save_costs
 from .contention import CONTENTION_MAX, Contention
 from .costs import Costs, DraftCosts, implausible, machine
 from .priors import keep_priors
-from .setup import brought, costs_of, experts_of, have_policy, keep_corrections, make_policy, measure_types, why_not
+from .setup import costs_of, experts_of, keep_corrections, learn_costs, measure_types
 from .timing import is_idle, measure
 
 __all__ = [
@@ -19,19 +19,16 @@ __all__ = [
     "Costs",
     "DraftCosts",
     "best_chain",
-    "brought",
     "costs_of",
     "experts_of",
-    "have_policy",
     "implausible",
     "is_idle",
     "keep_corrections",
     "keep_priors",
+    "learn_costs",
     "load_costs",
     "machine",
-    "make_policy",
     "measure",
     "measure_types",
     "save_costs",
-    "why_not",
 ]

@@ -119,6 +119,11 @@ class Costs:
         """Curves of the target, then of each drafter's first graph and of its later ones, as `Policy.costs`."""
         return [self.target, *(curve for d in self.drafts for curve in (d.begin, d.step))]
 
+    def priced(self, experts: Experts = (0, 0)) -> list[CostCurve]:
+        """The curves as a policy takes and corrects them. experts: of the target."""
+        of_curves = [experts, *((0, 0),) * (len(self.curves) - 1)]
+        return list(map(CostCurve, self.curves, self.all_growths, of_curves))
+
     @classmethod
     def of_curves(
         cls, curves: Sequence[dict[int, float]], draft_type: int | None = None, is_whole: bool = True

@@ -1,16 +1,14 @@
-"""Gives a loaded pair a policy that knows its costs."""
+"""Lets the policy of a loaded pair learn its costs."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..._core import CostCurve, Policy
-from ...engine import DraftSettings, Engine
-from ...engine.request import NGRAM
+from ...engine import Engine
 from ..head import Head
 from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
@@ -25,21 +23,15 @@ _GAIN_MIN = 1.02
 _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
 _N_BYTES_MIN = 16 << 20  # smaller heads are not limited by reading their weights
 _NARROW_SHARE = 0.2
-_N_ROWS = 64
-"""Most rows of a pass with drafts: up to 64 rows, our kernels compute the same bits whatever their number."""
-_N_NODES_MIN = 32  # drafted tokens of a step that are always allowed, however many sequences there are
-_TOPK = 4
 _CORRECTED = 0.7  # times the stored cost: smaller corrections are not worth keeping
 _GROWN = 0.02  # times one row's time per 1,000 tokens: smaller growth is not worth keeping
-_N_TOLD = 4
 _CALMER = 0.5  # times the contention while costs were measured: with less it is worth measuring them again
-_NO_REPEATS = "nothing of the text repeats what was there before, or too little to pay"
 _LIMIT_SECONDS = 20.0
 """Seconds for measuring that no user requested, including reading weights and a driver's compiling of shaders. After
 the first pass, which any text needs too, a few more seconds are always allowed."""
 
 
-def have_policy(
+def learn_costs(
     engine: Engine,
     head: Head | None,
     key: Callable[[], dict[str, Any]],
@@ -47,15 +39,12 @@ def have_policy(
     seconds: float = 2.0,
     must: bool = False,
     experts: Experts = (0, 0),
-) -> bool:
-    """Give an engine a policy with costs that are known or can be measured now.
+) -> None:
+    """Let an engine's policy learn costs that are known or can be measured now.
 
     key: everything that costs depend on. seconds: to spend on measuring; if that is not enough, missing costs are
     guessed, and the next call goes on. experts: the target's. Nothing can be measured while something runs: then known
-    costs are used, and without any the engine keeps its policy.
-
-    Returns:
-        Whether all costs of the policy are measured.
+    costs are used, and without any the policy does not change.
 
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
@@ -63,23 +52,9 @@ def have_policy(
     of = key()
     costs = costs_of(engine, head, of, seconds, log) if must or is_idle(engine) else load_costs(of)
     if costs is None or (head is not None and costs.draft_type != head.type):
-        return False
-    n_leaves, n_seq = engine.target.n_leaves_max, engine.target.n_seq
-    before = engine.drafting.policy
-    priors = before.priors() if before.is_measured else load_priors(of)
-    engine.drafting.policy = make_policy(
-        engine,
-        costs if costs.is_whole else costs.guessed(experts),
-        experts,
-        n_max=_N_ROWS - 1,
-        n_nodes_max=min(max(_N_ROWS - n_seq, _N_NODES_MIN), engine.n_batch - 1),
-        top_k=_TOPK if n_leaves > 1 else 1,
-        n_leaves_max=n_leaves,
-        n_seq_max=n_seq,
-        uniform=not engine.target.is_pooled or engine.target.rollback_kind != "trim",
-        priors=priors,
-    )
-    return costs.is_whole
+        return
+    known = costs if costs.is_whole else costs.guessed(experts)
+    engine.drafting.learn(known.priced(experts), is_guessed=not costs.is_whole, priors=load_priors(of))
 
 
 def costs_of(
@@ -167,72 +142,6 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
             save_costs(of, replace(costs, contention=kept.contention, growths=growths))
 
 
-def why_not(policy: Policy, settings: DraftSettings, names: Sequence[str], has_ngram: bool = False) -> str:
-    """Why nothing is drafted. names: the policy's drafters. has_ngram: n-grams may draft too."""
-    n_max = max(settings.n_max if names else 0, settings.ngram_n_max if has_ngram else 0)
-    if settings.mode != "auto" or n_max <= 0:
-        return (
-            f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
-            f"draft_n_min={settings.n_min}, draft_p_min={settings.p_min:g}"
-        )
-    if not policy.is_measured:
-        return (
-            "what passes cost here was not measured yet, since something else ran or it took too long: call "
-            "calibrate() before"
-        )
-    reasons = why_not_more(policy, names)
-    if has_ngram and not names:
-        reasons = {NGRAM: _NO_REPEATS}
-    return "; ".join(f"{name}: {why}" if len(reasons) > 1 else why for name, why in reasons.items()) or (
-        "no draft was expected to pay"
-    )
-
-
-def why_not_more(policy: Policy, names: Sequence[str]) -> dict[str, str]:
-    """Why drafters are not asked more often; without those that are asked in each step. policy: with measured costs.
-
-    names: the policy's drafters.
-    """
-    stats = policy.stats()
-    if names and not policy.can_pay():
-        target = policy.costs[0]
-        one, n = target.at(1), _N_TOLD
-        return dict.fromkeys(
-            names,
-            f"a pass over {n} rows takes {target.at(n) / one:.1f} times as long here as one over a single row, and "
-            f"drafting them {policy.draft_us(n - 1) / one:.1f} times: even one that is always right would not pay "
-            "(measured; `llama-cpp-eagle3 calibrate` measures again)",
-        )
-    found = {}
-    for name, (debt, saved, account), is_open in zip(names, stats["unread"], stats["is_open"], strict=True):
-        if debt > 0.0:
-            found[name] = (
-                f"reading the prompt would take the drafter {1e-6 * debt:.2f} s, its drafts would have saved about "
-                f"{1e-6 * saved:.2f} s so far, and its prompts may cost {max(0.0, 1e-6 * account):.2f} s (what it "
-                "really saved since the start, and a little)"
-            )
-        elif not is_open:
-            found[name] = "its drafts have not paid lately: it is only probed now and then"
-    return found
-
-
-def brought(policy: Policy, names: Sequence[str], has_ngram: bool) -> dict[str, dict[str, Any]]:
-    """What each source has saved, and why it is not asked more often. policy: with measured costs.
-
-    names: the policy's drafters.
-    """
-    stats, reasons = policy.stats(), why_not_more(policy, names)
-    found = {
-        name: {"steps": asked, "seconds_saved": round(1e-6 * saved, 3), "reason": reasons.get(name, "")}
-        for name, asked, saved in zip(names, stats["asked"], stats["saved_us"], strict=True)
-    }
-    if has_ngram:
-        saved = round(1e-6 * stats["ngram_saved_us"], 3)
-        why = "" if stats["ngram"] else _NO_REPEATS
-        found[NGRAM] = {"steps": stats["ngram"], "seconds_saved": saved, "reason": why}
-    return found
-
-
 def measure_types(
     engine: Engine,
     head: Head | None,
@@ -287,19 +196,3 @@ def experts_of(metadata: Mapping[str, str]) -> Experts:
     except ValueError:  # an array, with a number for each layer
         return 0, 0
     return (n, n_used) if 0 < n_used < n else (0, 0)
-
-
-def make_policy(engine: Engine, costs: Costs, experts: Experts = (0, 0), **options: Any) -> Policy:
-    """A policy for a loaded pair. experts: the target's; `options` are those of `Policy`, `priors` may be damaged."""
-    options.setdefault("n_snapshots", engine.target.n_snapshots)
-    options.setdefault("ngram", engine.drafting.ngram)
-    curves = [
-        CostCurve(curve, growth, experts if i == 0 else (0, 0))
-        for i, (curve, growth) in enumerate(zip(costs.curves, costs.all_growths, strict=True))
-    ]
-    try:
-        return Policy(tuple(engine.drafters), curves, **options)
-    except ValueError:
-        if not options.pop("priors", None):
-            raise
-        return Policy(tuple(engine.drafters), curves, **options)  # the file with the priors is damaged
