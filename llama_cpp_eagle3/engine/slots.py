@@ -50,6 +50,7 @@ class Slots:
         self.cache = PrefixCache(memory, self.all, prefix_cache_bytes, ctx_checkpoints, prefix_folder)
         self.has_bad_cells = False
         """Whether cells may hold NaN."""
+        self._has_said_windows = False
         self._preempted: dict[int, Prefix] = {}  # by the id of the sequence
 
     def __getitem__(self, seq_id: int) -> Slot:
@@ -203,6 +204,12 @@ class Slots:
         places = dict.fromkeys([*reversed(ends), *reversed(range(step, len(tokens), step))])
         wanted = [n for n in places if 0 < n < len(tokens) and n not in known][: max(0, n_most - len(known))]
         if not wanted:
+            if n_most == 0 and not known and self.memory.n_window < len(tokens) and not self._has_said_windows:
+                self._has_said_windows = True
+                _log.warning(
+                    "a saved slot has no sliding windows, since host memory has no room for one (--cache-ram, "
+                    "prefix_cache_bytes): once restored, it goes on where it ends and nowhere else (said once)"
+                )
             return {}
         self.memory.target.attach(tree.match(key_of(tokens)).saved, slot.seq_id)
         with self._changing(slot):

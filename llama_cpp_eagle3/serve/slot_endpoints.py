@@ -120,6 +120,7 @@ async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
         "id_slot": id_slot,
         "filename": path.name,
         "n_saved": len(stored.tokens),
+        "n_states": len(stored.states),
         "n_written": n_written,
         "timings": {"save_ms": 1e3 * (perf_counter() - start)},
     }
@@ -136,6 +137,7 @@ async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
         "id_slot": id_slot,
         "filename": path.name,
         "n_restored": len(stored.tokens),
+        "n_states": server.engine.slots.cache.n_states(server.engine.slots[id_slot]),
         "n_read": n_read,
         "timings": {"restore_ms": 1e3 * (perf_counter() - start)},
     }

@@ -227,7 +227,7 @@ def test_sliding_windows(tmp_path: Path, how: dict[str, Any]) -> None:
     body = {"n_predict": 20, "temperature": 0.0, "id_slot": 0, "ignore_eos": True, "return_tokens": True}
     with Running(path, options=options, **model) as running:
         answer = running.ask("/completion", {**body, "prompt": prompt})["tokens"]
-        running.ask("/slots/0?action=save", {"filename": "first"})
+        assert running.ask("/slots/0?action=save", {"filename": "first"})["n_states"] > 0
         running.ask("/slots/0?action=save", {"filename": "again"})
     prompts = [(prompt, 220), ([*prompt, *answer, 40], 240), ([*prompt[:200], 40, 41], 184), ([*prompt[:90], 40], 74)]
     texts: list[Any] = []
@@ -241,3 +241,22 @@ def test_sliding_windows(tmp_path: Path, how: dict[str, Any]) -> None:
                 assert found["timings"]["cache_n"] >= (n_least if name else 0)
                 texts.append(found["tokens"])
     assert texts[:4] == texts[4:8] == texts[8:]
+
+
+def test_sliding_windows_without_host_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file without windows says so where it is saved; what is restored goes on where it ends."""
+    path = write_random_arch(tmp_path, "gemma3")
+    options, model = {"slot_save_path": tmp_path}, {"n_ctx": 2048, "prefix_cache_bytes": 0}
+    prompt = [30 + 7 * i * i % 90 for i in range(60)]
+    body = {"n_predict": 4, "temperature": 0.0, "id_slot": 0, "ignore_eos": True, "return_tokens": True}
+    with Running(path, options=options, **model) as running:
+        answer = running.ask("/completion", {**body, "prompt": prompt})["tokens"]
+        for _ in range(2):
+            assert running.ask("/slots/0?action=save", {"filename": "a"})["n_states"] == 0
+        running.ask("/slots/0?action=erase", {})
+        assert running.ask("/slots/0?action=restore", {"filename": "a"})["n_states"] == 0
+        found = running.ask("/completion", {**body, "prompt": [*prompt, *answer, 40]})
+        assert found["timings"]["cache_n"] >= 60
+    said = [record.getMessage() for record in caplog.records if "sliding windows" in record.getMessage()]
+    assert len(said) == 1
+    assert "--cache-ram" in said[0]
