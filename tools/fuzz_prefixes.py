@@ -24,10 +24,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+Way = Callable[[random.Random, Path, Path], bool]
+"""Spoils a file in a folder; returns whether it is forged: other contents with right checksums."""
 
 ARCHS = ("llama", "qwen35", "gemma3")
 N_SEAL = 32
@@ -186,20 +190,36 @@ def spoil(rng: random.Random, path: Path, folder: Path) -> tuple[str, bool]:
     return how, WAYS[how](rng, path, folder)
 
 
-def _flip(rng: random.Random, path: Path, folder: Path) -> bool:
-    data = bytearray(path.read_bytes())
-    for _ in range(rng.choice((1, 1, 3, 50)) if data else 0):
+def _of_bytes(change: Callable[[random.Random, bytearray], bytes | bytearray]) -> Way:
+    """A way to spoil a file by a change of its bytes."""
+
+    def spoil_bytes(rng: random.Random, path: Path, folder: Path) -> bool:
+        data = bytearray(path.read_bytes())
+        path.write_bytes(change(rng, data) if data else data)
+        return False
+
+    return spoil_bytes
+
+
+def _flip(rng: random.Random, data: bytearray) -> bytearray:
+    for _ in range(rng.choice((1, 1, 3, 50))):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    path.write_bytes(data)
-    return False
+    return data
 
 
-def _flip_front(rng: random.Random, path: Path, folder: Path) -> bool:
-    data = bytearray(path.read_bytes())
-    if data:
-        data[rng.randrange(min(len(data), 40))] = rng.choice((0, 1, 127, 128, 255))
-    path.write_bytes(data)
-    return False
+def _flip_front(rng: random.Random, data: bytearray) -> bytearray:
+    data[rng.randrange(min(len(data), 40))] = rng.choice((0, 1, 127, 128, 255))
+    return data
+
+
+def _zeros(rng: random.Random, data: bytearray) -> bytearray:
+    at = rng.randrange(len(data) + 1)
+    data[at : at + 4096] = bytes(len(data[at : at + 4096]))
+    return data
+
+
+def _noise(rng: random.Random, data: bytearray) -> bytes:
+    return rng.randbytes(rng.choice((0, 3, 100, 10_000)))
 
 
 def _cut(rng: random.Random, path: Path, folder: Path) -> bool:
@@ -210,19 +230,6 @@ def _cut(rng: random.Random, path: Path, folder: Path) -> bool:
 def _grow(rng: random.Random, path: Path, folder: Path) -> bool:
     with path.open("ab") as file:
         file.write(rng.randbytes(rng.choice((1, 32, 5000))))
-    return False
-
-
-def _zeros(rng: random.Random, path: Path, folder: Path) -> bool:
-    data = bytearray(path.read_bytes())
-    at = rng.randrange(len(data) + 1)
-    data[at : at + 4096] = bytes(len(data[at : at + 4096]))
-    path.write_bytes(data)
-    return False
-
-
-def _noise(rng: random.Random, path: Path, folder: Path) -> bool:
-    path.write_bytes(rng.randbytes(rng.choice((0, 3, 100, 10_000))))
     return False
 
 
@@ -260,14 +267,37 @@ def _replace_by(rng: random.Random, path: Path, folder: Path) -> bool:
     return False
 
 
-def _header(rng: random.Random, path: Path, folder: Path) -> bool:
-    """Another value in the JSON, with right checksums."""
-    data = path.read_bytes()
-    parts = _split(data)
-    if parts is None:
-        return False
-    magic, text, tokens, body = parts
-    about = json.loads(text)
+@dataclass
+class _Parts:
+    """The parts of a good file that its checksums are about."""
+
+    text: bytes
+    """JSON."""
+    tokens: bytes
+    body: bytes
+    """States."""
+
+
+def _forged(change: Callable[[random.Random, _Parts], None]) -> Way:
+    """A way to forge a file: other contents with right checksums. Its name fits other tokens half of the time."""
+
+    def forge(rng: random.Random, path: Path, folder: Path) -> bool:
+        parts = _split(path.read_bytes())
+        if parts is None:
+            return False
+        tokens = parts.tokens
+        change(rng, parts)
+        path.write_bytes(_sealed(parts))
+        if parts.tokens != tokens and rng.random() < 0.5:
+            path.rename(folder / f"{path.name[:16]}-{hashlib.sha256(parts.tokens).hexdigest()[:24]}{path.suffix}")
+        return True
+
+    return forge
+
+
+def _header(rng: random.Random, parts: _Parts) -> None:
+    """Another value in the JSON."""
+    about = json.loads(parts.text)
     name = rng.choice(list(about))
     if isinstance(about[name], dict) and about[name] and rng.random() < 0.7:
         about[name][rng.choice(list(about[name]))] = rng.choice(VALUES)
@@ -280,50 +310,36 @@ def _header(rng: random.Random, path: Path, folder: Path) -> bool:
     text = json.dumps(about).encode()
     if rng.random() < 0.1:
         text = rng.choice((b"[" * 100_000, b'{"a":' * 9000, b"", b"\xff", text + b"}", text.replace(b"0", b"9" * 5000)))
-    path.write_bytes(_sealed(magic, text, tokens, body))
-    return True
+    parts.text = text
 
 
-def _tokens(rng: random.Random, path: Path, folder: Path) -> bool:
-    """Other tokens, with right checksums; the file's name fits them half of the time."""
-    parts = _split(path.read_bytes())
-    if parts is None:
-        return False
-    magic, text, tokens, body = parts
-    found = list(struct.unpack(f"<{len(tokens) // 4}i", tokens))
+def _tokens(rng: random.Random, parts: _Parts) -> None:
+    found = list(struct.unpack(f"<{len(parts.tokens) // 4}i", parts.tokens))
     if found:
         found[rng.randrange(len(found))] = rng.choice((-1, 0, 1, 31, 319, 100_000, 2**31 - 1, -(2**31)))
-    tokens = struct.pack(f"<{len(found)}i", *found)
-    path.write_bytes(_sealed(magic, text, tokens, body))
-    if rng.random() < 0.5:
-        path.rename(folder / f"{path.name[:16]}-{hashlib.sha256(tokens).hexdigest()[:24]}{path.suffix}")
-    return True
+    parts.tokens = struct.pack(f"<{len(found)}i", *found)
 
 
-def _body(rng: random.Random, path: Path, folder: Path) -> bool:
-    """Other bytes of states, with right checksums: what llama.cpp and the drafters read."""
-    parts = _split(path.read_bytes())
-    if parts is None:
-        return False
-    magic, text, tokens, body = parts
-    found = bytearray(body)
+def _body(rng: random.Random, parts: _Parts) -> None:
+    """Other bytes of states: what llama.cpp and the drafters read."""
+    found = bytearray(parts.body)
     at_front = rng.random() < 0.6
     for _ in range(rng.choice((1, 1, 4, 30)) if found else 0):
         at = rng.randrange(min(len(found), 200) if at_front else len(found))
         found[at] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
-    path.write_bytes(_sealed(magic, text, tokens, bytes(found)))
-    return True
+    parts.body = bytes(found)
 
 
-WAYS: dict[str, Callable[[random.Random, Path, Path], bool]] = {
-    "flip": _flip, "flip-front": _flip_front, "cut": _cut, "grow": _grow, "zeros": _zeros, "noise": _noise,
-    "swap": _swap, "rename": _rename, "other-kind": _other_kind, "replace": _replace_by, "header": _header,
-    "header-again": _header, "tokens": _tokens, "body": _body,
+WAYS: dict[str, Way] = {
+    "flip": _of_bytes(_flip), "flip-front": _of_bytes(_flip_front), "cut": _cut, "grow": _grow,
+    "zeros": _of_bytes(_zeros), "noise": _of_bytes(_noise), "swap": _swap, "rename": _rename,
+    "other-kind": _other_kind, "replace": _replace_by, "header": _forged(_header), "header-again": _forged(_header),
+    "tokens": _forged(_tokens), "body": _forged(_body),
 }  # fmt: skip
 
 
-def _split(data: bytes) -> tuple[bytes, bytes, bytes, bytes] | None:
-    """Magic, JSON, tokens and body of a good file."""
+def _split(data: bytes) -> _Parts | None:
+    """The parts of a good file."""
     from llama_cpp_eagle3.files.prefix_file import MAGIC
 
     at = len(MAGIC)
@@ -335,13 +351,15 @@ def _split(data: bytes) -> tuple[bytes, bytes, bytes, bytes] | None:
         n_tokens = int(json.loads(data[at : at + n])["n_tokens"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
-    text, tokens = data[at : at + n], data[at + n : at + n + 4 * n_tokens]
-    return MAGIC, text, tokens, data[at + n + 4 * n_tokens + N_SEAL : -N_SEAL]
+    end = at + n + 4 * n_tokens
+    return _Parts(data[at : at + n], data[at + n : end], data[end + N_SEAL : -N_SEAL])
 
 
-def _sealed(magic: bytes, text: bytes, tokens: bytes, body: bytes) -> bytes:
-    head = magic + struct.pack("<I", len(text)) + text + tokens
-    data = head + hashlib.sha256(head).digest() + body
+def _sealed(parts: _Parts) -> bytes:
+    from llama_cpp_eagle3.files.prefix_file import MAGIC
+
+    head = MAGIC + struct.pack("<I", len(parts.text)) + parts.text + parts.tokens
+    data = head + hashlib.sha256(head).digest() + parts.body
     return data + hashlib.sha256(data).digest()
 
 
