@@ -59,7 +59,9 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
     names = [name.strip() for name in (args.alias or args.hf_repo or Path(args.model).name).split(",") if name.strip()]
     if not names:
         raise ValueError("--alias: expected a name")
-    keys = [key.strip() for key in args.api_key.split(",") if key.strip()]
+    keys = [key.strip() for key in (args.api_key or "").split(",") if key.strip()]
+    if args.api_key is not None and not keys:  # such as of a variable that is not set
+        raise ValueError("--api-key: expected a key, found none; without the flag the server asks for none")
     if args.api_key_file is not None:
         lines = [part.strip() for line in read_lines(args.api_key_file) for part in line.split("\r")]
         keys += [line for line in lines if line and not line.startswith("#")]

@@ -16,8 +16,8 @@ from ..engine import StoredPrefix
 from ..errors import Eagle3Error
 from ..files.prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
 from .api_errors import ApiError, failed, invalid, unsupported
+from .fields import generation_settings
 from .http import compute, until_gone
-from .reply import settings_of
 from .server import Server
 
 _N_NAME_MAX = 255
@@ -54,7 +54,7 @@ def _state(server: Server) -> list[dict[str, Any]]:
                 "n_prompt_tokens_processed": answer.n_prefilled,
                 "n_prompt_tokens_cache": answer.n_cached,
                 "cached_in": answer.cached_in,
-                "params": settings_of(answer, engine.vocab),
+                "params": generation_settings(answer.completion, None, sequence.draft),  # without texts of its client
                 "draft_n": sequence.result.stats.drafted,
                 "draft_n_accepted": sequence.result.stats.accepted,
                 "next_token": [

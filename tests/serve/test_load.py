@@ -155,7 +155,9 @@ def test_a_client_of_several_leaves(pair: Any, stream: bool) -> None:
 
 
 def test_slots_say_what_runs(small: Running) -> None:
-    with Slow(small), small.client.stream("POST", "/completion", json=LONG) as response:
+    """They do not say what a client wrote: any client may ask."""
+    body = {**LONG, "stop": ["secret"], "grammar": 'root ::= [^#]* "secret"', "logit_bias": [["a", 1.0]]}
+    with Slow(small), small.client.stream("POST", "/completion", json=body) as response:
         lines = response.iter_lines()
         next(lines)
         slots = httpx.get(small.url + "/slots", trust_env=False).json()
@@ -164,6 +166,7 @@ def test_slots_say_what_runs(small: Running) -> None:
         assert len(busy) == 1
         assert busy[0]["next_token"][0]["n_decoded"] >= 1
         assert busy[0]["params"]["n_predict"] == LONG["n_predict"]
+        assert "secret" not in json.dumps(slots)
         assert small.server.engine.n_running == 1
     wait_for(lambda: not small.server.engine_thread.answers)
     assert not any(slot["is_processing"] for slot in small.client.get("/slots").json())

@@ -49,6 +49,8 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
             (["-m", path_of(pair[0]), "-md", misfit.path, "--port", "0"], "misfit.gguf"),
             (flags(pair, "--slot-save-path", tmp_path / "nowhere"), "nowhere"),
             (flags(pair, "--api-key-file", key_file), "no keys"),
+            (flags(pair, "--api-key", ""), "expected a key"),
+            (flags(pair, "--api-key", " , "), "expected a key"),
             (flags(pair, "--ssl-key-file", key_file), "belong together"),
             (flags(pair, "--host", "192.0.2.1", "--port", "0"), "192.0.2.1"),
         ):

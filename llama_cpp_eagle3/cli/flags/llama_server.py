@@ -36,7 +36,7 @@ SERVER = (
         lacks=f"rank: {RERANKING.why}",
     ),
     flag("--spm-infill", "suffix before prefix, as some models have it"),
-    flag("--api-key KEYS LLAMA_API_KEY", "separated by commas", default=""),
+    flag("--api-key KEYS LLAMA_API_KEY", "separated by commas"),
     flag("--api-key-file FNAME LLAMA_ARG_API_KEY_FILE", "a key in each line; lines with # are comments", Path),
     flag(
         "--cors-origins ORIGINS LLAMA_ARG_CORS_ORIGINS",
