@@ -56,9 +56,9 @@ class DraftingOptions(LlamaOptions, total=False):
         Option(
             'drafters in auto: `"eagle3"` (a head), `"dflash"`, `"mtp"`, `"assistant"`, `"simple"` ([which '
             'drafter](drafters.md)), and `"ngram"`, which proposes what followed the text\'s last n-gram before. '
-            '`"mtp"` beside a file\'s: both draft ([two at once](drafters.md#two-at-once)), fixed settings are the '
-            "first one's. `None`: the file that is given, else a block in the target's own file, else none of both, "
-            'and `"ngram"` (not with `draft_model`, `embedding` or `draft_n_max=0`). `()`: nothing, as llama_cpp',
+            '`"mtp"` beside a file\'s: both draft ([two at once](drafter-kinds.md#two-at-once)), fixed settings are '
+            "the first one's. `None`: the file that is given, else a block in the target's own file, else none of "
+            'both, and `"ngram"` (not with `draft_model`, `embedding` or `draft_n_max=0`). `()`: nothing, as llama_cpp',
             flag=_draft_flag(
                 "--spec-type TYPE,... LLAMA_ARG_SPEC_TYPE",
                 f"the drafters; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed "
@@ -98,8 +98,8 @@ class DraftingOptions(LlamaOptions, total=False):
         str | os.PathLike[str] | None,
         Option(
             "a text file, or a folder of them such as a project's sources, in which the n-gram drafter searches too "
-            "([n-grams](drafters.md)). It is tokenized while loading; what is no text, or exceeds 256 MiB of memory, "
-            "is left out and told",
+            "([n-grams](drafter-kinds.md#n-grams)). It is tokenized while loading; what is no text, or exceeds 256 MiB "
+            "of memory, is left out and told",
             flag=_draft_flag(
                 "--draft-corpus PATH",
                 "search for n-grams in this text file, or in the text files of this folder, too: a project's sources",
@@ -181,7 +181,7 @@ class DraftingOptions(LlamaOptions, total=False):
             '`"f32"` converts none): it drafts faster, and slightly fewer tokens are accepted. A head is converted '
             "while loading; a small model, a block drafter or an assistant once, into the cache folder. `None`: of a "
             "head as in the file, in auto Q4_0 where that was measured to pay; of others Q4_0, if it is read faster "
-            "([small models](drafters.md#a-small-model-draft-simple))",
+            "([small models](drafter-kinds.md#a-small-model-draft-simple))",
             flag=_model_flag(
                 "--spec-draft-type TYPE",
                 "convert the drafter's wider matrices to this, f32: none (default: to q4_0, of a head if that was "
@@ -217,9 +217,9 @@ class DraftingOptions(LlamaOptions, total=False):
         int | None,
         Option(
             "tokens that a small model, a block for multi-token prediction or an assistant always drafts, beside those "
-            "of the texts that it read last: the CPU computes no logits of the others ([cost](drafters.md#which-tokens-"
-            "are-drafted)). `None`: 32768 of a vocabulary of 65536 or more, where our CPU kernels compute its logits; "
-            "0: all",
+            "of the texts that it read last: the CPU computes no logits of the others "
+            "([cost](drafter-kinds.md#which-tokens-are-drafted)). `None`: 32768 of a vocabulary of 65536 or more, where "
+            "our CPU kernels compute its logits; 0: all",
             check=in_range(0, N_VOCAB_MAX),
             flag=_draft_flag(
                 "--draft-vocab N",

@@ -45,7 +45,7 @@ _ROTATION = (
     "yarn_beta_slow", "yarn_orig_ctx",
 )  # fmt: skip
 N_VOCAB_DRAFTED, N_VOCAB_LARGE = 1 << 15, 1 << 16
-"""Tokens that are always drafted, of a vocabulary that has this many or more (docs/drafters.md)."""
+"""Tokens that are always drafted, of a vocabulary that has this many or more (docs/drafter-kinds.md)."""
 _log = logging.getLogger("llama_cpp_eagle3")
 _stores: dict[Any, NgramStore] = {}  # [`file_key` of the target]: texts that all objects of the process have generated
 
