@@ -218,8 +218,8 @@ class DraftingOptions(LlamaOptions, total=False):
         Option(
             "tokens that a small model, a block for multi-token prediction or an assistant always drafts, beside those "
             "of the texts that it read last: the CPU computes no logits of the others "
-            "([cost](drafter-kinds.md#which-tokens-are-drafted)). `None`: 32768 of a vocabulary of 65536 or more, where "
-            "our CPU kernels compute its logits; 0: all",
+            "([cost](drafter-kinds.md#which-tokens-are-drafted)). `None`: 32768 of a vocabulary of 65536 or more, "
+            "where our CPU kernels compute its logits; 0: all",
             check=in_range(0, N_VOCAB_MAX),
             flag=_draft_flag(
                 "--draft-vocab N",
