@@ -5,13 +5,14 @@ from .constraints import CONSTRAINTS, Constraint, constraint_of, without_constra
 from .conversation import ChatRequest, Conversation, apply_request, message_boundaries, read_conversation, thought_ends
 from .history import arguments_text, read_messages, without_billing_line
 from .message import Message
-from .other_forms import THINKING_FIELDS, has_functions, in_one_form
+from .other_forms import THINKING_FIELDS, CallForm, call_form, in_one_form
 from .schema import Loosened, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
 from .templates import ChatParams, ChatTemplates, GrammarTrigger
 
 __all__ = [
     "CONSTRAINTS",
     "THINKING_FIELDS",
+    "CallForm",
     "ChatParams",
     "ChatRequest",
     "ChatTemplates",
@@ -24,8 +25,8 @@ __all__ = [
     "SchemaGrammar",
     "apply_request",
     "arguments_text",
+    "call_form",
     "constraint_of",
-    "has_functions",
     "in_one_form",
     "json_schema_to_grammar",
     "log_loosened",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .schema import SchemaGrammar, schema_grammar
+from .schema.form import TEXT
 from .schema.gbnf import Rules, one_text_of
 from .schema.pattern import PatternError, parse
 from .schema.pattern_grammar import pattern_grammar
@@ -65,7 +66,7 @@ def _regex(name: str, value: Any) -> Constraint:
     rules = Rules()
     root = rules.name("root")
     try:
-        rules.set(root, pattern_grammar(rules, parse(_text(name, value), rules.work, whole=True), in_json=False))
+        rules.set(root, pattern_grammar(rules, parse(_text(name, value), rules.work, whole=True), TEXT))
     except PatternError as e:
         raise ValueError(f"'{name}': the regular expression cannot be a grammar: {e}") from None
     return Constraint(name, grammar=rules.text())
@@ -122,8 +123,10 @@ def _response_format(name: str, value: Any) -> Constraint | None:
     if len(found) > 1 or not found.keys() <= set(keys):
         raise ValueError(f"'{name}' of type {kind}: expected one of {', '.join(keys)}, found {', '.join(found)}")
     key, given = next(iter(found.items()), (keys[0], None))
+    if not given and "schema" not in keys:
+        raise ValueError(f"'{name}' of type {kind}: expected one of {', '.join(keys)}, found none that has a text")
     if "grammar" in keys:
-        return _grammar(f"{name}.{key}", given or "")
+        return _grammar(f"{name}.{key}", given)
     if "regex" in keys:
         return _regex(f"{name}.{key}", given)
     if key != "schema" and isinstance(given, dict) and "schema" in given:  # with its name, as OpenAI has it
@@ -177,6 +180,14 @@ def _text_field(name: str, value: Any) -> Constraint | None:
     return None if form is None else _response_format(f"{name}.format", form)
 
 
+def _output_config(name: str, value: Any) -> Constraint | None:
+    """Anthropic's field, whose format is a schema."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected '{name}' to be an object, found {_kind(value)}")
+    form = value.get("format")
+    return None if form is None else _response_format(f"{name}.format", form)
+
+
 def _wrapped(name: str, value: Any) -> Constraint | None:
     inner = sorted(_KINDS.keys() & value.keys()) if isinstance(value, dict) else []
     if inner:
@@ -202,6 +213,7 @@ _KINDS: dict[str, Callable[[str, Any], Constraint | None]] = {
     "choice": _choice,
     "format": _format,
     "output_format": _response_format,
+    "output_config": _output_config,
     "text": _text_field,
     "extra_body": _wrapped,
 }

@@ -28,6 +28,7 @@ from .templates import ChatParams, ChatTemplates
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _LEFT_OUT = LeftOut()
+_NAME = re.compile(r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)")
 _SPECIAL = re.compile(r"[.^$|()*+?\[\]{}\\]")
 _MEDIA = {
     "image_url": "image",
@@ -294,6 +295,7 @@ def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]
 def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
     """The tools and llama.cpp's word for which of them to call: those that the choice allows, if it names some."""
     tools = _get(body, "tools", list, None) or None
+    _check_names(tools or [])
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         tools, choice = _allowed(tools or [], choice)
@@ -317,13 +319,32 @@ def _allowed(tools: list[Any], choice: Mapping[str, Any]) -> tuple[list[dict[str
     return _named(tools, allowed), mode
 
 
+def _check_names(tools: list[Any]) -> None:
+    """Refuse names that no call could have: formats of calls drop white space around a name."""
+    for i, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str) and not _NAME.fullmatch(name):
+            raise ValueError(
+                f"tools.{i}: expected a tool's name without white space at its ends and without control characters, "
+                f"found {name!r:.80}"
+            )
+
+
+def _name_in(choice: Mapping[str, Any]) -> Any:
+    """The name of a tool in a choice of it; the choice itself if there is none."""
+    function = choice.get("function")
+    named = function if isinstance(function, Mapping) else choice
+    return named.get("name", choice)
+
+
 def _named(tools: list[Any], choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tools that choices name, as `{"type": "function", "function": {"name": NAME}}`."""
     names = {name_of(tool) for tool in tools if isinstance(tool, dict)}
-    chosen = [name_of(choice) or choice.get("name") for choice in choices]
+    chosen = [_name_in(choice) for choice in choices]
     for name in chosen:
-        if name not in names:
-            raise ValueError(f"tool_choice: expected one of the tools' names, found {name!r}")
+        if not isinstance(name, str) or name not in names:
+            raise ValueError(f"tool_choice: expected one of the tools' names, found {name!r:.80}")
     return [tool for tool in tools if isinstance(tool, dict) and name_of(tool) in chosen]
 
 

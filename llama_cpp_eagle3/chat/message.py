@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine import TokenLogprob, Vocab
+from .custom_tools import InputText, as_called
+from .other_forms import CallForm
 from .sent_tokens import SentToken, SentTokens
 from .templates import ChatParams
 
 _log = logging.getLogger("llama_cpp_eagle3")
+
+_PLAIN = CallForm()
 
 Message = dict[str, Any]
 """A message in OpenAI's form: role, content, and reasoning_content and tool_calls if there are any."""
@@ -172,7 +176,7 @@ class OpenAIChoice:
         index: int = 0,
         *,
         show: Callable[[SentToken], dict[str, Any]] | None = None,
-        has_functions: bool = False,
+        form: CallForm = _PLAIN,
     ):
         """Begin a choice.
 
@@ -181,11 +185,13 @@ class OpenAIChoice:
             head: fields that all chunks have.
             index: of the choice.
             show: makes the object of a token and its log-probability; None: they are not wanted.
-            has_functions: the request is of OpenAI's older form (`functions`), and so is the answer.
+            form: of its calls.
         """
         self.message = GrowingMessage(params)
         self._head = {**head, "object": "chat.completion.chunk"}
-        self._index, self._show, self._has_functions = index, show, has_functions
+        self._index, self._show, self._form = index, show, form
+        self._texts: dict[int, InputText] = {}
+        """[index]: the text of a custom tool's call."""
         self._sent = SentTokens()
         self._has_begun = False
 
@@ -203,7 +209,10 @@ class OpenAIChoice:
         self._sent.add(new.tokens)
         chunks = []
         for delta in self.message.add(new.text, is_partial):
-            chunk = self._chunk(self._shown(delta), None)
+            shown = self._shown(delta)
+            if not shown:
+                continue
+            chunk = self._chunk(shown, None)
             sent = self._take(delta)
             if sent:
                 chunk["choices"][0]["logprobs"] = {"content": sent, "refusal": None}
@@ -241,16 +250,20 @@ class OpenAIChoice:
 
     def _shown(self, message: Message) -> Message:
         """A message or delta in the request's form."""
-        if not self._has_functions or "tool_calls" not in message:
+        if "tool_calls" not in message or self._form == _PLAIN:
             return message
         first, *_ = message["tool_calls"]
         others = {name: value for name, value in message.items() if name != "tool_calls"}
+        if not self._form.has_functions:
+            calls = [as_called(call, self._form.custom, self._texts) for call in message["tool_calls"]]
+            shown = [call for call in calls if call is not None]
+            return {**others, "tool_calls": shown} if shown else others
         return others if first.get("index") else {**others, "function_call": first["function"]}
 
     def _reason(self, reason: str) -> str:
         if reason != "stop" or not self.message.ends_with_call:
             return reason
-        return "function_call" if self._has_functions else "tool_calls"
+        return "function_call" if self._form.has_functions else "tool_calls"
 
 
 def logprob_of(

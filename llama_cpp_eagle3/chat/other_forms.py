@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from .blocks import LeftOut
+from .custom_tools import custom_names, with_functions
 
 THINKING_FIELDS = ("reasoning", "thinking", "enable_thinking", "thinking_budget")
 """Fields in which OpenRouter, Anthropic's gateways and Qwen's servers say how much a model thinks."""
@@ -14,20 +18,38 @@ def has_functions(body: Mapping[str, Any]) -> bool:
     return body.get("functions") is not None and body.get("tools") is None
 
 
-def in_one_form(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The same request with tools in place of functions, and with one field for each wish about thinking.
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """The form of an answer's calls, by the tools of the request."""
 
-    Fields of functions that are null, as packages send them, are left out.
+    has_functions: bool = False
+    """OpenAI's older form (`functions`): the message has one `function_call`."""
+    custom: Mapping[str, str] = field(default_factory=dict)
+    """[function's name]: the custom tool that it stands for; its calls have one text."""
+
+
+def call_form(body: Mapping[str, Any]) -> CallForm:
+    """The form of the calls in the answer to a request."""
+    return CallForm(has_functions(body), custom_names(body.get("tools")))
+
+
+def in_one_form(body: Mapping[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
+    """The same request with tools that are functions, and with one field for each wish about thinking.
+
+    Fields of functions that are null, as packages send them, are left out. left_out: logs what custom tools lose.
 
     Raises:
         ValueError: a field has another form; the message names it.
     """
-    return _with_thinking(_with_tools(body))
+    return _with_thinking(_with_tools(body, left_out))
 
 
-def _with_tools(body: Mapping[str, Any]) -> dict[str, Any]:
+def _with_tools(body: Mapping[str, Any], left_out: LeftOut | None) -> dict[str, Any]:
     if not has_functions(body):
         tools = body.get("tools")
+        if isinstance(tools, list) and any(isinstance(t, Mapping) and t.get("type") == "custom" for t in tools):
+            body = with_functions(body, left_out)
+            tools = body["tools"]
         return {**body, "tools": [_without_nulls(tool) for tool in tools]} if isinstance(tools, list) else dict(body)
     functions, choice = body["functions"], body.get("function_call")
     if not isinstance(functions, list) or not all(isinstance(function, Mapping) for function in functions):
@@ -48,7 +70,7 @@ def _without_nulls(tool: Any) -> Any:
 
 
 def _with_thinking(body: dict[str, Any]) -> dict[str, Any]:
-    if all(body.get(name) is None for name in THINKING_FIELDS):
+    if all(body.get(name) is None for name in (*THINKING_FIELDS, "output_config")):
         return body
     others = {name: value for name, value in body.items() if value is not None and name not in THINKING_FIELDS}
     reasoning, thinking = _object(body, "reasoning"), _object(body, "thinking")
@@ -60,7 +82,8 @@ def _with_thinking(body: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"expected 'enable_thinking' to be true or false, found {is_on!r:.40}")
     if is_on is not None:
         others["chat_template_kwargs"] = {"enable_thinking": is_on, **_object(body, "chat_template_kwargs")}
-    effort = None if is_on is False else reasoning.get("effort")
+    efforts = reasoning.get("effort"), _object(body, "output_config").get("effort")
+    effort = None if is_on is False else next((x for x in efforts if x is not None), None)
     wishes = {"reasoning_effort": effort, "thinking_budget_tokens": budget}
     return {name: value for name, value in wishes.items() if value is not None} | others
 

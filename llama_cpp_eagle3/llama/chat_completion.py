@@ -11,6 +11,7 @@ from typing import Any
 
 from llama_cpp import Llama
 
+from ..chat import CallForm
 from ..chat.conversation import Conversation, Tokenize, read_conversation
 from ..chat.message import NewText, OpenAIChoice, logprob_of
 from ..chat.sent_tokens import SentToken
@@ -116,8 +117,8 @@ class ChatCompletion:
     vocab: Vocab
     begin: Callable[[], tuple[Sequence, Iterator[str]]]
     """Starts the generation; returns the sequence, and its text as it comes."""
-    has_functions: bool = False
-    """Whether the arguments have OpenAI's older `functions`, and the answer its older form."""
+    form: CallForm
+    """Of its calls."""
 
     def whole(self) -> Json:
         """The chat.completion."""
@@ -140,7 +141,7 @@ class ChatCompletion:
 
     def _choice(self, sequence: Sequence) -> OpenAIChoice:
         show = None if sequence.request.logprobs is None else self._show
-        return OpenAIChoice(self.params, self._head(), show=show, has_functions=self.has_functions)
+        return OpenAIChoice(self.params, self._head(), show=show, form=self.form)
 
     def _parts(self, sequence: Sequence, texts: Iterator[str]) -> Iterator[NewText]:
         n_told, special = 0, sequence.request.special

@@ -215,7 +215,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
                 model: Any = WithForcedTool(self, tool)
                 return Llama.create_chat_completion(model, **with_forced_tool(given, tool))  # type: ignore[no-any-return]
             return super().create_chat_completion(**_with_grammar(given))  # type: ignore[no-any-return]
-        from ..chat import has_functions
+        from ..chat import call_form
         from .chat_completion import ChatCompletion, chat_arguments, read_chat, request_of
 
         arguments = chat_arguments((messages, *args), options)
@@ -234,6 +234,6 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
             model,
             self.engine.vocab,
             lambda: run_one(self._guard, self._context, request, self.draft_settings),
-            has_functions(arguments),
+            call_form(arguments),
         )
         return completion.stream() if arguments["stream"] else completion.whole()

@@ -9,7 +9,8 @@ from ..chat import ChatParams, LeftOut, read_messages
 from ..chat.sent_tokens import SentToken
 from ..engine import Output
 from .answer import Answer, Progress
-from .anthropic_schema import MessagesRequest, Tool, ToolChoice
+from .anthropic_schema import MessagesRequest, ToolChoice
+from .anthropic_tools import functions_of
 from .api_errors import ApiError, anthropic_error, invalid
 from .chat_completions import CHAT_FIELDS, prepare_message
 from .chat_completions import count_tokens as count_chat_tokens
@@ -28,17 +29,28 @@ FIELDS = (CHAT_FIELDS - {*MESSAGE_ALONE}) | MessagesRequest.model_fields.keys()
 def prepare_messages(server: Server, body: dict[str, Any], place: Place) -> MessagesReply:
     """A request to /v1/messages."""
     check_others(body, FIELDS, server.ignored)
-    asked, chat = to_chat(body, server.left_out)
+    asked, chat = to_chat(body, server.left_out, server.left_out_tools)
     return MessagesReply(server, *prepare_message(server, chat, place), asked.stop_sequences)
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """/v1/messages/count_tokens."""
-    return {"input_tokens": count_chat_tokens(server, to_chat(body, server.left_out)[1])["input_tokens"]}
+    return {
+        "input_tokens": count_chat_tokens(server, to_chat(body, server.left_out, server.left_out_tools)[1])[
+            "input_tokens"
+        ]
+    }
 
 
-def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> tuple[MessagesRequest, dict[str, Any]]:
+def to_chat(
+    body: dict[str, Any], left_out: LeftOut | None = None, left_out_tools: LeftOut | None = None
+) -> tuple[MessagesRequest, dict[str, Any]]:
     """A request as one to /v1/chat/completions. Fields that Anthropic does not have stay as they are.
+
+    Args:
+        body: The request.
+        left_out: Logs the types of blocks that are left out.
+        left_out_tools: Logs what is left out of the tools.
 
     Raises:
         ApiError: the request is invalid, or needs a feature that is missing.
@@ -56,12 +68,9 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> tuple[Mess
         chat["messages"] = [*_system(asked.system, left_out), *read_messages(messages, left_out)]
     except (ValueError, RecursionError) as e:
         raise invalid(str(e) or "the body is nested too deeply") from None
-    tools = _loaded(asked)
+    tools = functions_of(asked, left_out_tools)
     if tools:
-        chat["tools"] = [
-            _function(name=tool.name, description=tool.description or "", parameters=tool.input_schema)
-            for tool in tools
-        ]
+        chat["tools"] = tools
     if asked.tool_choice is not None:
         chat |= _choice(asked.tool_choice)
     if asked.stop_sequences:
@@ -76,27 +85,6 @@ def to_chat(body: dict[str, Any], left_out: LeftOut | None = None) -> tuple[Mess
         schema = {"schema": asked.output_config.format.schema_}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
     return asked, chat
-
-
-def _loaded(asked: MessagesRequest) -> list[Tool]:
-    """The tools that are in the prompt: a deferred one once a result refers to it, or a call or the choice names it.
-
-    All of them if it is for Anthropic's server to find them: nobody else would.
-    """
-    tools = asked.tools or []
-    if any(str(tool.type).startswith("tool_search_tool") for tool in tools):
-        return tools
-    named = {asked.tool_choice.name} if asked.tool_choice is not None else set()
-    left: list[Any] = [message.content for message in asked.messages]
-    while left:
-        block = left.pop()
-        if isinstance(block, list):
-            left += block
-        elif isinstance(block, dict):
-            name = block.get("name") if block.get("type") == "tool_use" else block.get("tool_name")
-            named |= {name} if isinstance(name, str) else set()
-            left += [block.get("content"), block.get("tool_references")]
-    return [tool for tool in tools if not tool.defer_loading or tool.name in named]
 
 
 def _system(system: str | list[Any] | None, left_out: LeftOut | None) -> list[dict[str, Any]]:

@@ -19,12 +19,14 @@ class Message(_Object):
 
 
 class Tool(_Object):
-    """A function that the model may call."""
+    """A tool; other fields are those of its type."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: Any = None
-    name: str
+    name: str = ""
     description: str | None = None
-    input_schema: dict[str, Any] = {}
+    input_schema: dict[str, Any] | None = None
     defer_loading: bool = False
 
 

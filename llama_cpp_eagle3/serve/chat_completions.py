@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..chat import CONSTRAINTS, THINKING_FIELDS, ChatParams, has_functions, in_one_form
+from ..chat import CONSTRAINTS, THINKING_FIELDS, CallForm, ChatParams, call_form, in_one_form
 from ..chat.conversation import Conversation, read_conversation
 from ..chat.message import NewText, OpenAIChoice, logprob_of
 from ..chat.sent_tokens import SentToken
@@ -35,7 +35,7 @@ def prepare_chat(server: Server, body: dict[str, Any], place: Place) -> ChatRepl
     """A request to /v1/chat/completions."""
     check_others(body, CHAT_FIELDS, server.ignored)
     reply = prepare_message(server, body, place)
-    return ChatReply(server, *reply, body.get("top_logprobs"), has_functions=has_functions(body))
+    return ChatReply(server, *reply, body.get("top_logprobs"), form=call_form(body))
 
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
         ApiError: the request is invalid, or there is no room.
     """
     try:
-        body = in_one_form(body)
+        body = in_one_form(body, server.left_out_tools)
     except ValueError as e:
         raise invalid(str(e)) from None
     given = {name: body[name] for name in body if name not in _OWN} | {"n_probs": _n_probs(body)}
@@ -147,7 +147,7 @@ class ChatReply(Reply):
         params: ChatParams,
         n_top: int | None,
         *,
-        has_functions: bool = False,
+        form: CallForm,
     ):
         """Make the reply of answers that are not started yet.
 
@@ -156,15 +156,13 @@ class ChatReply(Reply):
             answers: the choices.
             params: of the conversation.
             n_top: alternatives of each token, if the request asks for them; 0 leaves the token's own probability.
-            has_functions: the request is of OpenAI's older form.
+            form: of the calls.
         """
         super().__init__(server, answers, "chatcmpl-")
         self._n_top = n_top
         self._head = {"id": self.id, "created": self.created, "model": self.model, "system_fingerprint": FINGERPRINT}
         show = self._show if answers[0].completion.n_probs else None
-        self._choices = [
-            OpenAIChoice(params, self._head, i, show=show, has_functions=has_functions) for i in range(len(answers))
-        ]
+        self._choices = [OpenAIChoice(params, self._head, i, show=show, form=form) for i in range(len(answers))]
 
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
         """An event with the role, for each chunk of the prompt."""

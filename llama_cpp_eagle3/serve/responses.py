@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from ..chat import ChatParams, LeftOut
+from ..chat.custom_tools import InputText, input_of
 from ..chat.message import is_json, logprob_of
 from ..chat.sent_tokens import SentToken
 from ..engine import Output
@@ -18,7 +19,7 @@ from .other_fields import check_others
 from .queue import Place
 from .reply import NamedEvents, Part, progress_of
 from .response_items import messages_of
-from .response_tools import InputText, ResponseTools, input_of
+from .response_tools import ResponseTools
 from .server import Server
 
 _LOGPROBS = "message.output_text.logprobs"

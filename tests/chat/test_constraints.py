@@ -62,6 +62,8 @@ ASKED: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"response_format": {"type": "regex", "value": r"[a-z]{2}\d"}}, IS_REGEX),
     ({"response_format": {"type": "regex", "pattern": r"[a-z]{2}\d"}}, IS_REGEX),
     ({"response_format": {"type": "grammar", "grammar": GBNF}}, IS_CHOICE),
+    ({"text": {"format": {"type": "grammar", "grammar": GBNF}}}, IS_CHOICE),
+    ({"output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}}, IS_SCHEMA),
     ({"json_schema": SCHEMA, "guided_json": SCHEMA}, IS_SCHEMA),
 ]
 """(request, (a text that it allows, a text that it forbids))."""
@@ -75,6 +77,7 @@ NOTHING: list[dict[str, Any]] = [
     {"structured_outputs": {}},
     {"text": {"format": {"type": "text"}, "verbosity": "low"}},
     {"format": ""},
+    {"output_config": {"effort": "low"}},
     {"extra_body": {"temperature": 1}},
 ]
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -117,6 +120,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object", "regex": "a"}}, "expected one of schema, json_schema, value, found"),
     ({"response_format": {"type": "json_object", "value": SCHEMA, "schema": {"enum": [1]}}}, "found schema, value"),
     ({"response_format": {"type": "json_object", "value": "x"}}, "'response_format.value': expected a JSON schema"),
+    ({"text": {"format": {"type": "grammar"}}}, "'text.format' of type grammar: expected one of grammar, value"),
+    (
+        {"text": {"format": {"type": "grammar", "syntax": "regex", "definition": "a"}}},
+        "'text.format' of type grammar: expected one of grammar, value",
+    ),
+    ({"response_format": {"type": "grammar", "grammar": ""}}, "'response_format' of type grammar"),
+    ({"response_format": {"type": "regex"}}, "'response_format' of type regex: expected one of regex, pattern, value"),
+    ({"output_config": 5}, "'output_config'"),
+    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format type"),
     ({"grammar": GBNF, "json_schema": SCHEMA}, "both grammar and json_schema"),
     ({"guided_regex": "a", "response_format": {"type": "json_object"}, "guided_json": SCHEMA}, "both"),
     ({"extra_body": {"guided_json": SCHEMA}}, "'extra_body': its fields belong into the body"),

@@ -41,6 +41,7 @@ ON, OFF = ({"chat_template_kwargs": {"enable_thinking": is_on}} for is_on in (Tr
     [
         ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
         ({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}, {"reasoning_effort": "high"}),
+        ({"output_config": {"effort": "low"}}, {"output_config": {"effort": "low"}, "reasoning_effort": "low"}),
         ({"reasoning": {"max_tokens": 7, "exclude": False}}, {"thinking_budget_tokens": 7}),
         ({"reasoning": {"enabled": False, "effort": "low"}}, OFF),
         ({"thinking": {"type": "disabled"}}, OFF),

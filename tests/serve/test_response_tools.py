@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from llama_cpp_eagle3.chat import LeftOut
+from llama_cpp_eagle3.chat.custom_tools import InputText, input_of
 from llama_cpp_eagle3.serve.api_errors import ApiError
-from llama_cpp_eagle3.serve.response_tools import InputText, ResponseTools, input_of
+from llama_cpp_eagle3.serve.response_tools import ResponseTools
 from serving import Running
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -62,6 +63,31 @@ def test_names_are_unique_and_found_again() -> None:
     assert tools.name_of({"name": "get"}) == "get"
     assert tools.name_of({"name": "old", "namespace": "a"}) == "a__old"
     assert tools.called("unknown").name == "unknown"
+
+
+def test_names_do_not_depend_on_the_order() -> None:
+    """A tool without a namespace keeps its name, and an earlier call of it."""
+    flat = {**GET, "name": "mcp__weather__get"}
+    tools = ResponseTools([NAMESPACE, flat])
+    assert [tool["function"]["name"] for tool in tools.functions] == ["mcp__weather__get_2", "mcp__weather__get"]
+    assert tools.called("mcp__weather__get").namespace == ""
+    assert tools.name_of({"name": "mcp__weather__get"}) == "mcp__weather__get"
+    assert tools.name_of({"name": "get", "namespace": "mcp__weather"}) == "mcp__weather__get_2"
+    assert tools.choice({"type": "function", "name": "mcp__weather__get"}) == named("mcp__weather__get")
+
+
+def test_calls_of_two_types_with_one_name() -> None:
+    tools = ResponseTools([{**GET, "name": "x"}, {**PATCH, "name": "x"}])
+    assert tools.name_of({"type": "function_call", "name": "x"}) == "x"
+    assert tools.name_of({"type": "custom_tool_call", "name": "x"}) == "x_2"
+
+
+def test_hosted_tools_of_a_namespace_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    space = {**NAMESPACE, "tools": [{"type": "file_search"}, GET, {"type": "namespace", "name": "y", "tools": [GET]}]}
+    tools = ResponseTools([space], LeftOut("left out: %s"))
+    assert [tool["function"]["name"] for tool in tools.functions] == ["mcp__weather__get"]
+    for kind in ("file_search", "namespace"):
+        assert f"{kind}, which runs on the API's own servers" in caplog.text
 
 
 @pytest.mark.parametrize(

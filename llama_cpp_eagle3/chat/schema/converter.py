@@ -18,9 +18,10 @@ from typing import Any
 
 from ..json_limits import to_json
 from .core import TYPES, Core, Schemas, identity
+from .form import JSON, Form
 from .gbnf import Rules, one_text_of
 from .numbers import NumberError, integers, numbers
-from .parts import array_body, inside, json_text, object_body, string_body
+from .parts import array_body, inside, object_body, string_body
 from .reader import Reader
 from .work import SchemaError
 
@@ -106,9 +107,9 @@ def log_loosened(loosened: Sequence[Loosened]) -> None:
 class Converter:
     """Writes the rules of one document's schemas."""
 
-    def __init__(self, document: Any, rules: Rules, tool: str = ""):
-        """document: resolves references. tool: the tool whose parameters it describes."""
-        self._document, self.tool = document, tool
+    def __init__(self, document: Any, rules: Rules, tool: str = "", form: Form = JSON):
+        """document: resolves references. tool: the tool whose parameters it describes. form: of the values."""
+        self._document, self.tool, self.form = document, tool, form
         self.rules = rules
         self.reader = Reader(document, rules.work)
         self._names: dict[tuple[Any, ...], str] = {}
@@ -186,7 +187,7 @@ class Converter:
     def _alternatives(self, core: Core, hint: str, path: str) -> list[str]:
         """GBNF of the ways to match a core. Objects and arrays are written later."""
         if core.values is not None:
-            return [one_text_of(self.rules, map(json_text, self._values(core, path)), hint)]
+            return [one_text_of(self.rules, map(self.form.text, self._values(core, path)), hint)]
         types = core.written_types
         if types == frozenset(TYPES):
             return [self.rules.json("value")]

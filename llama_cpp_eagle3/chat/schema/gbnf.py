@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...engine import n_common
 from .work import SchemaError, Work
@@ -19,7 +19,7 @@ COUNT_MAX = 100_000
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 _NAME_MAX = 48
 _RULE = re.compile(r"^[ \t]*([A-Za-z0-9_-]+)\s*::=", re.MULTILINE)
-_JSON_RULES = {
+JSON_RULES = {
     "space": r'| " " | "\n"{1,2} [ \t]{0,20}',
     # a whole character: the two \u escapes of a surrogate pair count as the one character that they are
     "char": (
@@ -36,14 +36,16 @@ _JSON_RULES = {
     "object": r'"{" space (string space ":" space value ("," space string space ":" space value)* space)? "}"',
     "value": "object | array | string | number | boolean | null",
 }
+"""GBNF of JSON values, and of their parts."""
 
 
 class Rules:
     """The rules of one grammar. A hint is the beginning of the names of a part's rules."""
 
-    def __init__(self, taken: Collection[str] = (), work: Work | None = None):
-        """taken: names of rules that the grammar has already. work: is charged; None: its own."""
+    def __init__(self, taken: Collection[str] = (), work: Work | None = None, values: Mapping[str, str] = JSON_RULES):
+        """taken: names of rules that the grammar has already. work: is charged; None: its own. values: their GBNF."""
         self.work = work or Work()
+        self._values = values
         self._taken = set(taken)
         self._n_chars = 0
         self._bodies: dict[str, str] = {}
@@ -85,12 +87,12 @@ class Rules:
         return self._names[body]
 
     def json(self, kind: str) -> str:
-        """The rule of a part of JSON: a char of a string, a value, a number, ..."""
+        """The rule of a value or a part of one: a char of a string, a value, a number, ..."""
         if kind == "space" and kind in self._taken:
             return kind  # llama.cpp's grammars have the same rule
         if kind not in self._json:
             self._json[kind] = self.name(kind)
-            words = re.split(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\])', _JSON_RULES[kind])
+            words = re.split(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\])', self._values[kind])
             body = "".join(
                 word if i % 2 else re.sub(r"[a-z]{2,}", lambda found: self.json(found[0]), word)
                 for i, word in enumerate(words)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from .code_points import common, complement
 from .core import Core, Schemas, distinct
+from .form import Form
 from .formats import FORMATS, NOT_KEPT
 from .gbnf import COUNT_MAX, Ranges, Rules, characters, literal, one_of
 from .matching import Pattern
 from .pattern import PatternError
-from .pattern_grammar import RAW_JSON, pattern_grammar
+from .pattern_grammar import pattern_grammar
 from .reader import Reader
 
 _STATES_MAX = 20_000
@@ -20,7 +20,6 @@ _STATES_MAX = 20_000
 _KEY_MAX = 100
 """Other names must differ from a property's within so many characters."""
 _TEXT = {"type": "string"}
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Writer(Protocol):
@@ -28,6 +27,7 @@ class Writer(Protocol):
 
     rules: Rules
     reader: Reader
+    form: Form
 
     def value(self, schemas: Schemas, hint: str, path: str, must: bool = False) -> str | None:
         """The rule of a value; None: there is none."""
@@ -39,11 +39,6 @@ class Writer(Protocol):
 def inside(path: str, name: str) -> str:
     """The path of a property."""
     return f"{path}.{name}" if path else name
-
-
-def json_text(value: Any) -> str:
-    """A value as JSON in the form that answers have."""
-    return _ENCODER.encode(value)
 
 
 # strings
@@ -68,7 +63,8 @@ def string_body(writer: Writer, core: Core, hint: str, path: str) -> str:
         return writer.rules.json("string")
     if body is None:
         body = writer.rules.repeat(writer.rules.json("char"), least, most, f"{hint}-char")
-    return f'"\\"" {one_of([body]) if " | " not in body else f"({body})"} "\\""'.replace("  ", " ")
+    quote = literal(writer.form.quote)
+    return f"{quote} {one_of([body]) if ' | ' not in body else f'({body})'} {quote}".replace("  ", " ")
 
 
 def _pattern(
@@ -76,16 +72,16 @@ def _pattern(
 ) -> str | None:
     try:
         node = pattern.node()
-        bare = pattern_grammar(Rules(work=writer.rules.work), node, in_json=True)
+        bare = pattern_grammar(Rules(work=writer.rules.work), node, writer.form)
     except PatternError as e:
         writer.say(path, f"{name} is not kept: {e}")
         return None
     try:
         least, most = length
-        return pattern_grammar(writer.rules, node, in_json=True, shortest=least, longest=most, hint=hint)
+        return pattern_grammar(writer.rules, node, writer.form, shortest=least, longest=most, hint=hint)
     except PatternError as e:
         writer.say(path, f"minLength and maxLength are not kept beside {name}: {e}")
-        return pattern_grammar(writer.rules, node, in_json=True, hint=hint) if bare else None
+        return pattern_grammar(writer.rules, node, writer.form, hint=hint) if bare else None
 
 
 def _counts(writer: Writer, counts: tuple[int, int | None], noun: str, path: str) -> tuple[int, int | None]:
@@ -164,7 +160,11 @@ def object_body(writer: Writer, core: Core, hint: str, path: str) -> str:
             writer.say(path, f"propertyNames is not kept for {name!r}")
         value = writer.value(core.of_property(name), f"{hint}-{name}", inside(path, name), must)
         if value is not None:
-            pair = f'{literal(json_text(name))} space ":" space {value}'
+            key = writer.form.key(name)
+            if key is None:
+                writer.say(inside(path, name), "the format of the model's tool calls cannot write its name")
+                continue
+            pair = f"{literal(key)} {writer.form.colon} {value}"
             entries.append((rules.add(f"{hint}-{name}-pair", pair), must))
     others = _others(writer, core, names, hint, path)
     least, most = _counts(writer, core.n_properties, "Properties", path)
@@ -224,7 +224,7 @@ def _end(rules: Rules, others: str | None, count: int, least: int, most: int | N
 
 def _others(writer: Writer, core: Core, names: Sequence[str], hint: str, path: str) -> str | None:
     """A rule for any one of the properties without a name of their own; None: there are none."""
-    rules = writer.rules
+    rules, form = writer.rules, writer.form.names or writer.form
     pairs: list[str] = []
     is_open = has_patterns = False
     for part in core.properties:
@@ -233,7 +233,7 @@ def _others(writer: Writer, core: Core, names: Sequence[str], hint: str, path: s
             if any(pattern.matches(name) is not False for name in names):
                 continue  # other names of this pattern are never written
             try:
-                key = pattern_grammar(rules, pattern.node(), in_json=True, hint=f"{hint}-key")
+                key = pattern_grammar(rules, pattern.node(), form, hint=f"{hint}-key")
             except PatternError as e:
                 writer.say(path, f"patternProperties {pattern.source!r} is not kept: {e}")
                 is_open = True
@@ -241,7 +241,8 @@ def _others(writer: Writer, core: Core, names: Sequence[str], hint: str, path: s
             schemas = distinct((schema, *(s for other in core.properties if other is not part for s in other.others)))
             value = writer.value(schemas, f"{hint}-matching", f"{path}[{pattern.source}]")
             if value is not None:
-                pairs.append(f'"\\"" ({key}) "\\"" space ":" space {value}')
+                quote = literal(form.quote)
+                pairs.append(f"{quote} ({key}) {quote} {writer.form.colon} {value}")
     if pairs and sum(len(part.by_pattern) for part in core.properties) > 1:
         writer.say(path, "patternProperties: a name may match more than one of them")
     if pairs and core.names:
@@ -251,22 +252,29 @@ def _others(writer: Writer, core: Core, names: Sequence[str], hint: str, path: s
         value = writer.value(schemas, f"{hint}-other", f"{path}.*" if path else "*")
         key_rule = None if value is None else _key(writer, core, names, hint, path)
         if value is not None and key_rule is not None:
-            pairs.append(f'{key_rule} space ":" space {value}')
+            pairs.append(f"{key_rule} {writer.form.colon} {value}")
     return rules.add(f"{hint}-pair", " | ".join(pairs)) if pairs else None
 
 
 def _key(writer: Writer, core: Core, names: Sequence[str], hint: str, path: str) -> str | None:
     """The rule of a name that no property has."""
-    if core.names and all(writer.reader.matches(name, core.names) is False for name in names):
+    if (
+        core.names
+        and writer.form.names is None
+        and all(writer.reader.matches(name, core.names) is False for name in names)
+    ):
         return writer.value((*core.names, _TEXT), f"{hint}-name", path)
     if core.names:
         writer.say(path, "propertyNames is not kept")
     if not names:
-        return writer.rules.json("string")
-    return writer.rules.add(f"{hint}-name", f'"\\"" {_other_than(writer.rules, set(names), 0, hint)} "\\"" ')
+        return writer.rules.json("string" if writer.form.names is None else "name")
+    form = writer.form.names or writer.form
+    quote = literal(form.quote)
+    name = _other_than(writer.rules, form.raw, set(names), 0, hint)
+    return writer.rules.add(f"{hint}-name", f"{quote} {name} {quote} ")
 
 
-def _other_than(rules: Rules, names: set[str], depth: int, hint: str) -> str:
+def _other_than(rules: Rules, raw: Ranges, names: set[str], depth: int, hint: str) -> str:
     """GBNF of a text without escapes that is none of the names, nor begins with one of the longest."""
     nexts: dict[str, set[str]] = {}
     rules.work.take(30 + 2 * len(names))
@@ -275,14 +283,14 @@ def _other_than(rules: Rules, names: set[str], depth: int, hint: str) -> str:
             nexts.setdefault(name[depth], set()).add(name)
     rules.work.take(4 * len(nexts))
     taken: Ranges = sorted((ord(c), ord(c)) for c in nexts)
-    rest = characters(common(RAW_JSON, complement(taken)))
-    any_ = rules.add("name-char", characters(RAW_JSON))
+    rest = characters(common(raw, complement(taken)))
+    any_ = rules.add("name-char", characters(raw))
     ways = [f"{rest} {any_}*"]
     if depth < _KEY_MAX:
         ways += [
-            f"{literal(c)} {_other_than(rules, found, depth + 1, hint)}"
+            f"{literal(c)} {_other_than(rules, raw, found, depth + 1, hint)}"
             for c, found in sorted(nexts.items())
-            if common(RAW_JSON, ((ord(c), ord(c)),))
+            if common(raw, ((ord(c), ord(c)),))
         ]
     if not any(len(name) == depth for name in names):
         ways.append('""')

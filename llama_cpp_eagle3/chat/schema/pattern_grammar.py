@@ -1,36 +1,34 @@
-"""Grammars of patterns: for plain text, or for text within a JSON string, where some characters are escaped."""
+"""Grammars of patterns: for plain text, or for text within a string of a form, where some characters are escaped."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 
-from .code_points import CharClass, common, complement, few, union
-from .gbnf import Ranges, Rules, characters, literal, one_of
+from .code_points import CharClass, common, few, union
+from .form import CONTROLS, Form
+from .gbnf import Rules, characters, literal, one_of
 from .pattern import ANY, EMPTY, Chars, Either, Node, PatternError, Repeat, Sequence_, is_nullable, lengths
 from .work import Work
 
 _N_STATES, _N_POSITIONS = 8_000, 1_000
 """Limits of an automaton that counts characters, and of the one that it is made of."""
 _TOO_MANY = "it has too many ways for its lengths"
-_CONTROLS: Ranges = ((0, 0x1F), (0x7F, 0x7F))
-RAW_JSON = complement(union(_CONTROLS, ((0x22, 0x22), (0x5C, 0x5C))))
-_RAW_TEXT = complement(((0, 8), (11, 12), (14, 0x1F), (0x7F, 0x7F)))
 _SHORT = '"\\\b\f\n\r\t'
 """Characters that JSON has short escapes for."""
 
 
 def pattern_grammar(
-    rules: Rules, node: Node, *, in_json: bool, shortest: int = 0, longest: int | None = None, hint: str = "pattern"
+    rules: Rules, node: Node, form: Form, *, shortest: int = 0, longest: int | None = None, hint: str = "pattern"
 ) -> str:
     """GBNF of the texts that match a pattern and have `shortest` to `longest` characters (None: no limit).
 
-    in_json: the text is within a JSON string, whose quotes are not part of it.
+    form: of the text, whose quotes are not part of it.
 
     Raises:
         PatternError: a class is empty, or the lengths cannot be kept: no text has them, or there are too many ways.
     """
-    writer = _Writer(rules, in_json, hint)
+    writer = _Writer(rules, form, hint)
     least, most = lengths(node)
     if shortest <= least and (longest is None or (most is not None and most <= longest)):
         return writer.alternatives(node)
@@ -38,8 +36,8 @@ def pattern_grammar(
 
 
 class _Writer:
-    def __init__(self, rules: Rules, in_json: bool, hint: str):
-        self.rules, self.in_json, self.hint = rules, in_json, hint
+    def __init__(self, rules: Rules, form: Form, hint: str):
+        self.rules, self.form, self.hint = rules, form, hint
         self._classes: dict[CharClass, str] = {}
 
     def alternatives(self, node: Node) -> str:
@@ -86,7 +84,7 @@ class _Writer:
         if not isinstance(node, Chars) or len(node.of.sure) != 1 or node.of.sure[0][0] != node.of.sure[0][1]:
             return None
         c = chr(node.of.sure[0][0])
-        return json.dumps(c, ensure_ascii=not c.isprintable())[1:-1] if self.in_json else c
+        return json.dumps(c, ensure_ascii=not c.isprintable())[1:-1] if self.form.has_escapes else c
 
     def chars(self, of: CharClass) -> str:
         """One character of a class."""
@@ -97,22 +95,24 @@ class _Writer:
         return self._classes[of]
 
     def _chars(self, of: CharClass) -> str:
-        if of == ANY.of and self.in_json:
+        if of == ANY.of and self.form.rules is not None:
             return self.rules.json("char")
         only = self._literal(Chars(of))
         if only is not None:
             return literal(only)
-        raw = few(common(of.sure, RAW_JSON if self.in_json else _RAW_TEXT))
+        raw = few(common(of.sure, self.form.raw))
         found = [characters(raw)] if raw else []
-        if self.in_json:
+        if self.form.has_escapes:
             short = [c for c in _SHORT if common(of.sure, ((ord(c), ord(c)),))]
             if short:
                 escapes = union([(ord(e), ord(e)) for e in (json.dumps(c)[2] for c in short)])
                 found.append(f'("\\\\" {characters(escapes)})')
         if not found:  # control characters: a negated class has them, but they are rarely meant
-            rest = common(of.sure, _CONTROLS)
+            rest = common(of.sure, CONTROLS)
             codes = [code for low, high in rest for code in range(low, high + 1)]
-            found = [literal(f"\\u{code:04x}") if self.in_json else characters([(code, code)]) for code in codes]
+            found = [
+                literal(f"\\u{code:04x}") if self.form.has_escapes else characters([(code, code)]) for code in codes
+            ]
         if not found:
             raise PatternError("a class has no characters")
         return one_of(found)

@@ -11,11 +11,13 @@ from typing import Any
 
 from .converter import Converter, Loosened, SchemaGrammar, at_most
 from .core import ANY, Core, key_of
-from .gbnf import Rules
+from .form import GEMMA4, JSON
+from .gbnf import JSON_RULES, Rules
 from .reader import Reader
 from .work import Work
 
 _TOOL = "tool-"
+_GEMMA4 = "gemma4-"
 OpenSchema = tuple[str, str, str, str]
 """(rule, name that the chat code gave it, document, JSON pointer)."""
 
@@ -40,12 +42,14 @@ def _complete(
     grammar: str, open_schemas: tuple[OpenSchema, ...], tools_text: str, changed: tuple[str, ...]
 ) -> SchemaGrammar:
     tools = json.loads(tools_text)
-    rules = Rules({*Rules.names_in(grammar), *(rule for rule, *_ in open_schemas)})
+    form = GEMMA4 if any(name.startswith(_GEMMA4) for _, name, *_ in open_schemas) else JSON
+    rules = Rules({*Rules.names_in(grammar), *(rule for rule, *_ in open_schemas)}, values=form.rules or JSON_RULES)
     converters: dict[tuple[str, str], Converter] = {}
     documents: dict[str, tuple[Any, str]] = {}
     keys = {name_of(tool): key_of(parameters_of(tool) or {}) for tool in tools}
     held: dict[str, list[str]] = {name: [] for name in keys}
-    for rule, name, text, pointer in open_schemas:
+    for rule, given_name, text, pointer in open_schemas:
+        name = given_name.removeprefix(_GEMMA4)
         if text not in documents:
             documents[text] = json.loads(text), key_of(json.loads(text))
         document, key = documents[text]
@@ -53,7 +57,7 @@ def _complete(
         if (text, tool) not in converters:
             if tool in changed:
                 document = next(parameters_of(one) for one in tools if name_of(one) == tool)
-            converters[text, tool] = Converter(document, rules, tool)
+            converters[text, tool] = Converter(document, rules, tool, form)
         converter = converters[text, tool]
         held.setdefault(tool, []).append(pointer)
         rules.set(rule, converter.rule(name, pointer))
