@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     llm = load_model(args, head_of(args))
     try:
         key, kernels = llm.loaded.costs_key(), llm.loaded.cpu_kernels_used
-        costs = measure_types(llm.engine, llm.head, args.seconds, lambda text: None)
+        costs = measure_types(llm.loaded, args.seconds, lambda text: None)
     finally:
         llm.close()
     path = None if costs.doubt else save_costs(key, costs)

@@ -89,12 +89,12 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
             report.show("", [Finding("error", f"a prompt cannot be evaluated: {e}")])
             return
         report.show("", judge_losses(llm.loaded.losses))
-        if llm.head is None and llm.engine.drafting.ngram is None:
+        if not llm.engine.drafts().can_draft:
             return
         key = llm.loaded.costs_key()
         costs = load_costs(key)
         if args.measure:
-            costs = measure_types(llm.engine, llm.head, _SECONDS, lambda text: None)
+            costs = measure_types(llm.loaded, _SECONDS, lambda text: None)
             if not costs.doubt:
                 save_costs(key, costs)
         report.show("", check_loaded(llm, costs))

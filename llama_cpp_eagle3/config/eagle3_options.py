@@ -1,20 +1,24 @@
 """The options of `Eagle3Llama` beside those of `llama_cpp.Llama`."""
 
+import difflib
+import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from ..engine import check_rng
 from . import flag as flags
 from .drafting_options import DraftingOptions
 from .flag import flag
 from .llama_options import DEVICES, MODELS, LlamaOptions
-from .option import Option, flags_of, one_of, options_of
+from .option import Option, flags_of, one_of, options_of, types_of
 from .serve_options import AllowHttp
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SERVER = "server"
 """Title of the help."""
@@ -271,3 +275,44 @@ _LINK = re.compile(r" \(\[.*?\]\(.*?\)\)", re.DOTALL)
 Eagle3LlamaOptions.__doc__ = f"{Eagle3LlamaOptions.__doc__}\n\n    Attributes:\n" + "".join(
     f"        {name}: {_LINK.sub('', OPTIONS[name].doc)}.\n" for name in DEFAULTS
 )
+
+
+def show_arguments(function: F) -> F:
+    """Let `help`, notebooks and `inspect` show our arguments by name, which the function takes as `**options`."""
+    signature = inspect.signature(function)
+    *named, options = signature.parameters.values()
+    types = types_of(ConstructorOptions)
+    own = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+        for name, default in DEFAULTS.items()
+    ]
+    others = options.replace(name="llama_options", annotation="Unpack[LlamaOptions]")
+    function.__signature__ = signature.replace(parameters=[*named, *own, others])  # type: ignore[attr-defined]
+    return function
+
+
+def check_names(function: str, given: Iterable[str], *more: str) -> None:
+    """Raise TypeError for a keyword that `Eagle3Llama` does not have, and name the nearest one; Llama ignores these.
+
+    more: further ones that the function takes.
+    """
+    known = [*OPTIONS, *more]
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}.{hint}")
+
+
+def check_arguments(function: str, given: ConstructorOptions) -> None:
+    """Check each argument by itself.
+
+    Raises:
+        TypeError: there is no such argument.
+        ValueError: it cannot have its value.
+    """
+    check_names(function, given)
+    for name, value in given.items():
+        check = OPTIONS[name].check
+        if check is not None:
+            check(name, value)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import LlamaTokenizer
-from llama_cpp._internals import LlamaBatch
+from llama_cpp import LlamaTokenizer, llama_chat_format
+from llama_cpp._internals import LlamaBatch, LlamaModel
 
 from .._core import FeatureTap, Guard, Policy, Target
-from ..draft.head import Head
 from ..engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
 from ..engine.stats import Stats
 from ..errors import Eagle3Error
 from ..guard import closed_error
-from ..model.llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat_format
-from ..model.loaded_model import LoadedModel
-from ..model.loading import Loading
+from ..model.loaded import Loaded
+from ..model.plan import LoadPlan
+from ..model.target import LoadedTarget, numa_strategy
 from .context import Context
 from .features import Features
 
 if TYPE_CHECKING:
-    from ..config.eagle3_options import ConstructorOptions
     from ..media import Projector
 
 DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))
@@ -53,11 +51,10 @@ class LlamaAttributes:
     draft_settings: DraftSettings
     """The attributes `draft`, `draft_n_max`, ... as one object."""
     _context: Context
-    _given: ConstructorOptions
     _ctx: Any
     _guard: Guard
-    _loaded_model: LoadedModel | None
-    _loading: Loading
+    _loaded: Loaded | None
+    _plan: LoadPlan
     _projector: Projector | None
     _stack: ExitStack
     n_batch: int
@@ -66,11 +63,11 @@ class LlamaAttributes:
     _seed: int | None
     _sampler: SamplerChain | None
 
-    def _set_attributes(self, llama: LoadedLlama) -> None:
+    def _set_attributes(self, target: LoadedTarget) -> None:
         """Set the attributes of `llama_cpp.Llama` that its methods and its users read."""
-        options, model = llama.options, llama.model
-        self.model_path, self._model, self._ctx = llama.path, model, llama.ctx
-        self.model_params, self.context_params = model.params, llama.ctx.params
+        options, model, ctx = target.options, target.model, target.ctx
+        self.model_path, self._model, self._ctx = target.plan.path, model, ctx
+        self.model_params, self.context_params = model.params, ctx.params
         for name in _AS_GIVEN:
             setattr(self, name, options[name])
         self._seed = options["seed"]
@@ -79,13 +76,16 @@ class LlamaAttributes:
         self.tokenizer_ = options["tokenizer"] or LlamaTokenizer(cast("Any", self))
         batch = LlamaBatch(n_tokens=self.n_batch, embd=0, n_seq_max=1, verbose=self.verbose)
         self._batch = self._stack.enter_context(closing(batch))
-        self._n_vocab, self._n_ctx = model.n_vocab(), llama.ctx.n_ctx()
+        self._n_vocab, self._n_ctx = model.n_vocab(), ctx.n_ctx()
         self.cache = self._sampler = None
         self.metadata = model.metadata()
-        self._chat_handlers = chat_handlers(model, self.metadata)
+        self._chat_handlers = _chat_handlers(model, self.metadata)
         self._chat_handler = options["chat_handler"]
         if self.chat_format is None and self.chat_handler is None:
-            self.chat_format = usual_chat_format(self._chat_handlers, self.metadata)
+            self.chat_format = "llama-2"
+            if "chat_template.default" in self._chat_handlers:
+                known = llama_chat_format.guess_chat_format_from_gguf_metadata(dict(self.metadata))
+                self.chat_format = known or "chat_template.default"
 
     # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
     draft: str = _setting("mode")
@@ -101,11 +101,11 @@ class LlamaAttributes:
     # what it is made of
 
     @property
-    def loaded(self) -> LoadedModel:
+    def loaded(self) -> Loaded:
         """The loaded models: their devices, kernels and drafters, and what passes cost."""
-        if self._loaded_model is None:
+        if self._loaded is None:
             raise closed_error(type(self).__name__)
-        return self._loaded_model
+        return self._loaded
 
     @property
     def engine(self) -> Engine:
@@ -120,17 +120,12 @@ class LlamaAttributes:
     @property
     def tap(self) -> FeatureTap | None:
         """The tap that reads the target's hidden states; None without a head."""
-        return self._loading.tap
+        return None if self._loaded is None else self._loaded.target.tap
 
     @property
     def drafters(self) -> Drafters:
         """The drafters with weights, with `process`, `begin`, `expand` and `truncate`, for your own loop."""
         return self.engine.drafters
-
-    @property
-    def head(self) -> Head | None:
-        """The head and the type it is loaded in; None without one, and after `close`."""
-        return None if self._loaded_model is None else self._loaded_model.head
 
     @property
     def policy(self) -> Policy:
@@ -150,7 +145,7 @@ class LlamaAttributes:
     @chat_handler.setter
     def chat_handler(self, handler: Any) -> None:
         self._chat_handler = handler
-        if self._loaded_model is not None:
+        if self._loaded is not None:
             self._hook_handler()
 
     def _hook_handler(self) -> None:
@@ -173,12 +168,12 @@ class LlamaAttributes:
     @property
     def draft_model_path(self) -> str | None:
         """The head's file; None without one."""
-        return self._loading.draft.model_path
+        return self._plan.draft_path
 
     @property
     def draft_type(self) -> int | None:
         """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
-        return self._loading.draft.type if self.head is None else self.head.type
+        return self._plan.draft_type if self._loaded is None else self._loaded.draft_type
 
     @property
     def model_address(self) -> int:
@@ -231,3 +226,28 @@ class LlamaAttributes:
     def last_stats(self) -> Stats:
         """Figures of the last (or running) generation."""
         return Stats() + self._context.stats
+
+
+def _chat_handlers(model: LlamaModel, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """llama_cpp's chat handlers for the templates of a file, by the names under which `Llama` has them.
+
+    Raises:
+        jinja2.TemplateError, UnicodeDecodeError: see `file_errors`.
+    """
+    templates = {
+        name.removeprefix("tokenizer."): template
+        for name, template in metadata.items()
+        if name.startswith("tokenizer.chat_template.")
+    }
+    if "tokenizer.chat_template" in metadata:
+        templates["chat_template.default"] = metadata["tokenizer.chat_template"]
+    eos, bos = model.token_eos(), model.token_bos()
+    return {
+        name: llama_chat_format.Jinja2ChatFormatter(
+            template=template,
+            eos_token=model.token_get_text(eos) if eos != -1 else "",
+            bos_token=model.token_get_text(bos) if bos != -1 else "",
+            stop_token_ids=[eos],
+        ).to_chat_handler()
+        for name, template in templates.items()
+    }

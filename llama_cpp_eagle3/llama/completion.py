@@ -219,7 +219,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
         from .chat_completion import ChatCompletion, chat_arguments, read_chat, request_of
 
         arguments = chat_arguments((messages, *args), options)
-        chat = read_chat(arguments, self.chat_templates, self._projector, self._given["media_http"])
+        chat = read_chat(arguments, self.chat_templates, self._projector, self._plan.given["media_http"])
         self._check_length(chat.params.prompt)
 
         def tokenize(text: str, add_special: bool = False) -> list[int]:

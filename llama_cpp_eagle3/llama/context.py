@@ -24,7 +24,7 @@ from .._core import Guard
 from ..engine import DraftSettings, Engine, Media, Output, Request, SamplerChain, Sequence, media_tokens, n_common
 from ..engine.stats import Stats
 from ..errors import ContextFullError, Eagle3Error
-from ..model.loaded_model import LoadedModel
+from ..model.loaded import Loaded
 
 _SEQ_ID = 0
 _NO_LIMIT = 1 << 62
@@ -47,7 +47,7 @@ class Context:
 
     def __init__(self) -> None:
         self.engine: Engine | None = None  # until the model is loaded
-        self._loaded: LoadedModel | None = None
+        self._loaded: Loaded | None = None
         self.input_ids: npt.NDArray[np.intc] = np.zeros(0, dtype=np.intc)
         self.scores: npt.NDArray[np.single] = np.zeros((0, 0), dtype=np.single)
         self.n_tokens = 0
@@ -58,7 +58,7 @@ class Context:
         self._stats_before = Stats()
         self._driver: Generation | None = None
 
-    def start(self, loaded: LoadedModel, *, logits_all: bool) -> None:
+    def start(self, loaded: Loaded, *, logits_all: bool) -> None:
         """Evaluate on this model's engine from now on."""
         self._loaded, self._logits_all = loaded, logits_all
         engine = self.engine = loaded.engine

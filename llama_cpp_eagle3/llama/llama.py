@@ -1,30 +1,30 @@
 """`Eagle3Llama`: a `llama_cpp.Llama` that drafts with an EAGLE-3 head.
 
 `attributes` has its attributes, `completion` its methods for texts and conversations, `context` the text of `eval` and
-`generate`. What it loads is a `LoadedModel`.
+`generate`. A `LoadPlan` says what it loads, and the result is `Loaded`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llama_cpp import LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .._core import Guard
-from ..config.eagle3_options import DEFAULTS
+from ..config.eagle3_options import DEFAULTS, check_names, show_arguments
+from ..config.llama_options import LLAMA_DEFAULTS
 from ..engine import Media, SamplerChain, Sampling, check_seed
 from ..files.model_file import file_errors
 from ..guard import bury
 from ..log import log_info, show_llama_cpp
-from ..model.arguments import check_names, own_arguments, read_arguments, show_arguments
-from ..model.llama_loading import LoadedLlama, load_llama
-from ..model.loaded_model import LoadedModel
-from ..model.loading import Loading
-from ..model.params import ModelOptions
+from ..model.loaded import Loaded
+from ..model.plan import plan
+from ..model.rpc import RpcServers
+from ..model.target import LoadedTarget, load_target
 from ..models import resolve
 from .attributes import DRAFT_ATTRIBUTES
 from .completion import LlamaCompletion
@@ -80,49 +80,37 @@ class Eagle3Llama(LlamaCompletion):
         log = partial(log_info, bool(options.get("verbose", True)))
         path, draft = resolve(model_path, log), None if draft_model_path is None else resolve(draft_model_path, log)
         given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft}
-        draft_options, llama_options = read_arguments(path, given)
-        self._given = own_arguments(given)
+        self._plan = plan(path, given)
         self._guard = Guard(type(self).__name__)
         self._stack = ExitStack()
         self._context = Context()
-        self._loaded_model: LoadedModel | None = None
+        self._loaded: Loaded | None = None
         self._projector: Projector | None = None
-        show_llama_cpp(bool(llama_options["verbose"]))
-        self._log = partial(log_info, bool(llama_options["verbose"]))
+        show_llama_cpp(bool(self._plan.options["verbose"]))
         self.n_parallel = given["n_parallel"]
         self.rng = given["rng"]
-        self.draft_settings = draft_options.settings
+        self.draft_settings = self._plan.settings
+        servers = RpcServers()
         try:
-            self._loading = Loading(
-                path,
-                draft_options,
-                given["rpc_servers"],
-                ModelOptions.of(given),
-                vocab_only=bool(llama_options["vocab_only"]),
-                progress=given["progress"],
-            )
-            self._loading.mend(llama_options)
-            self._loading.tell_rotation(llama_options)
-            self._loading.check_files(llama_options, given["checked"])
-            self._loading.convert_drafters(llama_options, self._log)
+            servers = self._stack.enter_context(closing(RpcServers(given["rpc_servers"] or ())))
+            target = load_target(self._plan, servers, self._stack, log)
             with file_errors(path):
-                llama = load_llama(path, llama_options, self._loading, self._stack, self._log)
-                self._set_attributes(llama)
-            self._start(llama)
+                self._set_attributes(target)
+            self._start(target, log)
         except BaseException as e:
             try:
-                if isinstance(e, Exception) and "_loading" in self.__dict__:
-                    self._loading.check_servers()  # if one was lost meanwhile, that is why
+                if isinstance(e, Exception):
+                    servers.check()  # if one was lost meanwhile, that is why
             finally:
                 self.close()
             raise
 
-    def _start(self, llama: LoadedLlama) -> None:
+    def _start(self, target: LoadedTarget, log: Callable[[str], None]) -> None:
         """Make the engine of the loaded target, with drafters and a projector if they are given."""
-        given = self._given
-        loaded = self._loaded_model = LoadedModel(llama, self._loading, given, self._log)
-        engine = loaded.engine
-        self.draft_sources = self._loading.draft.settings.sources  # without a block that cannot draft
+        given = self._plan.given
+        loaded = self._loaded = self._stack.enter_context(closing(Loaded(target, log)))
+        engine, self._plan = loaded.engine, loaded.plan
+        self.draft_sources = self._plan.settings.sources  # without a block that cannot draft
         engine.draft = self.draft_settings
         self._n_ctx = engine.n_ctx
         self._context.start(loaded, logits_all=self._logits_all)
@@ -131,10 +119,11 @@ class Eagle3Llama(LlamaCompletion):
             from ..media import open_projector
 
             self._projector = open_projector(self, given["mmproj_path"], given["media_placeholder"])
-            self._log(self._projector.describe())
-            for file in self._loading.draft_files:
+            self._stack.enter_context(closing(self._projector))
+            log(self._projector.describe())
+            for file in self._plan.drafts:
                 if file.of_media:
-                    self._log(file.of_media)
+                    log(file.of_media)
         if self.draft == "auto":
             loaded.use_stored_type()
 
@@ -202,18 +191,9 @@ class Eagle3Llama(LlamaCompletion):
             return
         with guard:
             guard.closed = True
-            loading, loaded = self.__dict__.get("_loading"), self._loaded_model
-            if loading is not None:
-                loading.prepare_free()
-            self._loaded_model = self._sampler = None
+            self._loaded = self._sampler = None
             self._context.close()
-            if loaded is not None:
-                loaded.close()
-            if self._projector is not None:
-                self._projector.close()
-            super().close()
-            if loading is not None:
-                loading.close()
+            super().close()  # all of the stack: projector, engine, drafters, target, connections to servers
             for name in ("_model", "_ctx", "_batch"):
                 if name in self.__dict__:
                     bury(self.__dict__[name], type(self).__name__)
@@ -227,13 +207,14 @@ class Eagle3Llama(LlamaCompletion):
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        if self._loaded_model is None:
+        if self._loaded is None:
             return f"<{name} closed>"
         head = "" if self.draft_model_path is None else f" draft={self.draft_model_path!r}"
         return f"<{name} {self.model_path!r}{head} n_ctx={self.n_ctx()} n_parallel={self.n_parallel}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        given = {name: value for name, value in self._given.items() if name not in _NOT_PICKLED}
+        others = (*LLAMA_DEFAULTS, *_NOT_PICKLED)
+        given = {name: value for name, value in self._plan.given.items() if name not in others}
         changed = {name: getattr(self, name) for name in (*DRAFT_ATTRIBUTES, "rng")}
         return {**super().__getstate__(), **given, **changed}
 
@@ -264,7 +245,7 @@ class Eagle3Llama(LlamaCompletion):
 
     def n_ctx(self) -> int:
         """Positions of the context, or of each sequence's part of it."""
-        return int(super().n_ctx()) if self._loaded_model is None else self.engine.n_ctx
+        return int(super().n_ctx()) if self._loaded is None else self.engine.n_ctx
 
     # generating
 
@@ -376,12 +357,13 @@ class Eagle3Llama(LlamaCompletion):
     def save_state(self) -> Eagle3State:
         """Save the context of target and draft."""
         with self._guard:
-            self._loading.check_servers()
+            servers = self.loaded.target.servers
+            servers.check()
             engine = self._context.flush()
             draft_state = engine.drafters.state_get(0)
             state = super().save_state()
-            self._loading.check_servers()
-            return Eagle3State(state, draft_state, self._loading.pair_id, engine.target.spans())
+            servers.check()
+            return Eagle3State(state, draft_state, self.loaded.pair_id, engine.target.spans())
 
     def load_state(self, state: LlamaState) -> None:
         """Go back to a saved state. One that a plain Llama saved works too; drafting then pauses until the next prompt.
@@ -391,10 +373,11 @@ class Eagle3Llama(LlamaCompletion):
             ValueError: the state is damaged, or was saved with another model, n_ctx, type_k, type_v or flash_attn.
         """
         with self._guard:
-            check_state(state, self._loading.pair_id, self._n_ctx)
-            self._loading.check_servers()
+            servers = self.loaded.target.servers
+            check_state(state, self.loaded.pair_id, self._n_ctx)
+            servers.check()
             self._context.load(state, self.ctx)
-            self._loading.check_servers()
+            servers.check()
             self._seed = state.seed
 
     # figures and features

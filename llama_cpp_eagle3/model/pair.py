@@ -1,4 +1,4 @@
-"""Checks that drafters fit their target, by the headers of their files, before anything large is loaded."""
+"""Whether drafters fit their target, by the headers of their files, before anything large is loaded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ from typing import Any
 from .._core import TargetInfo, read_arch, read_target
 from ..draft.kinds import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
 from ..draft.kinds.fit import check_boundaries, check_generates
+from ..draft.kinds.mtp import why_no_block
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..files.model_file import check_file
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """What the files say that are given."""
+
+    target: TargetInfo
+    draft: DrafterFile | None
+    """The drafter's file; None: none is given."""
+    block: DrafterFile
+    """The target's own block for multi-token prediction."""
+    has_block: bool
+    """Whether there is such a block, and it can draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,41 +33,40 @@ class Pair:
 
     target: TargetInfo
     drafts: tuple[DrafterFile, ...]
-    boundaries: tuple[int, ...]
+    boundaries: tuple[int, ...] = ()
     """The target's boundaries that any of them reads."""
 
 
-def check_pair(
-    model_path: str, draft_paths: Sequence[str | None] = (), draft_target_layers: Sequence[int] | None = None
-) -> Pair:
-    """Read the headers and check that they fit.
-
-    draft_paths: the drafters' files; None for the target's own block for multi-token prediction.
+def read_headers(model_path: str, draft_path: str | None) -> Headers:
+    """Read the headers of a target's and a drafter's file.
 
     Raises:
         ModelFileError: a file cannot be read, or is damaged or of another kind.
+    """
+    target = _read_target(model_path)
+    draft = None if draft_path is None else kind_of(draft_path)(draft_path)
+    return Headers(target, draft, MtpBlock(model_path), not why_no_block(target))
+
+
+def fit(target: TargetInfo, drafts: Sequence[DrafterFile], draft_target_layers: Sequence[int] | None = None) -> Pair:
+    """Check that drafters fit a target.
+
+    Raises:
+        ModelFileError: one cannot be used at all.
         IncompatibleDraftError: they do not belong together.
     """
-    check_kind(model_path)
-    named = kind_of_arch(read_arch(model_path))
-    if what := named.why_no_target if named else "":
-        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
-    target = read_target(model_path)
-    if what := kind_of(model_path).why_no_target:
-        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
     layers = None if draft_target_layers is None else tuple(int(b) for b in draft_target_layers)
-    drafts = tuple(MtpBlock(model_path) if path is None else kind_of(path)(path) for path in draft_paths)
     if not drafts and layers is not None:
-        check_generates(model_path, target, target.why_no_target)
-        check_boundaries(model_path, target, "draft_target_layers", layers)
-    read = [draft.fit(model_path, target, layers) for draft in drafts] or [layers or ()]
+        check_generates(target.path, target, target.why_no_target)
+        check_boundaries(target.path, target, "draft_target_layers", layers)
+    read = [draft.fit(target.path, target, layers) for draft in drafts] or [layers or ()]
     boundaries = tuple(dict.fromkeys(b for of_one in read for b in of_one))
     if len(boundaries) > 1 and max(boundaries) > target.n_layer + 1:
         raise IncompatibleDraftError(
-            f"the {' and the '.join(draft.title for draft in drafts)} cannot draft together for '{model_path}': its "
+            f"the {' and the '.join(draft.title for draft in drafts)} cannot draft together for '{target.path}': its "
             "block reads all residual streams of the target, which has several"
         )
-    return Pair(target, drafts, boundaries)
+    return Pair(target, tuple(drafts), boundaries)
 
 
 def check_files(pair: Pair, options: Mapping[str, Any], checked: bool, *, is_all: bool = False) -> None:
@@ -62,7 +75,7 @@ def check_files(pair: Pair, options: Mapping[str, Any], checked: bool, *, is_all
     options: the constructor's arguments, of which the target's matter. checked, is_all: see `check_file`.
 
     Raises:
-        ModelFileError, IncompatibleDraftError: see `check_pair`.
+        ModelFileError, IncompatibleDraftError: see `fit`.
     """
     check_file(pair.target.path, options, checked, is_all=is_all)
     for draft in pair.drafts:
@@ -72,9 +85,23 @@ def check_files(pair: Pair, options: Mapping[str, Any], checked: bool, *, is_all
 def check_loadable(model_path: str, draft_paths: Sequence[str | None] = ()) -> Pair:
     """Check that files can be loaded together, as loading does.
 
+    draft_paths: the drafters' files; None for the target's own block for multi-token prediction.
+
     Raises:
-        ModelFileError, IncompatibleDraftError: see `check_pair`.
+        ModelFileError, IncompatibleDraftError: see `fit`.
     """
-    pair = check_pair(model_path, draft_paths)
+    target = _read_target(model_path)
+    pair = fit(target, [MtpBlock(model_path) if path is None else kind_of(path)(path) for path in draft_paths])
     check_files(pair, {}, True, is_all=True)
     return pair
+
+
+def _read_target(model_path: str) -> TargetInfo:
+    check_kind(model_path)
+    named = kind_of_arch(read_arch(model_path))
+    if what := named.why_no_target if named else "":
+        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
+    target = read_target(model_path)
+    if what := kind_of(model_path).why_no_target:
+        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
+    return target

@@ -8,7 +8,6 @@ before and after each pass, which costs no round trip.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import socket
 import stat
@@ -16,7 +15,7 @@ import struct
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import llama_cpp
 
@@ -52,15 +51,18 @@ def parse_servers(servers: str | Sequence[str]) -> list[str]:
 
 
 class RpcServers:
-    """The ggml-rpc servers of one model. Close it when the model and its draft are freed."""
+    """The ggml-rpc servers of one model, which may be none. Close it when the model and its draft are freed."""
 
-    def __init__(self, servers: str | Sequence[str]):
+    def __init__(self, servers: str | Sequence[str] = ()):
         """Connect to all of them.
 
         Raises:
             Eagle3Error: llama.cpp was built without ggml-rpc, or this is Windows.
             RpcError: a server cannot be reached, is busy, or speaks another version.
         """
+        self._links: list[_Link] = []
+        if not servers:
+            return
         if not rpc_supported():
             raise Eagle3Error(
                 "rpc_servers needs a llama.cpp with ggml-rpc, which this build is without. Install one: "
@@ -69,32 +71,26 @@ class RpcServers:
             )
         if sys.platform == "win32":
             raise Eagle3Error("rpc_servers cannot be used on Windows, where nothing says when a server is lost")
-        self._links: list[_Link] = []
         try:
             for endpoint in parse_servers(servers):
                 self._links.append(_Link.get(endpoint))
-            self._model_devices = [*self.devices, *local_accelerators()]
-            if len(self._model_devices) > llama_cpp.llama_max_devices():
+            n_devices = len(self.devices) + len(local_accelerators())
+            if n_devices > llama_cpp.llama_max_devices():
                 raise Eagle3Error(
                     f"llama.cpp spreads a model over {llama_cpp.llama_max_devices()} devices at most, the servers and "
-                    f"this machine have {len(self._model_devices)}: name fewer rpc_servers"
+                    f"this machine have {n_devices}: name fewer rpc_servers"
                 )
         except BaseException:
             self.close()
             raise
 
+    def __bool__(self) -> bool:
+        return bool(self._links)
+
     @property
     def devices(self) -> list[Device]:
         """All devices of all servers, in the order in which the servers were named."""
         return [device for link in self._links for device in link.connection.devices]
-
-    def model_devices(self) -> Any:
-        """For `llama_model_params.devices`: the servers' devices, then those of this machine, as llama.cpp orders them.
-
-        A ctypes array, which must live until the model is loaded.
-        """
-        addresses = [device.address for device in self._model_devices]
-        return (ctypes.c_void_p * (len(addresses) + 1))(*addresses, None)
 
     def check(self) -> None:
         """Raise RpcError if a server has gone. What was on it can then be freed, but not used."""
@@ -111,13 +107,13 @@ class RpcServers:
             self._links.pop().release()
 
 
-def find_device(name: str, servers: RpcServers | None, option: str) -> Device:
+def find_device(name: str, servers: RpcServers, option: str) -> Device:
     """A device by ggml's name for it (CPU, CUDA0, RPC0), or by its server's endpoint (the server's first one).
 
     Raises:
         ValueError: there is no such device; the message lists those that there are.
     """
-    remote = [] if servers is None else servers.devices
+    remote = servers.devices
     by_name = {d.name: d for d in remote} | {d.description: d for d in reversed(remote)}
     if ":" in name and by_name:
         name = ",".join(parse_servers(name))

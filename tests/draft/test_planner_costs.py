@@ -34,7 +34,7 @@ def measure(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
 
 
 def costs_of(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
-    return costs.costs_of(llm.engine, llm.head, llm.loaded.costs_key(), seconds)
+    return costs.costs_of(llm.loaded, seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -403,7 +403,8 @@ def test_drafters_share_what_is_known_of_their_target(
 
         monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure_types", measured)
         monkeypatch.setattr(Contention, "share", 0.3)
-        found = costs.costs_of(llm.engine, llm.head, other, log=lambda text: None)
+        monkeypatch.setattr(llm.loaded, "costs_key", lambda: other)
+        found = costs.costs_of(llm.loaded, log=lambda text: None)
         assert seen == [replace(COSTS, drafts=(), is_whole=False, contention=0.2, growths=growths[:1])]
         assert load_costs(other) == found
         assert found.growths == (growths[0], (0.0, 0.0), (0.0, 0.0))
@@ -414,7 +415,8 @@ def test_drafters_share_what_is_known_of_their_target(
         # the target was timed beside other programs, which are gone
         monkeypatch.setattr(Contention, "share", 0.0)
         third = {**key, "drafters": {**key["drafters"], "draft": "a third"}}
-        costs.costs_of(llm.engine, llm.head, third, log=lambda text: None)
+        monkeypatch.setattr(llm.loaded, "costs_key", lambda: third)
+        costs.costs_of(llm.loaded, log=lambda text: None)
         assert seen[1:] == [None]
 
 

@@ -13,8 +13,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
 from llama_cpp_eagle3.machine import default_threads
-from llama_cpp_eagle3.model import loaded_model
-from llama_cpp_eagle3.model import params as model_options
+from llama_cpp_eagle3.model import loaded, target
 from loading import load, take
 
 
@@ -59,7 +58,7 @@ def test_what_runs_where(
         load(tiny_target, tiny_head).close()
         assert "target on CPU; head on CPU; 1 CPU threads" in caplog.text
         assert "n_gpu_layers=-1" not in caplog.text
-        for module in (loaded_model, model_options):
+        for module in (loaded, target):
             monkeypatch.setattr(module, "local_accelerators", lambda: [Gpu()])
         load(tiny_target).close()
         assert "runs on the CPU although this machine has GPU7 (a card): use n_gpu_layers=-1" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, _core
 from llama_cpp_eagle3.engine.draft import Draft
-from llama_cpp_eagle3.model.loading import N_SNAPSHOTS
+from llama_cpp_eagle3.model.plan import N_SNAPSHOTS
 from loading import Drafts, is_tie, load, load_plain, prompts, take
 from random_arch import N_VOCAB
 from recurrent_pairs import KINDS, write_pair

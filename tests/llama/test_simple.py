@@ -201,7 +201,7 @@ def test_a_shorter_context_has_fewer_cells(folder: Path, monkeypatch: pytest.Mon
         with load(target, small, n_ctx=8192, **options, **CHAIN):
             pass
     assert made == [8192 + N_SCRATCH, 256 + N_SCRATCH, 2 * 256, 8192 + N_SCRATCH]
-    head = str(write_head(folder / "other.gguf", write_target(folder / "of.gguf")))
+    head = write_head(folder / "other.gguf", write_target(folder / "of.gguf"))
     with pytest.raises(ValueError, match="draft_n_ctx is for small models: a head has the target's context"):
         load(str(folder / "of.gguf"), head, draft_n_ctx=64)
     with pytest.raises(ValueError, match=r"expected draft_n_ctx in 1\.\."):

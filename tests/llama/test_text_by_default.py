@@ -13,7 +13,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from gguf_raw import U32, parse, serialize
 from llama_cpp_eagle3 import Eagle3Llama, Stats
 from llama_cpp_eagle3.draft.costs import Costs, load_costs, save_costs, timing
-from llama_cpp_eagle3.model import loaded_model
+from llama_cpp_eagle3.model import loaded
 from loading import OPTIONS, cheap_rows, load_plain, path_of, take
 from recurrent_pairs import KINDS, write_pair
 
@@ -206,6 +206,6 @@ def test_why_not_while_the_context_is_in_use(tiny_target: Any, monkeypatch: pyte
 
 
 def test_sizes_of_other_drafters_are_told(tiny_target: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, loaded_model.__name__.split(".")[0]):
+    with caplog.at_level(logging.WARNING, loaded.__name__.split(".")[0]):
         open_llama(tiny_target, draft_p_min=0.5, draft_tree_topk=2).close()
     assert "draft_p_min, draft_tree_topk: for a drafter with weights" in caplog.text

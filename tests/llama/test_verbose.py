@@ -12,7 +12,7 @@ import pytest
 from llama_cpp import Llama
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.model.loading import Loading
+from llama_cpp_eagle3.model.target import load_target
 from loading import path_of
 
 OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": True}
@@ -58,11 +58,10 @@ def test_quiet_before_devices_are_asked_for(tiny_target: Any, monkeypatch: pytes
     monkeypatch.setattr(theirs, "level", logging.NOTSET)
     levels = []
 
-    class Noted(Loading):
-        def __init__(self, *args: Any, **kwargs: Any):
-            levels.append(theirs.level)
-            super().__init__(*args, **kwargs)
+    def noted(*args: Any) -> Any:
+        levels.append(theirs.level)
+        return load_target(*args)
 
-    monkeypatch.setattr("llama_cpp_eagle3.llama.llama.Loading", Noted)
+    monkeypatch.setattr("llama_cpp_eagle3.llama.llama.load_target", noted)
     with closing(Eagle3Llama(path_of(tiny_target), **OPTIONS | {"verbose": False})):
         assert levels == [logging.ERROR]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.model import loaded_model
+from llama_cpp_eagle3.model import loaded
 from loading import path_of
 from serving import Running
 
@@ -66,7 +66,7 @@ def test_flags(pair: Any, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_default_of_host_memory(monkeypatch: pytest.MonkeyPatch, free: int | None, expected: int) -> None:
     """--cache-ram: 8,192 MiB, or a quarter of the free memory if that is less; a given value holds."""
-    monkeypatch.setattr(loaded_model, "free_memory", lambda: free)
-    assert loaded_model.cache_bytes(None) == expected
-    assert loaded_model.cache_bytes(0) == 0
-    assert loaded_model.cache_bytes(1 << 40) == 1 << 40
+    monkeypatch.setattr(loaded, "free_memory", lambda: free)
+    assert loaded.cache_bytes(None) == expected
+    assert loaded.cache_bytes(0) == 0
+    assert loaded.cache_bytes(1 << 40) == 1 << 40

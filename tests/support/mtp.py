@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp_ext
 import placement
 from arch_keys import N_LAYER, arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.draft.kinds import LoadedTarget, MtpBlock
+from llama_cpp_eagle3.draft.kinds import MtpBlock, Place
 from lowlevel import LowLevel
 from random_arch import random_tensors, write_arch, write_random_arch
 
@@ -41,12 +41,12 @@ def default_params(n_ctx: int = 256, n_batch: int = 64, n_ubatch: int = 64) -> A
 def place(
     model: int, ctx: int = 0, *, n_ctx: int, n_seq: int, is_pooled: bool, has_trees: bool = True,
     n_vocab: int | None = None, **sizes: int,
-) -> LoadedTarget:  # fmt: skip
+) -> Place:  # fmt: skip
     """Return a loaded target for drafters whose K/V are F32. sizes: those of its context."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
     placement.preset(params)
-    return LoadedTarget(
+    return Place(
         model=model, ctx=ctx, model_params=params, context_params=default_params(**sizes),
         n_vocab=n_vocab or llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model)), n_ctx=n_ctx,
         n_seq=n_seq, is_pooled=is_pooled, has_trees=has_trees, n_threads=1, type_k=0, type_v=0,

@@ -43,7 +43,8 @@ class Placement:
         return options | {"draft_device": self.endpoint} if with_draft and self.draft else options
 
     def preset(self, params: Any) -> None:
-        self._devices = self.servers.model_devices()
+        addresses = [device.address for device in (*self.servers.devices, *_core.local_accelerators())]
+        self._devices = (ctypes.c_void_p * (len(addresses) + 1))(*addresses, None)
         params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         params.n_gpu_layers = 999
 

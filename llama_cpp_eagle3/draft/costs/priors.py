@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +34,12 @@ def load_priors(key: dict[str, Any]) -> Priors:
     return []
 
 
-def keep_priors(policy: Policy, key: Callable[[], dict[str, Any]]) -> None:
+def keep_priors(policy: Policy, key: dict[str, Any]) -> None:
     """Keep what a policy knows of its drafters, if one was asked. key: of the costs."""
-    if not policy.is_measured or sys.is_finalizing():  # while the interpreter finalizes, files cannot be opened
-        return
     priors = policy.priors()
     if not any(priors):
         return
-    try:
-        of = key()
-        path = priors_path(of)
+    path = priors_path(key)
+    with suppress(OSError):  # the folder cannot be written
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"format": _FORMAT, "key": of, "priors": priors}, indent=1))
-    except OSError:  # a model's file was removed, or the folder cannot be written
-        pass
+        write_whole(path, json.dumps({"format": _FORMAT, "key": key, "priors": priors}, indent=1))

@@ -6,15 +6,15 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
+from ..._core import Eagle3Drafter, Policy
 from ...engine import Engine
-from ..head import Head
 from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
 from .contention import Contention
 from .costs import GGML_TYPE_NARROW, Costs, Experts
-from .priors import load_priors
+from .priors import keep_priors, load_priors
 from .timing import Limit, is_idle, measure, measure_draft
 
 # The speed-up that a converted head must be expected to bring: it may lose up to 1 % of the mean acceptance length
@@ -31,50 +31,63 @@ _LIMIT_SECONDS = 20.0
 the first pass, which any text needs too, a few more seconds are always allowed."""
 
 
-def learn_costs(
-    engine: Engine,
-    head: Head | None,
-    key: Callable[[], dict[str, Any]],
-    log: Callable[[str], None],
-    seconds: float = 2.0,
-    must: bool = False,
-    experts: Experts = (0, 0),
-) -> None:
-    """Let an engine's policy learn costs that are known or can be measured now.
+class Timed(Protocol):
+    """A loaded pair, whose passes are timed."""
 
-    key: everything that costs depend on. seconds: to spend on measuring; if that is not enough, missing costs are
-    guessed, and the next call goes on. experts: the target's. Nothing can be measured while something runs: then known
-    costs are used, and without any the policy does not change.
+    draft_type: int | None
+    """The ggml type that its head is loaded in; None: as in the file."""
+    experts: Experts
+    """The target's."""
+
+    @property
+    def engine(self) -> Engine:
+        """Its engine."""
+
+    @property
+    def draft_type_asked(self) -> int | None:
+        """The type that the user chose; None: the fastest one."""
+
+    def costs_key(self) -> dict[str, Any]:
+        """Everything that costs depend on."""
+
+    def convert_draft(self, draft_type: int | None) -> None:
+        """Load the head in another type."""
+
+
+def learn_costs(pair: Timed, log: Callable[[str], None], seconds: float = 2.0, *, must: bool = False) -> None:
+    """Let a pair's policy learn costs that are known or can be measured now.
+
+    seconds: to spend on measuring; if that is not enough, missing costs are guessed, and the next call goes on. Nothing
+    can be measured while something runs: then known costs are used, and without any the policy does not change.
 
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
     """
-    of = key()
-    costs = costs_of(engine, head, of, seconds, log) if must or is_idle(engine) else load_costs(of)
-    if costs is None or (head is not None and costs.draft_type != head.type):
+    key, engine = pair.costs_key(), pair.engine
+    costs = costs_of(pair, seconds, log) if must or is_idle(engine) else load_costs(key)
+    if costs is None or (engine.drafters and costs.draft_type != pair.draft_type):
         return
-    known = costs if costs.is_whole else costs.guessed(experts)
-    engine.drafting.learn(known.priced(experts), is_guessed=not costs.is_whole, priors=load_priors(of))
+    known = costs if costs.is_whole else costs.guessed(pair.experts)
+    engine.drafting.learn(known.priced(pair.experts), is_guessed=not costs.is_whole, priors=load_priors(key))
 
 
-def costs_of(
-    engine: Engine, head: Head | None, key: dict[str, Any], seconds: float = 2.0, log: Callable[[str], None] = print
-) -> Costs:
+def costs_of(pair: Timed, seconds: float = 2.0, log: Callable[[str], None] = print) -> Costs:
     """The costs of a loaded pair: from the cache folder, else measured within `seconds` and kept there.
 
     If passes take so long that more time is needed, it ends at a limit, and goes on from there at the next call. Leaves
-    the head loaded in the type of these costs. key: everything that they depend on. log: called with the results.
+    the head loaded in the type of these costs. log: called with the results.
 
     Raises:
         Eagle3Error: they must be measured, and the context is not empty.
     """
+    key, engine = pair.costs_key(), pair.engine
     costs = load_costs(key)
     if costs is None or _is_calmer_now(engine, costs):
-        known, limit = load_part(key), seconds if head is None else max(_LIMIT_SECONDS, seconds)
+        known, limit = load_part(key), max(_LIMIT_SECONDS, seconds) if engine.drafters else seconds
         kept = costs or known
         if known is not None and not known.drafts and _is_calmer_now(engine, known):  # the target's alone
             known = None
-        if head is None and known is not None and 1e-6 * known.target.get(1, 0.0) > seconds:
+        if not engine.drafters and known is not None and 1e-6 * known.target.get(1, 0.0) > seconds:
             return known  # one pass takes longer than may be spent
         if costs is not None:
             what = f"measuring again what passes cost, since other programs had {_percent(costs)} at first"
@@ -84,7 +97,7 @@ def costs_of(
             what = "measuring what passes cost on this machine"
         more = f", up to {limit:g} s if weights are read or shaders compiled meanwhile" if limit > seconds else ""
         log(f"{what}: about {seconds:g} s{more}")
-        costs = measure_types(engine, head, seconds, log, limit, known)
+        costs = measure_types(pair, seconds, log, limit, known)
         if kept is not None and kept.growths:
             costs = replace(costs, growths=replace(costs, growths=kept.growths).all_growths)
         if costs.doubt:
@@ -100,8 +113,8 @@ def costs_of(
             if costs.was_busy:
                 log(f"other programs had {_percent(costs)} meanwhile: a start at which they have less measures again")
             save_costs(key, costs)
-    elif head is not None and costs.draft_type != head.type and is_idle(engine):
-        head.convert(costs.draft_type, engine.set_drafters)
+    elif engine.drafters and is_idle(engine):
+        pair.convert_draft(costs.draft_type)
     return costs
 
 
@@ -114,16 +127,23 @@ def _percent(costs: Costs) -> str:
     return f"{costs.contention:.0%} of the processors' time"
 
 
-def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
-    """Store what the policy learned: that passes are much faster than stored, or what depth adds to them."""
-    policy = engine.drafting.policy
-    if not policy.is_measured or sys.is_finalizing():  # while the interpreter finalizes, files cannot be opened
+def keep_learned(pair: Timed) -> None:
+    """Keep what a pair's policy has learned of its drafters and of their costs for the next process."""
+    drafting = pair.engine.drafting
+    if not drafting.policy.is_measured or sys.is_finalizing():  # files cannot be opened then
         return
     try:
-        of = key()
+        key = pair.costs_key()
     except OSError:  # a model's file was removed, so its costs are of no use
         return
-    kept = load_costs(of)
+    if not drafting.is_guessed:
+        _keep_corrections(drafting.policy, key, pair.draft_type if pair.engine.drafters else None)
+    keep_priors(drafting.policy, key)
+
+
+def _keep_corrections(policy: Policy, key: dict[str, Any], draft_type: int | None) -> None:
+    """Store that passes are much faster than stored, or what depth adds to them."""
+    kept = load_costs(key)
     stored = [curve.measured for curve in policy.costs]
     if kept is None or kept.curves != stored:  # some of the policy's costs are guessed, or others than the stored ones
         return
@@ -137,14 +157,13 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
         for now, then, curve in zip(growths, kept.all_growths, stored, strict=True)
     )
     if is_faster or is_grown:
-        costs = Costs.of_curves(curves if is_faster else stored, None if head is None else head.type).bounded()
+        costs = Costs.of_curves(curves if is_faster else stored, draft_type).bounded()
         if not costs.doubt:
-            save_costs(of, replace(costs, contention=kept.contention, growths=growths))
+            save_costs(key, replace(costs, contention=kept.contention, growths=growths))
 
 
 def measure_types(
-    engine: Engine,
-    head: Head | None,
+    pair: Timed,
     seconds: float = 2.0,
     log: Callable[[str], None] = print,
     limit_seconds: float = math.inf,
@@ -157,34 +176,38 @@ def measure_types(
     Raises:
         Eagle3Error: the context is not empty.
     """
-    limit = Limit(limit_seconds)
-    if head is None:
-        return measure(engine, None, seconds, limit, known)
-    has_choice = head.type_asked is None and head.n_bytes_own >= _N_BYTES_MIN
-    if known is not None and known.draft_type != (None if has_choice else head.type):  # of another type
+    engine, limit = pair.engine, Limit(limit_seconds)
+    heads = [i for i, drafter in enumerate(engine.drafters) if isinstance(drafter, Eagle3Drafter)]
+
+    def n_bytes() -> int:
+        return sum(head.n_bytes_own for head in engine.drafters if isinstance(head, Eagle3Drafter))
+
+    has_choice = pair.draft_type_asked is None and n_bytes() >= _N_BYTES_MIN
+    draft_type = pair.draft_type if engine.drafters and not has_choice else None
+    if known is not None and known.draft_type != draft_type:  # of another type
         known = replace(known, drafts=())
     if not has_choice:
-        return measure(engine, head.type, seconds, limit, known)
-    head.convert(None, engine.set_drafters)
+        return measure(engine, draft_type, seconds, limit, known)
+    pair.convert_draft(None)
     as_is = measure(engine, None, (1.0 - _NARROW_SHARE) * seconds, limit, known)
     if not as_is.is_whole:
         return as_is
-    n_bytes = head.n_bytes_own
-    head.convert(GGML_TYPE_NARROW, engine.set_drafters)
-    if head.n_bytes_own < n_bytes:
-        i = head.i_converted
+    n_before = n_bytes()
+    pair.convert_draft(GGML_TYPE_NARROW)
+    if n_bytes() < n_before:
+        i = heads[0]
         draft = measure_draft(engine, i, _NARROW_SHARE * seconds, limit)
         if not draft.step:
-            head.convert(None, engine.set_drafters)
+            pair.convert_draft(None)
             return replace(as_is, is_whole=False)
-        is_parallel = head.drafters[i].is_parallel
+        is_parallel = engine.drafters[i].is_parallel
         speeds = [best_chain(as_is, d, _ACCEPTANCE, is_parallel).speed for d in (draft, as_is.drafts[i])]
         gain = speeds[0] / speeds[1]
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             drafts = (*as_is.drafts[:i], draft, *as_is.drafts[i + 1 :])
             return replace(as_is, drafts=drafts, draft_type=GGML_TYPE_NARROW)
-    head.convert(None, engine.set_drafters)
+    pair.convert_draft(None)
     return as_is
 
 

@@ -10,7 +10,7 @@ from ...errors import ModelFileError
 from .assistant import GemmaAssistant
 from .dflash import BlockDrafter
 from .eagle3 import Eagle3Head
-from .kind import DrafterFile, LoadedTarget
+from .kind import DrafterFile, Place
 from .mtp import MtpBlock
 from .simple import SmallModel
 
@@ -19,8 +19,8 @@ __all__ = [
     "NGRAM",
     "DraftSource",
     "DrafterFile",
-    "LoadedTarget",
     "MtpBlock",
+    "Place",
     "SmallModel",
     "check_kind",
     "kind_of",

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 from ..._core import AssistantDrafter, TargetInfo, check_header, find_kv_difference, read_assistant
 from ...errors import IncompatibleDraftError
 from .fit import check_generates, check_vocabulary, check_width
-from .kind import DrafterFile, LoadedTarget
+from .kind import DrafterFile, Place
 from .llama_context import N_SCRATCH, load_model, make_context
 
 
@@ -44,24 +44,24 @@ class GemmaAssistant(DrafterFile):
         """The file and its size."""
         return f"{self.title} '{self.path}': {self.file.n_layer} layers of width {self.file.n_embd}"
 
-    def make(self, target: LoadedTarget, draft_type: int | None) -> AssistantDrafter:
+    def make(self, place: Place, draft_type: int | None) -> AssistantDrafter:
         """Load it, with a context that has the target's cells; see there.
 
         Making that context empties the target's cells, so they must be empty.
         """
-        memory = lib.llama_get_memory(target.ctx)
-        if any(lib.llama_memory_seq_pos_max(memory, i) >= 0 for i in range(target.n_seq)):
+        memory = lib.llama_get_memory(place.ctx)
+        if any(lib.llama_memory_seq_pos_max(memory, i) >= 0 for i in range(place.n_seq)):
             raise IncompatibleDraftError(f"'{self.path}' (the {self.title}): the target has evaluated tokens already")
-        model = load_model(self.weights, target)
-        own = type(target.context_params).from_buffer_copy(target.context_params)
+        model = load_model(self.weights, place)
+        own = type(place.context_params).from_buffer_copy(place.context_params)
         # cells, their layout and how sequences share them are the target's
-        own.n_ctx, own.n_seq_max = lib.llama_n_ctx(target.ctx), lib.llama_n_seq_max(target.ctx)
-        own.ctx_other = target.ctx
+        own.n_ctx, own.n_seq_max = lib.llama_n_ctx(place.ctx), lib.llama_n_seq_max(place.ctx)
+        own.ctx_other = place.ctx
         own.n_batch = own.n_ubatch = own.n_outputs_max = max(N_SCRATCH, own.n_seq_max)
         own.n_outputs_max_per_seq = 1
         own.embeddings = False
         own.cb_eval, own.cb_eval_user_data = lib.ggml_backend_sched_eval_callback(), None
-        ctx = make_context(model, own, target, f"'{self.path}' (the {self.title})", owns_model=True)
+        ctx = make_context(model, own, place, f"'{self.path}' (the {self.title})", owns_model=True)
         return AssistantDrafter(
-            self.file, model, ctx, n_ctx=target.n_ctx, n_seq_max=target.n_seq, n_outputs_max=own.n_outputs_max
+            self.file, model, ctx, n_ctx=place.n_ctx, n_seq_max=place.n_seq, n_outputs_max=own.n_outputs_max
         )

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 
 from ..._core import DflashDrafter, TargetInfo, read_dflash
 from .fit import check_boundaries, check_generates, check_vocabulary, check_width
-from .kind import DrafterFile, LoadedTarget
+from .kind import DrafterFile, Place
 from .llama_context import load_model, make_context, set_cache_types
 
 _N_BATCH = 128, 256
@@ -48,25 +48,25 @@ class BlockDrafter(DrafterFile):
         """The file, which of the three it is, and what it drafts."""
         return f"{self.title} '{self.path}': {self.file.kind}, {self.n_draft_max} tokens in one pass"
 
-    def make(self, target: LoadedTarget, draft_type: int | None) -> DflashDrafter:
+    def make(self, place: Place, draft_type: int | None) -> DflashDrafter:
         """Load it, with a context beside the target's; see there."""
-        model = load_model(self.weights, target)
-        params = self._context_params(target)
-        ctx = make_context(model, params, target, f"'{self.path}' (the {self.title})", owns_model=True)
-        model_tgt = int(lib.llama_get_model(target.ctx))
-        return DflashDrafter(self.file, model, ctx, model_tgt, n_ctx=target.n_ctx, n_seq_max=target.n_seq)
+        model = load_model(self.weights, place)
+        params = self._context_params(place)
+        ctx = make_context(model, params, place, f"'{self.path}' (the {self.title})", owns_model=True)
+        model_tgt = int(lib.llama_get_model(place.ctx))
+        return DflashDrafter(self.file, model, ctx, model_tgt, n_ctx=place.n_ctx, n_seq_max=place.n_seq)
 
-    def _context_params(self, target: LoadedTarget) -> Any:
+    def _context_params(self, place: Place) -> Any:
         """RoPE's parameters are the file's own: those of the target's context are reset."""
         own = lib.llama_context_default_params()
         for name in ("flash_attn_type", "offload_kqv", "op_offload", "no_perf"):
-            setattr(own, name, getattr(target.context_params, name))
-        n_seq, n_rows = target.n_seq, self.file.block_size
-        own.ctx_other = target.ctx
-        own.n_seq_max, own.kv_unified = n_seq, target.is_pooled
-        own.n_ctx = target.n_ctx + n_seq * n_rows if target.is_pooled else (target.n_ctx + n_rows) * n_seq
+            setattr(own, name, getattr(place.context_params, name))
+        n_seq, n_rows = place.n_seq, self.file.block_size
+        own.ctx_other = place.ctx
+        own.n_seq_max, own.kv_unified = n_seq, place.is_pooled
+        own.n_ctx = place.n_ctx + n_seq * n_rows if place.is_pooled else (place.n_ctx + n_rows) * n_seq
         least, most = _N_BATCH
         own.n_batch = own.n_ubatch = max(n_rows, least, min(most, n_seq * n_rows))
         own.swa_full = True  # it goes back with every draft
-        set_cache_types(own, target.type_k, target.type_v)
+        set_cache_types(own, place.type_k, place.type_v)
         return own

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..._core import Eagle3Drafter, TargetInfo, check_head, read_head
 from ...errors import IncompatibleDraftError
 from .fit import check_boundaries, check_generates, check_vocabulary, check_width, offer
-from .kind import DrafterFile, LoadedTarget
+from .kind import DrafterFile, Place
 
 _N_BATCH_MAX = 512
 
@@ -61,19 +61,19 @@ class Eagle3Head(DrafterFile):
         """The file and its dialect."""
         return f"head '{self.path}': {self.head.dialect} dialect"
 
-    def make(self, target: LoadedTarget, draft_type: int | None) -> Eagle3Drafter:
+    def make(self, place: Place, draft_type: int | None) -> Eagle3Drafter:
         """Load it; see there."""
         return Eagle3Drafter(
             self.path,
-            int(target.model),
-            target.n_ctx,
-            n_seq_max=target.n_seq,
+            int(place.model),
+            place.n_ctx,
+            n_seq_max=place.n_seq,
             boundaries=self._layers,
-            device=target.device,
-            n_gpu_layers=target.n_gpu_layers,
+            device=place.device,
+            n_gpu_layers=place.n_gpu_layers,
             type=draft_type,
-            type_k=target.type_k,
-            type_v=target.type_v,
-            n_threads=target.n_threads,
-            n_batch=min(target.context_params.n_batch, _N_BATCH_MAX),
+            type_k=place.type_k,
+            type_v=place.type_v,
+            n_threads=place.n_threads,
+            n_batch=min(place.context_params.n_batch, _N_BATCH_MAX),
         )

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..._core import Device, Drafter, TargetInfo
+from ..._core import Device, Drafter, TargetInfo, local_accelerators
 from ...files.model_file import check_file
 from .fit import Vocabulary
 
+_ALL_LAYERS = 999
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedTarget:
-    """A loaded target, and the options of its drafter."""
+class Place:
+    """Where a drafter is loaded: beside which target, on which device, and how large."""
 
     model: Any
     """The llama_model, which outlives the drafter."""
@@ -42,6 +44,22 @@ class LoadedTarget:
     type_k: int | None = None
     """ggml type of the drafter's cache; None: F16."""
     type_v: int | None = None
+    has_servers: bool = False
+    """Whether the target has devices of other machines."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of a drafter's own model that are put on a device: 0, all, or as many as were asked for."""
+        if self.device is not None and self.device.name == "CPU":
+            return 0
+        if self.n_gpu_layers >= 0:
+            return self.n_gpu_layers
+        return _ALL_LAYERS if self.device is not None or self.model_params.n_gpu_layers else 0
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether a CPU computes a drafter's own model."""
+        return self.n_layers == 0 or (self.device is None and not self.has_servers and not local_accelerators())
 
 
 class DrafterFile(ABC):
@@ -92,6 +110,11 @@ class DrafterFile(ABC):
     """Architectures of its files; empty: those of targets."""
 
     @property
+    def is_in_target(self) -> bool:
+        """Whether it is a part of the target's file that `fit` has compared it with."""
+        return False
+
+    @property
     def weights(self) -> str:
         """The file that is loaded: the copy, if there is one."""
         return self.path if self.copy is None else self.copy
@@ -139,7 +162,7 @@ class DrafterFile(ABC):
         """What it is, in a few words that begin with the title."""
 
     @abstractmethod
-    def make(self, target: LoadedTarget, draft_type: int | None) -> Drafter:
+    def make(self, place: Place, draft_type: int | None) -> Drafter:
         """Load it for a target that it fits. draft_type: ggml type to convert wider matrices to; None: none are.
 
         Raises:

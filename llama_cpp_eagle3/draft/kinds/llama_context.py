@@ -14,17 +14,16 @@ from ...errors import IncompatibleDraftError
 from ...files.model_file import file_errors, kv_overrides, mended_keys
 from ...ggml_types import FLOAT_TYPES
 from ...log import without_details
-from .kind import LoadedTarget
+from .kind import Place
 
 N_SCRATCH = 32
 """Cells for drafted tokens of each sequence, as in csrc/drafters/llama_context/context_drafter.h."""
 _N_MEASURED = 7
 """Branches if there are no trees, with which passes of several rows are measured."""
 _N_BATCH = 512
-_ALL_LAYERS = 999
 
 
-def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> int:
+def load_model(path: str, place: Place, *, load_mtp: bool = False) -> int:
     """Load a model that will draft; returns its address. It runs on the target's device, unless another is given.
 
     load_mtp: with its block for multi-token prediction.
@@ -32,18 +31,13 @@ def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> in
     Raises:
         ModelFileError: llama.cpp does not load it.
     """
-    params = type(target.model_params).from_buffer_copy(target.model_params)
+    params = type(place.model_params).from_buffer_copy(place.model_params)
     params.load_mtp, params.vocab_only = load_mtp, False
     params.kv_overrides, params.tensor_buft_overrides = kv_overrides(mended_keys(path)), None
     params.progress_callback = lib.llama_progress_callback()
-    device, n_gpu_layers = target.device, target.n_gpu_layers
-    if device is not None and device.name == "CPU":
-        device, n_gpu_layers = None, 0
-    if n_gpu_layers < 0:
-        n_gpu_layers = _ALL_LAYERS if device is not None or params.n_gpu_layers else 0
-    params.n_gpu_layers = n_gpu_layers
-    if device is not None:
-        devices = (ctypes.c_void_p * 2)(device.address, None)
+    params.n_gpu_layers = place.n_layers
+    if place.device is not None and place.device.name != "CPU":
+        devices = (ctypes.c_void_p * 2)(place.device.address, None)
         params.devices, params.split_mode = ctypes.cast(devices, ctypes.c_void_p), lib.LLAMA_SPLIT_MODE_LAYER
         params.tensor_split = None
     cpu_build.avoid_broken_amx(params)
@@ -54,7 +48,7 @@ def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> in
     return int(model)
 
 
-def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, owns_model: bool) -> int:
+def make_context(model: int, params: Any, place: Place, what: str, *, owns_model: bool) -> int:
     """Make a drafter's llama_context; returns its address. A model of its own is freed if this raises.
 
     what: the file and its kind, for the error.
@@ -62,7 +56,7 @@ def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, ow
     Raises:
         IncompatibleDraftError: llama.cpp makes no such context.
     """
-    params.n_threads = params.n_threads_batch = target.n_threads
+    params.n_threads = params.n_threads_batch = place.n_threads
     with LoadGuard() as guard, without_details():
         ctx = lib.llama_init_from_model(model, params)
     if not ctx:
@@ -72,12 +66,12 @@ def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, ow
     return int(ctx)
 
 
-def make_contexts(model: int, params: Any, target: LoadedTarget, what: str, n: int, *, owns_model: bool) -> list[int]:
+def make_contexts(model: int, params: Any, place: Place, what: str, n: int, *, owns_model: bool) -> list[int]:
     """Make several contexts, as `make_context` does."""
     made: list[int] = []
     try:
         while len(made) < n:
-            made.append(make_context(model, params, target, what, owns_model=owns_model and not made))
+            made.append(make_context(model, params, place, what, owns_model=owns_model and not made))
     except IncompatibleDraftError:
         for ctx in made:
             lib.llama_free(ctx)

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 from ..._core import MtpDrafter, TargetInfo, check_header, read_target
 from ...errors import IncompatibleDraftError, ModelFileError
 from .fit import check_vocabulary
-from .kind import DrafterFile, LoadedTarget
+from .kind import DrafterFile, Place
 from .llama_context import context_params, load_model, make_contexts, n_branches
 
 
@@ -47,6 +47,11 @@ class MtpBlock(DrafterFile):
             )
         return (self.info.n_layer + self.info.nextn,)
 
+    @property
+    def is_in_target(self) -> bool:
+        """Whether it is the target's own."""
+        return not self._is_apart
+
     def _check_apart(self, model_path: str, target: TargetInfo) -> None:
         path, info = self.path, self.info
         check_header(path, {})
@@ -72,29 +77,29 @@ class MtpBlock(DrafterFile):
         """Whether it is the target's own block, or the file that it is in."""
         return f"{self.title} '{self.path}': {self.info.arch}" if self._is_apart else f"target's own {self.title}"
 
-    def make(self, target: LoadedTarget, draft_type: int | None) -> MtpDrafter:
+    def make(self, place: Place, draft_type: int | None) -> MtpDrafter:
         """Make an MTP context of the target's model, or of the block's own; see there."""
         n_blocks = self.info.n_layer_nextn
         params = context_params(
-            target.context_params,
-            n_ctx=target.n_ctx,
-            n_seq=target.n_seq,
-            is_pooled=target.is_pooled,
-            n_branches=0 if n_blocks > 1 else n_branches(is_pooled=target.is_pooled, has_trees=target.has_trees),
-            type_k=target.type_k,
-            type_v=target.type_v,
+            place.context_params,
+            n_ctx=place.n_ctx,
+            n_seq=place.n_seq,
+            is_pooled=place.is_pooled,
+            n_branches=0 if n_blocks > 1 else n_branches(is_pooled=place.is_pooled, has_trees=place.has_trees),
+            type_k=place.type_k,
+            type_v=place.type_v,
         )
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
-        own = load_model(self.path, target, load_mtp=True) if self._is_apart else 0
+        own = load_model(self.path, place, load_mtp=True) if self._is_apart else 0
         what = f"'{self.path}' (the {self.title})"
-        ctx, *further = make_contexts(own or target.model, params, target, what, n_blocks, owns_model=self._is_apart)
+        ctx, *further = make_contexts(own or place.model, params, place, what, n_blocks, owns_model=self._is_apart)
         return MtpDrafter(
             ctx,
             self.path,
             model=own,
             further=further,
-            n_ctx=target.n_ctx,
-            n_seq_max=target.n_seq,
+            n_ctx=place.n_ctx,
+            n_seq_max=place.n_seq,
             n_outputs_max=params.n_outputs_max,
         )
 

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 from ..._core import SimpleDrafter, TargetInfo, check_header, read_target
 from ...errors import IncompatibleDraftError
 from .fit import check_generates, check_vocabulary
-from .kind import DrafterFile, LoadedTarget
+from .kind import DrafterFile, Place
 from .llama_context import context_params, load_model, make_context, n_branches
 
 
@@ -50,39 +50,39 @@ class SmallModel(DrafterFile):
         """The file and its size."""
         return f"small model '{self.path}': {self.info.arch}, {self.info.n_layer} layers of width {self.info.n_embd}"
 
-    def make(self, target: LoadedTarget, draft_type: int | None) -> SimpleDrafter:
+    def make(self, place: Place, draft_type: int | None) -> SimpleDrafter:
         """Load it, with a context of its own; see there."""
-        model = load_model(self.weights, target)
+        model = load_model(self.weights, place)
         if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
             lib.llama_model_free(model)
             raise IncompatibleDraftError(
                 f"the draft '{self.path}' has an encoder: only models that decode alone can draft"
             )
-        n_pos_max = min(target.draft_n_ctx or target.n_ctx, target.n_ctx)
-        is_pooled = target.is_pooled
-        n_ctx = min(target.n_ctx, n_pos_max * target.n_seq) if is_pooled else n_pos_max
+        n_pos_max = min(place.draft_n_ctx or place.n_ctx, place.n_ctx)
+        is_pooled = place.is_pooled
+        n_ctx = min(place.n_ctx, n_pos_max * place.n_seq) if is_pooled else n_pos_max
         if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
             # each sequence drafts in a copy of its state, which shares the cells of its attention
-            n_ctx, is_pooled, n_more = n_ctx if is_pooled else n_ctx * target.n_seq, True, target.n_seq
+            n_ctx, is_pooled, n_more = n_ctx if is_pooled else n_ctx * place.n_seq, True, place.n_seq
         else:
-            n_more = n_branches(is_pooled=is_pooled, has_trees=target.has_trees)
+            n_more = n_branches(is_pooled=is_pooled, has_trees=place.has_trees)
         params = context_params(
-            target.context_params,
+            place.context_params,
             n_ctx=n_ctx,
-            n_seq=target.n_seq,
+            n_seq=place.n_seq,
             is_pooled=is_pooled,
             n_branches=n_more,
-            type_k=target.type_k,
-            type_v=target.type_v,
+            type_k=place.type_k,
+            type_v=place.type_v,
         )
-        ctx = make_context(model, params, target, f"'{self.path}' (the {self.title})", owns_model=True)
+        ctx = make_context(model, params, place, f"'{self.path}' (the {self.title})", owns_model=True)
         return SimpleDrafter(
             ctx,
             model,
             self.path,
-            n_vocab_tgt=target.n_vocab,
-            n_ctx=target.n_ctx,
+            n_vocab_tgt=place.n_vocab,
+            n_ctx=place.n_ctx,
             n_pos_max=n_pos_max,
-            n_seq_max=target.n_seq,
+            n_seq_max=place.n_seq,
             n_outputs_max=params.n_outputs_max,
         )

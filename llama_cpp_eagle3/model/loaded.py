@@ -1,0 +1,390 @@
+"""A loaded model: target and drafters on an engine, and the costs of their passes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
+from os import PathLike
+from time import perf_counter_ns
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from .._core import Drafter, Eagle3Drafter, Target, local_accelerators
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..draft.costs import experts_of, keep_learned, learn_costs, load_costs, machine
+from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
+from ..files.fingerprint import fingerprint, header_fingerprint, once_fingerprinted
+from ..files.prefix_file import Maker
+from ..files.prefix_folder import open_folder
+from ..log import without_details
+from ..machine import free_memory
+from .batch_invariance import Loss, attends, describe, losses
+from .drafters import load_drafter, load_drafters, load_ngrams
+from .plan import LoadPlan
+from .target import LoadedTarget
+
+_SECONDS, _SECONDS_NGRAM = 2.0, 0.3
+"""To spend on measuring what passes cost; for n-grams alone, of which most texts have little, nobody should notice."""
+_N_CACHE_BYTES = 8 << 30
+_N_ROWS = 64  # passes of more rows than this are not measured
+_IN_FILES = (
+    *("type_k", "type_v", "flash_attn_type", "swa_full", "n_rs_seq", "attention_type", "pooling_type"),
+    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"),
+    *("yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
+)
+"""Fields of a llama_context_params that change hidden states, or the form of states in a file."""
+_log = logging.getLogger("llama_cpp_eagle3")
+
+
+class Loaded:
+    """The engine on a target and its drafters. Close it before the target is freed."""
+
+    def __init__(self, target: LoadedTarget, log: Callable[[str], None]):
+        """Load the drafters, and make the engine.
+
+        Raises:
+            ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
+        """
+        self.target, self._log = target, log
+        given, metadata = target.plan.given, target.model.metadata()
+        self.experts = experts_of(metadata)
+        with ExitStack() as stack:
+            drafters = [stack.enter_context(closing(drafter)) for drafter in load_drafters(target, log)]
+            self.plan: LoadPlan = target.plan if drafters else target.plan.without_drafters()
+            """The plan, without drafters if they could not be loaded."""
+            self.draft_type = self.plan.draft_type
+            """The ggml type that a head's matrices are converted to; None: as in the file."""
+            self._maker = self._begin_maker(metadata)
+            vocab, folder = Vocab(target.model.model), given["prefix_cache_dir"]
+            self.engine = Engine(
+                target.context,
+                vocab,
+                n_batch=target.options["n_batch"],
+                drafters=drafters,
+                tap=target.tap,
+                draft_model=target.options["draft_model"],
+                ngram=load_ngrams(self.plan, vocab, log),
+                why_no_source=self.plan.why_nothing_drafts,
+                before_step=target.servers.check,
+                after_pass=target.servers.check,
+                log=log,
+                prefill_budget=given["prefill_budget"],
+                prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
+                ctx_checkpoints=given["ctx_checkpoints"],
+                checkpoint_min_step=given["checkpoint_min_step"],
+                prefix_folder=None if folder is None else self._begin_folder(folder, given["prefix_cache_disk_bytes"]),
+                n_swa=int(lib.llama_model_n_swa(target.model.model)),
+                swa_full=bool(target.ctx.params.swa_full),
+            )
+            stack.pop_all()
+        self.n_state_bytes = 0
+        """Bytes of recurrent state that the target keeps per sequence; 0 without a drafter, or if it only attends."""
+        try:
+            if drafters:
+                self.n_state_bytes = _measure_state(target.context, target.model.token_bos())
+            target.servers.check()
+            self._tell(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _tell(self, folder: object) -> None:
+        """Log what runs where, with which drafters, and the prefixes that earlier runs have left in files."""
+        self._log(self.where)
+        if told := self.batch_invariance:
+            self._log(told)
+        local = local_accelerators()
+        if self.target.model.params.n_gpu_layers == 0 and self.plan.devices is None and local:
+            _log.warning(
+                "the model runs on the CPU although this machine has %s: use n_gpu_layers=-1",
+                " and ".join(f"{device.name} ({device.description})" for device in local),
+            )
+        if self.engine.drafters:
+            self._log(self.description)
+        elif told := self.plan.without_effect:
+            _log.warning("%s", told)
+        stats = self.engine.slots.cache.stats
+        if not self._maker.done():
+            self._log(
+                f"prefix cache: '{folder}' is used once a thread has read all of the model's files, which it knows then"
+            )
+        if self.engine.slots.cache.has_folder:
+            found = f"{stats.n_prefix_files} prefixes and {stats.n_state_files} states, {stats.n_file_bytes >> 20} MiB"
+            self._log(f"prefix cache: {found} of at most {stats.n_file_bytes_max >> 20} MiB in '{folder}'")
+
+    # what it is
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and drafters; both empty without a drafter."""
+        return self.plan.ids(fingerprint) if self.plan.drafts else ("", "")
+
+    @property
+    def description(self) -> str:
+        """One line about the loaded drafters."""
+        pair, tap = self.plan.pair, self.target.tap
+        assert pair is not None
+        reads = "reads tokens alone"
+        if tap is not None:
+            reads = f"reads {tap.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
+        kinds = " and the ".join(draft.describe() for draft in pair.drafts)
+        return (
+            f"draft by the {kinds}, on {self._draft_device}, {reads}"
+            + "".join(f" ({draft.note})" for draft in pair.drafts if draft.note)
+            + f"; rejected tokens go by {self.target.context.rollback_kind}"
+            + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
+        )
+
+    @property
+    def where(self) -> str:
+        """One line about the devices of target and drafters."""
+        target, chosen = self.target, self.plan.devices
+        n_layer = int(lib.llama_model_n_layer(target.model.model))
+        devices = [device.name for device in local_accelerators()]
+        if chosen is not None:
+            devices = [name for name in chosen if name not in ("none", "CPU")]
+        n_on = min(target.model.params.n_gpu_layers, n_layer + 1) if devices or target.servers else 0
+        if target.servers and chosen is None:
+            devices.append("rpc servers")
+        layers = f"{n_on} of {n_layer + 1} layers (with the output's) on {', '.join(devices)}" if n_on else "on CPU"
+        params = target.ctx.params
+        threads = f"{params.n_threads} CPU threads"
+        if params.n_threads_batch != params.n_threads:
+            threads += f", {params.n_threads_batch} for batches"
+        head = f"; head on {self._draft_device}" if self.engine.drafters else ""
+        for n in filter(None, self._draft_vocab):
+            head += f", drafts {n} of {self.engine.vocab.n_tokens} tokens and those of the texts"
+        return f"target {layers}{head}; {threads}; {self.attention}; {self.cpu_kernels_used}"
+
+    @property
+    def attention(self) -> str:
+        """Whether the target has flash attention, and what computes its attention on a CPU."""
+        has_flash = self.target.ctx.params.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        by = ", by our kernels" if attends(self.target.context.kernel_sides) else ""
+        return f"{'flash attention' if has_flash else 'no flash attention'}{by}"
+
+    @property
+    def batch_invariance(self) -> str:
+        """One line: whether text depends on other rows of its passes, and if so, which operations and why."""
+        return describe(self.target.context.kernel_sides, self.losses)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """Operations of the target that ggml computes, so that rows depend on others, with settings against that."""
+        return losses(self.target.context.kernel_sides, self.target.kernel_choice)
+
+    @property
+    def _draft_device(self) -> str | None:
+        """Where the drafters run; None without one."""
+        return ", ".join(dict.fromkeys(d.device for d in self.engine.drafters)) or None
+
+    @property
+    def _draft_kernels(self) -> dict[str, int]:
+        """[name of a CPU kernel]: matrices of the drafters that it computes."""
+        return dict(sum((Counter(d.cpu_kernels) for d in self.engine.drafters), Counter[str]()))
+
+    @property
+    def _draft_vocab(self) -> list[int]:
+        """How many tokens each drafter always drafts; 0: it drafts all."""
+        return [d.draft_vocab for d in self.engine.drafters]
+
+    @property
+    def cpu_kernels_used(self) -> str:
+        """Which of our kernels multiply which weights on a CPU, or why none do."""
+        choice, kernels = self.target.kernel_choice, self.target.kernels
+        if kernels is None:
+            return "ggml's own kernels alone: cpu_kernels is off"
+        parts = [f"{n} matrices by {name}{choice.describe(name)}" for name, n in kernels.n_weights.items()]
+        parts += [f"{n} of the head by {name}" for name, n in self._draft_kernels.items()]
+        parts += [f"ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused]
+        return "; ".join(parts) or f"ggml's own kernels alone: {kernels.why_not}"
+
+    # what can use its files
+
+    @property
+    def maker(self) -> Maker:
+        """Identifies the models and settings that can use saved prefixes of this one.
+
+        Of a file that this machine has not seen, it waits until a thread has read all of it.
+        """
+        return self._maker.result()
+
+    def _begin_maker(self, about: dict[str, str]) -> Future[Maker]:
+        plan, target, params = self.plan, self.target, self.target.ctx.params
+        n_streams = 1 if params.kv_unified else params.n_seq_max
+        # some models have other factors of RoPE for long contexts: the length then counts
+        n_short = int(about.get(f"{about.get('general.architecture')}.rope.scaling.original_context_length", 0))
+        settings: dict[str, Any] = {name: getattr(params, name) for name in _IN_FILES}
+        settings |= {
+            "kv_overrides": {str(k): str(value) for k, value in (target.options["kv_overrides"] or {}).items()},
+            "model_options": {k: v for k, v in target.model_options.items() if k != "lora"},
+            "n_streams": n_streams,
+            "long_context": 0 < n_short < params.n_ctx // n_streams,
+            "n_gpu_layers": target.n_gpu_layers,
+            "cpu_kernels": {} if target.kernels is None else target.kernels.n_weights,
+            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+        }
+        draft_settings: dict[str, Any] = {}
+        if plan.drafts:
+            draft_settings = {
+                "draft_n_ctx": plan.given["draft_n_ctx"],
+                "draft_type_k": plan.draft_type_k,
+                "draft_type_v": plan.draft_type_v,
+            }
+
+        def make() -> Maker:
+            lora = [(fingerprint(path), scale) for path, scale in plan.lora]
+            of_target, of_drafters = plan.ids(fingerprint)
+            return Maker(of_target, {**settings, "lora": lora}, of_drafters, draft_settings)
+
+        files = [file.weights for file in plan.drafts if not file.is_in_target]
+        return once_fingerprinted([plan.path, *(path for path, _ in plan.lora), *files], make)
+
+    def _begin_folder(self, path: str | PathLike[str], n_bytes_max: int | None) -> Future[PrefixFolder | None]:
+        """Open the prefix cache's folder, in a thread if the files that name its files must be read first."""
+        folder: Future[PrefixFolder | None] = Future()
+
+        def opened(maker: Future[Maker]) -> None:
+            try:
+                folder.set_result(open_folder(path, n_bytes_max, maker.result()))
+            except Exception as e:
+                folder.set_exception(e)
+
+        self._maker.add_done_callback(opened)
+        return folder
+
+    # what passes cost
+
+    def costs_key(self) -> dict[str, Any]:
+        """Everything that measured costs depend on, ready for JSON: of the target's, and of its drafters' alone."""
+        plan, tap, params = self.plan, self.target.tap, self.target.ctx.params
+        target_id, draft_id = plan.ids(header_fingerprint)
+        target = {
+            "target": target_id,
+            "boundaries": None if tap is None else tap.boundaries,
+            "tap": None if tap is None else tap.kind,
+            "n_gpu_layers": self.target.n_gpu_layers,
+            "tensor_split": self.target.options["tensor_split"],
+            "rpc_servers": plan.given["rpc_servers"],
+            "machine": machine(),
+            "n_threads": [params.n_threads, params.n_threads_batch],
+            "n_ubatch": min(params.n_ubatch, _N_ROWS),
+            "offload_kqv": bool(params.offload_kqv),
+            "cpu_kernels": {} if self.target.kernels is None else self.target.kernels.n_weights,
+            "types": [params.type_k, params.type_v],
+            "flash_attn_type": params.flash_attn_type,
+            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+            **self.target.model_options,
+        }
+        drafters = {
+            "draft": draft_id or None,
+            "draft_device": self._draft_device,
+            "n_threads": plan.given["draft_n_threads"],
+            "cpu_kernels": self._draft_kernels,
+            "draft_type": plan.draft_type,
+            "draft_vocab": self._draft_vocab,
+            "types": [plan.draft_type_k, plan.draft_type_v],
+        }
+        return {"target": target, "drafters": drafters}
+
+    @property
+    def draft_type_asked(self) -> int | None:
+        """The type that the user chose; None: the fastest one."""
+        return self.plan.draft_type
+
+    def convert_draft(self, draft_type: int | None) -> None:
+        """Load a head again with its matrices in another ggml type; the drafters' caches are empty then."""
+        old = [d for d in self.engine.drafters if isinstance(d, Eagle3Drafter)]
+        if draft_type == self.draft_type or not self.engine.drafters:
+            return
+        self.set_drafters(
+            [
+                load_drafter(self.target, file, draft_type, self._log) if drafter in old else drafter
+                for file, drafter in zip(self.plan.drafts, self.engine.drafters, strict=True)
+            ]
+        )
+        self.draft_type = draft_type
+
+    def set_drafters(self, drafters: Sequence[Drafter]) -> None:
+        """Draft with other drafters, which have evaluated nothing yet; those that are not among them are freed."""
+        old = [drafter for drafter in self.engine.drafters if drafter not in drafters]
+        self.engine.set_drafters(drafters)
+        for drafter in old:
+            drafter.close()
+
+    def use_stored_type(self) -> None:
+        """Convert the head to the type that was measured to be the fastest, if it was measured before."""
+        costs = load_costs(self.costs_key()) if self.engine.drafters else None
+        if costs is not None:
+            self.convert_draft(costs.draft_type)
+
+    def have_costs(
+        self, seconds: float | None = None, *, must: bool = False, log: Callable[[str], None] | None = None
+    ) -> int:
+        """Let the engine's policy learn the costs that it needs: stored ones, and measured now what is missing.
+
+        For n-grams alone what is missing is guessed until the next process, and real passes correct it.
+
+        Args:
+            seconds: to spend; None: 2, for n-grams alone at most 0.3.
+            must: raise if nothing is known and nothing can be measured.
+            log: called with a line before it begins, and with the results; None: by `verbose`, for n-grams alone not at
+                all.
+
+        Returns:
+            The nanoseconds that this took.
+
+        Raises:
+            Eagle3Error: `must` is given, and the context is not empty.
+        """
+        drafting, start = self.engine.drafting, perf_counter_ns()
+        is_text = not self.engine.drafters
+        may_guess = is_text and seconds is None
+        knows = drafting.policy.is_measured and (may_guess or not drafting.is_guessed)
+        if knows or (is_text and drafting.ngram is None):
+            return 0
+        with without_details():
+            learn_costs(
+                self,
+                log or (_log.debug if may_guess else self._log),
+                seconds or (_SECONDS_NGRAM if is_text else _SECONDS),
+                must=must,
+            )
+        return perf_counter_ns() - start
+
+    def prepare_drafts(self, settings: DraftSettings) -> int:
+        """Measure what settings need; returns the nanoseconds that measuring took."""
+        return self.have_costs() if settings.mode == "auto" else 0
+
+    def close(self) -> None:
+        """Keep what was learned, and free engine and drafters, while the target's model and context still exist."""
+        drafters = list(self.engine.drafters)
+        keep_learned(self)
+        self.engine.close()
+        for drafter in drafters:  # they use the model's tables
+            drafter.close()
+
+
+def cache_bytes(given: int | None) -> int:
+    """Bytes of host memory for prefixes: the given number, else 8 GiB or a quarter of the free memory, if less."""
+    if given is not None:
+        return given
+    free = free_memory()
+    return _N_CACHE_BYTES if free is None else min(_N_CACHE_BYTES, free // 4)
+
+
+def _measure_state(target: Target, token: int) -> int:
+    """Bytes of recurrent state that an empty target keeps per sequence; 0 for targets that only attend.
+
+    token: to be evaluated for that, if it is not negative.
+    """
+    if target.rollback_kind == "trim":
+        return 0
+    target.decode([max(0, token)], 0, False)
+    n_bytes = target.n_state_bytes()
+    target.truncate(0)
+    return n_bytes
