@@ -11,7 +11,7 @@ from ..serve.log_lines import configure
 from ..serve.server import Server
 from .load_model import load_model, resolve_pair
 from .server_options import serve_options
-from .sources import head_of, lacks_head
+from .sources import head_of
 
 _N_SLOTS = 4
 _log = logging.getLogger("llama_cpp_eagle3.serve")
@@ -39,17 +39,8 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     return server
 
 
-def why_no_draft(args: argparse.Namespace) -> str:
-    """Which flag switches drafting off; empty: none."""
-    if args.spec_type == ():
-        return "--spec-type none"
-    if (missing := lacks_head(args)) and len(args.spec_type) == 1:
-        return missing
-    return ""
-
-
 def batch_server(args: argparse.Namespace) -> Server:
     """The pair that the flags name, or ours, to be started."""
     configure(args.log_format, args.verbose)
     resolve_pair(args)
-    return load_server(args, serve_options(args, why_no_draft(args)))
+    return load_server(args, serve_options(args))

@@ -31,12 +31,12 @@ def run(args: argparse.Namespace) -> int:
         from ..serve.log_lines import configure
         from ..serve.run import bind
         from ..serve.run import run as run_server
-        from .load_server import load_server, why_no_draft
+        from .load_server import load_server
     configure(args.log_format, args.verbose)
     resolve_pair(args)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
-    options = serve_options(args, why_no_draft(args))
+    options = serve_options(args)
     with bind(args.host, args.port) as sockets:
         server = load_server(args, options)
         run_server(server, sockets, args.limit_concurrency, args.ssl_key_file, args.ssl_cert_file)

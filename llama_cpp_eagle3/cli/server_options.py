@@ -50,7 +50,7 @@ def defaults_of(args: argparse.Namespace) -> dict[str, Any]:
     return given | ({"n_predict": args.predict} if args.predict >= 0 else {})
 
 
-def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
+def serve_options(args: argparse.Namespace) -> ServeOptions:
     """The endpoints' options.
 
     Raises:
@@ -95,7 +95,6 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         n_body_max=args.max_body_size << 20,
         timeout_seconds=args.timeout,
         ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e6,
-        why_no_draft=why_no_draft,
         chat_template=template_of(args),
         chat_template_kwargs=args.chat_template_kwargs or {},
         enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],

@@ -38,7 +38,6 @@ class ServeOptions:
     ping_seconds: float = 30.0
     prepare_seconds: float = 60.0
     """Time limit for preparing a request: templates, tokens, grammars, images."""
-    why_no_draft: str = ""
     chat_template: str = ""
     """The template in place of the model's own: Jinja, or the name of one of llama.cpp's."""
     jinja: bool = True

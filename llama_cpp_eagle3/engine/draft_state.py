@@ -53,7 +53,7 @@ def draft_state(
     """
     has_ngram = has_ngram and NGRAM in settings.sources
     if not names and not has_ngram:
-        return DraftState(False, why_no_source or "draft_sources leaves no drafter")
+        return DraftState(False, why_no_source or "the settings name no drafter that there is")
     if settings.mode == "off":
         return DraftState(False, "it was switched off")
     if max(settings.n_max if names else 0, settings.ngram_n_max if has_ngram else 0) <= 0:

@@ -108,8 +108,11 @@ class LoadPlan:
         if self.pair is not None and self.pair.target.why_no_text:
             return f"no drafter can be used: {self.pair.target.why_no_text}"
         if self.given["draft_sources"] is not None:
-            return "draft_sources leaves no drafter"
-        return "the settings leave none: no drafter is given, and n-grams draft in auto alone, unless draft_n_max is 0"
+            return "draft_sources (--spec-type) leaves no drafter"
+        return (
+            "the settings leave none: no drafter is given (draft_model_path, -md), and n-grams draft in auto alone, "
+            "unless draft_n_max is 0"
+        )
 
     @property
     def without_effect(self) -> str:

@@ -100,7 +100,7 @@ class Server:
         state = engine.drafts()
         return {
             "enabled": state.can_draft,
-            "reason": state.reason if state.can_draft else self.options.why_no_draft or state.reason,
+            "reason": state.reason,
             "mode": settings.mode,
             "sources": list(settings.sources),
             "ngram_n_max": settings.ngram_n_max,

@@ -163,7 +163,7 @@ def test_costs_of_a_drafter_are_enough(tiny_target: Any, tmp_path: Path, monkeyp
         ({}, 20, "nothing of the text repeats"),
         ({}, 3, "nothing of the text repeats"),
         ({}, 1, "the only token came with the prompt's pass"),
-        ({"draft_sources": ()}, 9, "draft_sources leaves no drafter"),
+        ({"draft_sources": ()}, 9, "draft_sources (--spec-type) leaves no drafter"),
         ({"draft_n_max": 0}, 9, "the settings leave none"),
         ({"draft": "chain"}, 9, "the settings leave none"),
     ],

@@ -57,7 +57,7 @@ def test_why_there_are_none(tiny_target: Any) -> None:
     with Running(tiny_target) as running:
         props = running.client.get("/props").json()["speculative"]
         assert props["enabled"] is False
-        assert "-md" in props["reason"]
+        assert props["reason"] == "draft_sources (--spec-type) leaves no drafter"
         assert "draft_n" not in running.ask("/completion", BODY)["timings"]
 
 

@@ -26,7 +26,7 @@ parser = Parser()
 serve.add_arguments(parser)
 args = parser.parse_args(sys.argv[1:])
 before = n_threads()
-server = load_server(args, serve_options(args, ""))
+server = load_server(args, serve_options(args))
 def settled():  # they end by themselves, once their thread has
     end, counts = time.monotonic() + 10, []
     while time.monotonic() < end and (len(set(counts[-30:])) != 1 or len(counts) < 30):

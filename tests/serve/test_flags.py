@@ -57,7 +57,7 @@ def test_flash_attention_by_default(tiny_target: Any, flags: list[str], has_flas
     serve.add_arguments(parser)
     model = ["-m", path_of(tiny_target), "-c", "256", "-t", "1", "-dev", "none", "--spec-type", "none"]
     args = parser.parse_args([*model, "--cpu-kernels", "off", *flags])
-    server = load_server(args, serve_options(args, ""))
+    server = load_server(args, serve_options(args))
     try:
         found = server.llm.context_params.flash_attn_type
         assert (found == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED) == has_flash

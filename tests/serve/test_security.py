@@ -234,7 +234,7 @@ def test_other_hosts(tiny_target: Any) -> None:
 def test_which_servers_look_at_hosts(flags: list[str], expected: bool) -> None:
     parser = Parser("prog")
     add_server_flags(parser)
-    assert serve_options(parser.parse_args(["-m", "x.gguf", *flags]), "").local_only == expected
+    assert serve_options(parser.parse_args(["-m", "x.gguf", *flags])).local_only == expected
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:
@@ -243,14 +243,14 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbffirst\r\n# old\r\n\r\n  second  \r\n#third\r\n")
     parser = Parser("prog")
     add_server_flags(parser)
-    options = serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path), "--api-key", "zero"]), "")
+    options = serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path), "--api-key", "zero"]))
     assert options.api_keys == ("zero", "first", "second")
     path.write_bytes(b"first\r\n\xef\xbb\xbfsecond\rthird\r#old\r")  # joined files, and an editor of a Mac
-    options = serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]), "")
+    options = serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]))
     assert options.api_keys == ("first", "second", "third")
     path.write_text("# all of them are old\n")
     with pytest.raises(ValueError, match="has no keys"):
-        serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]), "")
+        serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]))
 
 
 CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"

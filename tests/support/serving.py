@@ -33,11 +33,9 @@ class Running(AbstractContextManager["Running"]):
         n_connections: int = 512,
         **model: Any,
     ):
-        is_loaded = isinstance(target, Eagle3Llama)
-        llm = target if is_loaded else load(target, head, **{"n_parallel": 2, "n_ctx": 512} | model)
+        opened = {"n_parallel": 2, "n_ctx": 512} | model
+        llm = target if isinstance(target, Eagle3Llama) else load(target, head, **opened)
         said = {"model_name": "tiny", "metrics": True} | (options or {})
-        if head is None and not is_loaded:
-            said.setdefault("why_no_draft", "no head was given: -md takes one")
         self.server = Server(llm, ServeOptions(**said))
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
