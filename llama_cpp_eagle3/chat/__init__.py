@@ -3,6 +3,7 @@
 from .blocks import LeftOut, text_of
 from .constraints import CONSTRAINTS, Constraint, constraint_of, without_constraints
 from .conversation import ChatRequest, Conversation, apply_request, message_boundaries, read_conversation, thought_ends
+from .custom_format import input_schema
 from .history import arguments_text, read_messages, without_billing_line
 from .message import Message
 from .other_forms import THINKING_FIELDS, CallForm, call_form, in_one_form
@@ -28,6 +29,7 @@ __all__ = [
     "call_form",
     "constraint_of",
     "in_one_form",
+    "input_schema",
     "json_schema_to_grammar",
     "log_loosened",
     "message_boundaries",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .schema import SchemaGrammar, schema_grammar
+from .schema import SchemaError, SchemaGrammar, schema_grammar
 from .schema.form import TEXT
 from .schema.gbnf import Rules, one_text_of
+from .schema.lark_grammar import lark_grammar
 from .schema.pattern import PatternError, parse
 from .schema.pattern_grammar import pattern_grammar
 
 _CHOICES_MAX = 20_000
+_LARK_RULE = re.compile(r"^[?!]?[A-Za-z_]\w*(?:\.-?[0-9]+)?[ \t]*:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def _regex(name: str, value: Any) -> Constraint:
     root = rules.name("root")
     try:
         rules.set(root, pattern_grammar(rules, parse(_text(name, value), rules.work, whole=True), TEXT))
-    except PatternError as e:
+    except (PatternError, SchemaError) as e:
         raise ValueError(f"'{name}': the regular expression cannot be a grammar: {e}") from None
     return Constraint(name, grammar=rules.text())
 
@@ -92,8 +95,23 @@ def _grammar(name: str, value: Any) -> Constraint | None:
         return kinds[kind](f"{name}.value", value.get("value"))
     text = _text(name, value)
     if text and "::=" not in text:
-        raise ValueError(f'\'{name}\': expected a grammar in GBNF, which has rules as root ::= "yes" | "no"')
+        return _lark(name, text)
     return Constraint(name, grammar=text) if text else None
+
+
+def _lark(name: str, text: str) -> Constraint:
+    if _LARK_RULE.search(text) is None:
+        raise ValueError(
+            f'\'{name}\': expected a grammar in GBNF, which has rules as root ::= "yes" | "no", or in Lark, which has '
+            'them as start: "yes" | "no"'
+        )
+    rules = Rules()
+    root = rules.name("root")
+    try:
+        rules.set(root, lark_grammar(rules, text, TEXT))
+    except SchemaError as e:
+        raise ValueError(f"'{name}': {e}") from None
+    return Constraint(name, grammar=rules.text())
 
 
 def _format(name: str, value: Any) -> Constraint | None:

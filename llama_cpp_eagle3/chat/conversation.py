@@ -238,9 +238,10 @@ def apply_request(
         raise ValueError(f"'{constraint.name}': {e}" if constraint is not None else str(e)) from None
     if _get(body, "echo", bool, False):
         params = replace(params, is_continuation=False)
-    if constraint is not None and constraint.grammar and constraint.name != "grammar" and params.begins_in_reasoning:
-        return _after_reasoning(params)
-    return params
+    if constraint is None or not constraint.grammar:
+        return params
+    params = replace(params, grammar_field=constraint.name)
+    return _after_reasoning(params) if constraint.name != "grammar" and params.begins_in_reasoning else params
 
 
 def _after_reasoning(params: ChatParams) -> ChatParams:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .blocks import LeftOut
+from .custom_format import input_schema
 
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _PIECE = re.compile(
@@ -48,32 +48,17 @@ def input_of(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def custom_function(tool: Mapping[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
+def custom_function(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The function of a custom tool, with the name that it has.
 
     tool: its name, description and format; a grammar's syntax and definition are in the format, or in its `grammar`.
-    left_out: logs a grammar that is not enforced.
 
     Raises:
         ValueError: a field has another form.
     """
-    text: dict[str, Any] = {"type": "string"}
     name = tool_name(tool, "custom")
-    description = tool.get("description") or ""
-    form = tool.get("format") or {"type": "text"}
-    if not isinstance(form, Mapping) or form.get("type") not in ("text", "grammar"):
-        raise ValueError("expected 'format' of a custom tool to be of type text or grammar")
-    if form["type"] == "grammar":
-        inner = form.get("grammar")
-        grammar = inner if isinstance(inner, Mapping) else form
-        syntax, definition = grammar.get("syntax"), grammar.get("definition")
-        if syntax not in ("regex", "lark") or not isinstance(definition, str):
-            raise ValueError("expected a grammar of a custom tool to have 'syntax', lark or regex, and 'definition'")
-        description += f"\n\nThe input must match this grammar ({syntax}):\n{definition}"
-        if syntax == "regex":
-            text["pattern"] = f"^(?:{definition})$"
-        elif left_out is not None:
-            left_out.tell([f"the grammar of {name}, which is in Lark"])
+    text, note = input_schema(tool.get("format"))
+    description = f"{tool.get('description') or ''}\n\n{note}"
     parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
     return {"name": name, "description": description.strip(), "parameters": parameters}
 
@@ -112,7 +97,7 @@ def custom_names(tools: Any) -> dict[str, str]:
     return found
 
 
-def with_functions(body: Mapping[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
+def with_functions(body: Mapping[str, Any]) -> dict[str, Any]:
     """A request of a chat with functions in place of its custom tools, and a choice of them.
 
     Raises:
@@ -129,7 +114,7 @@ def with_functions(body: Mapping[str, Any], left_out: LeftOut | None = None) -> 
         try:
             if not isinstance(inner, Mapping):
                 raise ValueError("expected a tool of type 'custom' to have an object 'custom'")
-            function = custom_function(inner, left_out)
+            function = custom_function(inner)
         except ValueError as e:
             raise ValueError(f"tools.{i}: {e}") from None
         tools.append({"type": "function", "function": {**function, "name": next(flat_names)}})

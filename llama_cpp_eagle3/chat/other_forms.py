@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .blocks import LeftOut
 from .custom_tools import custom_names, with_functions
 
 THINKING_FIELDS = ("reasoning", "thinking", "enable_thinking", "thinking_budget")
@@ -33,22 +32,22 @@ def call_form(body: Mapping[str, Any]) -> CallForm:
     return CallForm(has_functions(body), custom_names(body.get("tools")))
 
 
-def in_one_form(body: Mapping[str, Any], left_out: LeftOut | None = None) -> dict[str, Any]:
+def in_one_form(body: Mapping[str, Any]) -> dict[str, Any]:
     """The same request with tools that are functions, and with one field for each wish about thinking.
 
-    Fields of functions that are null, as packages send them, are left out. left_out: logs what custom tools lose.
+    Fields of functions that are null, as packages send them, are left out.
 
     Raises:
         ValueError: a field has another form; the message names it.
     """
-    return _with_thinking(_with_tools(body, left_out))
+    return _with_thinking(_with_tools(body))
 
 
-def _with_tools(body: Mapping[str, Any], left_out: LeftOut | None) -> dict[str, Any]:
+def _with_tools(body: Mapping[str, Any]) -> dict[str, Any]:
     if not has_functions(body):
         tools = body.get("tools")
         if isinstance(tools, list) and any(isinstance(t, Mapping) and t.get("type") == "custom" for t in tools):
-            body = with_functions(body, left_out)
+            body = with_functions(body)
             tools = body["tools"]
         return {**body, "tools": [_without_nulls(tool) for tool in tools]} if isinstance(tools, list) else dict(body)
     functions, choice = body["functions"], body.get("function_call")

@@ -14,7 +14,7 @@ from ..engine import n_common
 from .fitting import Habits, shown_tools
 from .json_limits import check_messages, check_tools, to_json
 from .schema import Loosened, SchemaGrammar, log_loosened
-from .schema.tools import complete
+from .schema.tools import as_shown, complete
 from .tool_frame import PROBE, framed
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -87,6 +87,8 @@ class ChatParams:
     """Whether the answer goes on with the conversation's last message, and has only what is new."""
     grammar_root: str = "root"
     """The rule that the grammar begins with."""
+    grammar_field: str = ""
+    """The request's field that has the grammar; empty: it was made of schemas and tools."""
     loosened: tuple[Loosened, ...] = ()
     """Parts of schemas, of tools or of the content, that the grammar does not enforce."""
 
@@ -240,7 +242,7 @@ class ChatTemplates:
         Raises:
             ValueError: the conversation is invalid, the template refuses it, or it is beyond a limit (`limits`).
         """
-        given = list(tools) if tools else None
+        given = list(map(as_shown, tools)) if tools else None
         is_framed = given is not None and tool_choice != "none" and not self.takes_tools
         is_forced = given is not None and tool_choice == "required"
         request = {

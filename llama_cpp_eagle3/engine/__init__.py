@@ -14,7 +14,7 @@ from .prefix_cache import PrefixStats
 from .prefix_disk import FolderEntry, PrefixFolder
 from .prefix_nodes import Slot, StoredFile, n_common
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
-from .sampler_chain import SamplerChain
+from .sampler_chain import GrammarError, SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Output, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
 from .slots import Slots
@@ -23,8 +23,8 @@ from .vocab import Vocab
 
 __all__ = [
     "NGRAM", "N_ROWS_ARGMAX", "RNGS", "SAMPLERS", "Detokenizer", "DraftSettings", "Drafters", "Engine", "FimTokens",
-    "FinishReason", "FolderEntry", "LogitsProcessor", "Media", "Memory", "Output", "PrefixFolder", "PrefixStats",
-    "Reasoning", "Request", "Result", "Rng", "SamplerChain", "Sampling", "ScheduledSequence", "Sequence", "Shift",
-    "Slot", "Slots", "State", "Step", "StoredFile", "StoredPrefix", "TokenLogprob", "Vocab", "check_media",
+    "FinishReason", "FolderEntry", "GrammarError", "LogitsProcessor", "Media", "Memory", "Output", "PrefixFolder",
+    "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain", "Sampling", "ScheduledSequence", "Sequence",
+    "Shift", "Slot", "Slots", "State", "Step", "StoredFile", "StoredPrefix", "TokenLogprob", "Vocab", "check_media",
     "check_prompt", "check_rng", "check_seed", "media_tokens", "n_common",
 ]  # fmt: skip

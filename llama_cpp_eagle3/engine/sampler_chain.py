@@ -26,6 +26,10 @@ _SIGMA = 2.5
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
 
 
+class GrammarError(ValueError):
+    """A grammar cannot be used."""
+
+
 class SamplerChain:
     """A llama_sampler chain, which remembers what it has drawn: each text has its own."""
 
@@ -142,9 +146,12 @@ class SamplerChain:
         try:
             if s.grammar is not None:
                 triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
-                grammar = grammar_sampler(
-                    vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers, n_best=self._n_after_grammar
-                )
+                try:
+                    grammar = grammar_sampler(
+                        vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers, n_best=self._n_after_grammar
+                    )
+                except ValueError as e:
+                    raise GrammarError(str(e)) from None
                 self._gbnf_address = grammar
                 try:
                     for token in () if s.grammar_lazy else s.grammar_prefill:

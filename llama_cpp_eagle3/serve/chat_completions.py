@@ -94,7 +94,7 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
         ApiError: the request is invalid, or there is no room.
     """
     try:
-        body = in_one_form(body, server.left_out_tools)
+        body = in_one_form(body)
     except ValueError as e:
         raise invalid(str(e)) from None
     given = {name: body[name] for name in body if name not in _OWN} | {"n_probs": _n_probs(body)}
@@ -120,7 +120,9 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
     if not request.tokens:
         raise invalid("the chat template renders these messages as an empty prompt: send one with text")
     stops = params.additional_stops
-    answers = server.make_answers([request.tokens], c, request.sampling, params.loosened, stops, **request.options)
+    answers = server.make_answers(
+        *([request.tokens], c, request.sampling, params.loosened, stops, params.grammar_field), **request.options
+    )
     return answers, params
 
 

@@ -237,11 +237,11 @@ def prepare_infill(server: Server, body: dict[str, Any], place: Place) -> LlamaR
     """A request to /infill."""
     if server.infill.missing:
         raise unsupported(f"Infill is not supported by this model: it has no token for {server.infill.missing}")
-    c, sampling, loosened = _options(server, body)
+    c, sampling, loosened, field = _options(server, body)
     engine = server.engine
     place.take(c.n)
     prompt = server.infill.request(body, engine.n_batch, c.n_predict, engine.n_ctx)
-    return LlamaReply(server, server.make_answers([prompt], c, sampling, loosened))
+    return LlamaReply(server, server.make_answers([prompt], c, sampling, loosened, grammar_field=field))
 
 
 def prepare_llama(server: Server, body: dict[str, Any], place: Place) -> LlamaReply:
@@ -264,14 +264,15 @@ def prepare_openai(server: Server, body: dict[str, Any], place: Place) -> OpenAI
 
 
 def _prepare(server: Server, body: dict[str, Any], place: Place) -> list[Answer]:
-    c, sampling, loosened = _options(server, body)
+    c, sampling, loosened, field = _options(server, body)
     if c.suffix and not server.infill.is_there:
         raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
     place.take(n_prompts(body.get("prompt")) * c.n)
-    return server.make_answers(_prompts(server, body.get("prompt"), c.suffix), c, sampling, loosened)
+    prompts = _prompts(server, body.get("prompt"), c.suffix)
+    return server.make_answers(prompts, c, sampling, loosened, grammar_field=field)
 
 
-def _options(server: Server, body: dict[str, Any]) -> tuple[Completion, dict[str, Any], tuple[Loosened, ...]]:
+def _options(server: Server, body: dict[str, Any]) -> tuple[Completion, dict[str, Any], tuple[Loosened, ...], str]:
     """A request's options and the rules for its text, as arguments of `make_answers`."""
     check_others(body, _FIELDS, server.ignored)
     try:
@@ -280,10 +281,10 @@ def _options(server: Server, body: dict[str, Any]) -> tuple[Completion, dict[str
     except ValueError as e:
         raise invalid(str(e)) from None
     c = parse(Completion, without_constraints(body), server.options.defaults)
-    if grammar is None:
-        return c, {}, ()
+    if constraint is None or grammar is None:
+        return c, {}, (), ""
     log_loosened(grammar.loosened)
-    return c, {"grammar": grammar.text}, grammar.loosened
+    return c, {"grammar": grammar.text}, grammar.loosened, constraint.name
 
 
 def _prompts(server: Server, prompt: Any, suffix: str | None) -> list[list[int]]:

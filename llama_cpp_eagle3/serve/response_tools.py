@@ -48,7 +48,7 @@ class ResponseTools:
             raise invalid("'tools' must be an array of objects")
         for i, tool in enumerate(tools or []):
             try:
-                read.append((tool, list(_read(tool, left_out, hosted))))
+                read.append((tool, list(_read(tool, hosted))))
             except ValueError as e:
                 raise invalid(f"tools.{i}: {e}") from None
         self.offered: list[Mapping[str, Any]] = [tool for tool, found in read if found]
@@ -119,21 +119,21 @@ class _Read(NamedTuple):
     function: Mapping[str, Any]
 
 
-def _read(tool: Mapping[str, Any], left_out: LeftOut | None, hosted: list[str], namespace: str = "") -> Iterator[_Read]:
+def _read(tool: Mapping[str, Any], hosted: list[str], namespace: str = "") -> Iterator[_Read]:
     """A tool, or each tool of a namespace. hosted: gets the types of those that the model cannot call here."""
     kind = tool.get("type")
     if kind == "function":
         function = {name: value for name, value in tool.items() if name not in ("type", "defer_loading")}
         yield _Read(kind, tool_name(tool, kind), namespace, {"strict": True} | function)
     elif kind == "custom":
-        yield _Read(kind, tool_name(tool, kind), namespace, custom_function(tool, left_out))
+        yield _Read(kind, tool_name(tool, kind), namespace, custom_function(tool))
     elif kind == "namespace" and not namespace:
         inner = tool.get("tools")
         if not isinstance(inner, list) or not all(isinstance(one, Mapping) for one in inner):
             raise ValueError("expected 'tools' of a namespace to be an array of objects")
         for one in inner:
             described = {**one, "description": one.get("description") or tool.get("description") or ""}
-            yield from _read(described, left_out, hosted, tool_name(tool, kind))
+            yield from _read(described, hosted, tool_name(tool, kind))
     else:
         hosted.append(str(kind))
 

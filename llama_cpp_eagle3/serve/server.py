@@ -14,7 +14,7 @@ from typing import Any
 from ..chat import LeftOut, Loosened
 from ..chat.builtin_templates import named_templates
 from ..config.serve_options import ServeOptions
-from ..engine import DraftSettings, Request, Shift
+from ..engine import DraftSettings, GrammarError, Request, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .answer import Answer
@@ -128,6 +128,7 @@ class Server:
         sampling: Mapping[str, Any],
         loosened: tuple[Loosened, ...] = (),
         cut: SequenceOf[str] = (),
+        grammar_field: str = "",
         **options: Any,
     ) -> list[Answer]:
         """Make the sequences that complete prompts, `n` of each. The queue's `Place.take` comes before it.
@@ -138,6 +139,7 @@ class Server:
             sampling: Options of `Sampling` that the request does not name.
             loosened: The parts of JSON schemas that the grammar does not enforce.
             cut: Strings that end a text and are always cut off, beside the request's own.
+            grammar_field: The field of the request that has the grammar.
             **options: Options of `Request` for a request of one prompt.
 
         Raises:
@@ -190,6 +192,8 @@ class Server:
                     )
                 except ContextFullError:
                     raise too_long(len(tokens), engine.n_ctx) from None
+                except GrammarError as e:
+                    raise invalid(f"'{grammar_field}': {e}" if grammar_field else str(e)) from None
                 except ValueError as e:
                     raise invalid(str(e)) from None
                 answer = Answer(len(answers), sequence, c, engine.n_ctx, loosened)

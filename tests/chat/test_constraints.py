@@ -19,6 +19,7 @@ IS_OBJECT = ('{"x": 1}', "[1]")
 IS_CHOICE = ("yes", "ye")
 IS_REGEX = ("ab1", "xab1")
 GBNF = 'root ::= "yes" | "no"'
+LARK = '?start: YES | "no"\nYES: "y" /es/'
 ASKED: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"json_schema": SCHEMA}, IS_SCHEMA),
     ({"json_schema": json.dumps(SCHEMA)}, IS_SCHEMA),
@@ -38,6 +39,9 @@ ASKED: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"structured_outputs": {"regex": r"[a-z]{2}\d", "disable_any_whitespace": True}}, IS_REGEX),
     ({"structured_outputs": {"choice": ["yes", "no"], "grammar": None}}, IS_CHOICE),
     ({"structured_outputs": {"grammar": GBNF}}, IS_CHOICE),
+    ({"structured_outputs": {"grammar": LARK}}, IS_CHOICE),
+    *(({name: LARK}, IS_CHOICE) for name in ("grammar", "guided_grammar", "ebnf")),
+    ({"response_format": {"type": "grammar", "grammar": LARK}}, IS_CHOICE),
     ({"guided_decoding": {"choice": ["yes", "no"]}}, IS_CHOICE),
     ({"regex": r"[a-z]{2}\d"}, IS_REGEX),
     ({"ebnf": GBNF}, IS_CHOICE),
@@ -94,7 +98,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"guided_choice": "yes"}, "'guided_choice': expected a list of texts"),
     ({"guided_choice": []}, "'guided_choice'"),
     ({"guided_choice": ["a", 5]}, "'guided_choice'"),
-    ({"guided_grammar": "start: WORD"}, "'guided_grammar'"),
+    ({"guided_grammar": "start: WORD"}, "'guided_grammar': line 1: there is no terminal WORD"),
+    ({"structured_outputs": {"grammar": "start: %json {}"}}, "'structured_outputs.grammar': line 1: '%json'"),
+    ({"ebnf": 'a = "b";'}, "'ebnf': expected a grammar in GBNF, which has rules"),
     ({"guided_whitespace_pattern": " ?"}, "'guided_whitespace_pattern' is not supported"),
     ({"structural_tag": {}}, "'structural_tag' is not supported"),
     ({"structured_outputs": "json"}, "structured_outputs"),

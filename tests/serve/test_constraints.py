@@ -19,6 +19,7 @@ SCHEMA = {
 }
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
 GBNF = 'root ::= "yes" | "no"'
+LARK = 'start: "yes" | "no"'
 MESSAGES = [{"role": "user", "content": "x"}]
 ENDPOINTS: dict[str, dict[str, Any]] = {
     "/completion": {"prompt": "x", "n_predict": 80},
@@ -46,6 +47,8 @@ TEXT: list[tuple[dict[str, Any], str]] = [
     ({"guided_grammar": GBNF}, "yes|no"),
     ({"ebnf": GBNF}, "yes|no"),
     ({"grammar": GBNF}, "yes|no"),
+    ({"guided_grammar": LARK}, "yes|no"),
+    ({"structured_outputs": {"grammar": LARK}}, "yes|no"),
     ({"response_format": {"type": "regex", "regex": "ab|cd"}}, "ab|cd"),
 ]
 WRONG: list[dict[str, Any]] = [
@@ -63,6 +66,10 @@ WRONG: list[dict[str, Any]] = [
     {"format": "xml"},
     {"regex": 5},
     {"ebnf": "start: WORD"},
+    {"ebnf": 'root ::= "a'},
+    {"guided_grammar": "root ::= a"},
+    {"guided_grammar": 'root ::= root "a" | "b"'},
+    {"structured_outputs": {"grammar": "start: ("}},
     {"grammar": GBNF, "json_schema": SCHEMA},
     {"extra_body": {"guided_json": SCHEMA}},
 ]

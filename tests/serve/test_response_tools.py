@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +19,16 @@ PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "req
 GET = {"type": "function", "name": "get", "parameters": PARAMETERS}
 NAMESPACE = {"type": "namespace", "name": "mcp__weather", "description": "Weather", "tools": [GET]}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Patch files"}
-LARK = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+DEFINITION = """
+start: "*** Begin Patch" LF hunk+ "*** End Patch" LF?
+hunk: "*** Delete File: " /[a-z]{1,5}/ LF | "*** Add File: " /[a-z]{1,5}/ LF ("+" /[^\\n]{0,3}/ LF)~1..2
+%import common.LF
+"""
+IS_PATCH = (
+    r"\*\*\* Begin Patch\n(\*\*\* Delete File: [a-z]{1,5}\n|\*\*\* Add File: [a-z]{1,5}\n(\+[^\n]{0,3}\n){1,2})+"
+    r"\*\*\* End Patch\n?"
+)
+LARK = {"type": "grammar", "syntax": "lark", "definition": DEFINITION}
 DIGITS = {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}
 ALLOWED = {"type": "allowed_tools", "mode": "required"}
 
@@ -43,11 +52,10 @@ def test_tools_become_functions(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("web_search, which runs on the API's own servers") == 1
 
 
-def test_a_grammar_in_lark_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        (tool,) = ResponseTools([{**PATCH, "format": LARK}], LeftOut("left out: %s")).functions
-    assert LARK["definition"] in tool["function"]["description"]
-    assert "the grammar of apply_patch, which is in Lark" in caplog.text
+def test_a_grammar_in_lark() -> None:
+    (tool,) = ResponseTools([{**PATCH, "format": LARK}]).functions
+    assert DEFINITION.strip() in tool["function"]["description"]
+    assert tool["function"]["parameters"]["properties"]["input"]["x-lark"] == LARK["definition"]
 
 
 def test_names_are_unique_and_found_again() -> None:
@@ -187,6 +195,61 @@ def test_calls_become_items(tools: Running, says: Callable[[str], None]) -> None
     ]
     again = {**asked, "input": [{"role": "user", "content": "hi"}, call, patch, *outputs], "max_output_tokens": 2}
     assert tools.ask("/v1/responses", again)["usage"]["input_tokens"] > answer["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize(("form", "pattern"), [(LARK, IS_PATCH), (DIGITS, "[0-9]+")], ids=["lark", "regex"])
+def test_formats_are_held(roomy_tools: Running, form: dict[str, Any], pattern: str) -> None:
+    """Whatever the model is, its calls match; drafts change nothing, and a stream has the same."""
+    asked = {
+        "input": "the self",
+        "tools": [GET, {**PATCH, "format": form}],
+        "tool_choice": {"type": "custom", "name": "apply_patch"},
+        "parallel_tool_calls": False,
+        "max_output_tokens": 600,
+        "temperature": 1.0,
+    }
+    n_whole = 0
+    for seed in range(6):
+        answer = roomy_tools.ask("/v1/responses", {**asked, "seed": seed})
+        (call,) = answer["output"]
+        assert (call["type"], call["name"]) == ("custom_tool_call", "apply_patch")
+        assert "loosened" not in answer["metrics"]
+        if answer["status"] == "completed":
+            n_whole += 1
+            assert re.fullmatch(pattern, call["input"]), call
+        if seed < 2:
+            plain = roomy_tools.ask("/v1/responses", {**asked, "seed": seed, "speculative": False})
+            assert plain["output"][0]["input"] == call["input"]
+            events = roomy_tools.stream_named("/v1/responses", {**asked, "seed": seed})
+            deltas = [e["delta"] for e in events if e["type"] == "response.custom_tool_call_input.delta"]
+            assert "".join(deltas) == call["input"]
+    assert n_whole > 2
+
+
+def test_a_grammar_is_shown_once(roomy_tools: Running) -> None:
+    functions = ResponseTools([{**PATCH, "format": LARK}]).functions
+    asked = {"messages": [{"role": "user", "content": "a"}], "tools": functions}
+    assert roomy_tools.ask("/apply-template", asked)["prompt"].count("*** Begin Patch") == 1
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        ("start: a", "line 1: there is no rule a"),
+        ("start: 'a'", "line 1: no part of a grammar in Lark begins with"),
+        ('start: start "x"', "no text matches the grammar"),
+        ("start: " + '"x" ' * 30_000, "expected at most 65536 characters"),
+        (f"start: ({'x? ' * 10_000})*\nx: " + '"y"', "it takes too much work"),
+    ],
+    ids=["unknown", "quotes", "endless", "long", "large"],
+)
+def test_formats_that_are_refused(running: Running, definition: str, why: str) -> None:
+    form = {"type": "grammar", "syntax": "lark", "definition": definition}
+    response = running.post("/v1/responses", {"input": "a", "tools": [GET, {**PATCH, "format": form}]})
+    assert response.status_code == 400
+    assert "tools.1: 'format.definition': " in response.json()["error"]["message"]
+    assert why in response.json()["error"]["message"]
+    assert running.ask("/v1/responses", {"input": "a", "max_output_tokens": 1})["status"] == "incomplete"
 
 
 def test_a_required_call_without_tools(running: Running) -> None:

@@ -20,6 +20,7 @@ from ..json_limits import to_json
 from .core import TYPES, Core, Schemas, identity
 from .form import JSON, Form
 from .gbnf import Rules, one_text_of
+from .keywords import LARK
 from .numbers import NumberError, integers, numbers
 from .parts import array_body, inside, object_body, string_body
 from .reader import Reader
@@ -220,6 +221,7 @@ class Converter:
         elif None in found:
             others = [f"pattern {pattern.source!r}" for pattern in core.patterns]
             others += [f"format {name}" for name in core.formats]
+            others += [LARK] * bool(core.larks)
             self.say(path, f"{', '.join(others) or 'a rule'} is not kept beside an enum")
         return fitting or values
 

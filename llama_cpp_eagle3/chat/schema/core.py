@@ -73,6 +73,8 @@ class Core:
     """The only allowed values, by enum and const, under their keys (`key_of`); None: any."""
     patterns: tuple[Pattern, ...] = ()
     formats: tuple[str, ...] = ()
+    larks: tuple[str, ...] = ()
+    """Grammars in Lark that texts match."""
     length: tuple[int, int | None] = (0, None)
     low: tuple[Fraction, bool] | None = None
     """The least number, and whether it is excluded."""

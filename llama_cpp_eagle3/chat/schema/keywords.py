@@ -12,11 +12,13 @@ from .matching import Pattern
 from .numbers import exact, strict
 from .work import Work
 
+LARK = "x-lark"
+"""A keyword of ours: the text matches a grammar in Lark. Custom tools have it."""
 _HINTS = {
     "object": {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}
     | {"minProperties", "maxProperties"},
     "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "contains"},
-    "string": {"pattern", "format", "minLength", "maxLength"},
+    "string": {"pattern", "format", "minLength", "maxLength", LARK},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
 _NOT_KEPT = (
@@ -50,6 +52,7 @@ def core_of(schema: dict[str, Any], say: Say, work: Work) -> Core:
         values=values,
         patterns=tuple(Pattern(source, work) for source in _texts(schema, "pattern", say)),
         formats=_texts(schema, "format", say),
+        larks=_texts(schema, LARK, say),
         length=_counts(schema, "Length", say),
         low=_bound(schema, "minimum", 1, say),
         high=_bound(schema, "maximum", -1, say),

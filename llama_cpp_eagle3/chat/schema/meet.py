@@ -52,6 +52,7 @@ def _meet(a: Core, b: Core, work: Work) -> Core | None:
         values=values,
         patterns=tuple({pattern.source: pattern for pattern in (*a.patterns, *b.patterns)}.values()),
         formats=_both(a.formats, b.formats),
+        larks=_both(a.larks, b.larks),
         length=_range(a.length, b.length),
         low=max((x for x in (a.low, b.low) if x is not None), default=None),
         high=min((x for x in (a.high, b.high) if x is not None), key=lambda x: (x[0], not x[1]), default=None),
@@ -81,7 +82,7 @@ def _multiple(a: Fraction | None, b: Fraction | None, work: Work) -> Fraction | 
 def _key(core: Core) -> Any:
     """The same for cores that mean the same, as far as one can see."""
     return (
-        *(core.types, core.hints, None if core.values is None else tuple(core.values)),
+        *(core.types, core.hints, None if core.values is None else tuple(core.values), core.larks),
         tuple(pattern.source for pattern in core.patterns),
         *(core.formats, core.length, core.low, core.high, core.multiple, core.properties, core.required),
         *(tuple(map(identity, core.names)), core.n_properties, core.items, core.n_items),

@@ -10,6 +10,9 @@ from .core import Core, Schemas, distinct
 from .form import Form
 from .formats import FORMATS, NOT_KEPT
 from .gbnf import COUNT_MAX, Ranges, Rules, characters, literal, one_of
+from .keywords import LARK
+from .lark import LarkError
+from .lark_grammar import lark_grammar
 from .matching import Pattern
 from .pattern import PatternError
 from .pattern_grammar import pattern_grammar
@@ -53,7 +56,9 @@ def string_body(writer: Writer, core: Core, hint: str, path: str) -> str:
             sources.append((Pattern(f"^(?:{FORMATS[name]})$", writer.rules.work), f"format {name!r}"))
         elif name in NOT_KEPT:
             writer.say(path, f"format {name} is not kept")
-    body = None
+    body = _lark(writer, core.larks, hint, path)
+    if body is not None and (least, most) != (0, None):
+        writer.say(path, f"minLength and maxLength are not kept beside {LARK}")
     for pattern, name in sources:
         if body is not None:
             writer.say(path, f"{name} is not kept beside another one")
@@ -65,6 +70,19 @@ def string_body(writer: Writer, core: Core, hint: str, path: str) -> str:
         body = writer.rules.repeat(writer.rules.json("char"), least, most, f"{hint}-char")
     quote = literal(writer.form.quote)
     return f"{quote} {one_of([body]) if ' | ' not in body else f'({body})'} {quote}".replace("  ", " ")
+
+
+def _lark(writer: Writer, larks: Sequence[str], hint: str, path: str) -> str | None:
+    body = None
+    for text in larks:
+        if body is not None:
+            writer.say(path, f"{LARK} is not kept beside another one")
+            continue
+        try:
+            body = lark_grammar(writer.rules, text, writer.form, hint=f"{hint}-lark")
+        except LarkError as e:
+            writer.say(path, f"{LARK} is not kept: {e}")
+    return body
 
 
 def _pattern(

@@ -76,12 +76,26 @@ def parse(pattern: str, work: Work, whole: bool = False) -> Node:
         PatternError: it is no regular expression, or no grammar can be made of it.
     """
     node = _Reader(pattern, work).read()
-    if _size(node) > _SIZE_MAX:
-        raise PatternError(f"it repeats more than {_SIZE_MAX} characters")
-    node = _solid(_place(node, _ANCHORED if whole else _FREE, _ANCHORED if whole else _FREE), work)
+    _check_size(node)
+    return solid(_place(node, _ANCHORED if whole else _FREE, _ANCHORED if whole else _FREE), work)
+
+
+def solid(node: Node, work: Work) -> Node:
+    """A node for the same texts, without repetitions of parts that can be empty, which a grammar would never leave.
+
+    Raises:
+        PatternError: it has too many characters.
+    """
+    _check_size(node)
+    node = _solid(node, work)
     if _size(node) > 2 * _SIZE_MAX:
         raise PatternError("its repetitions can be empty in too many ways")
     return node
+
+
+def _check_size(node: Node) -> None:
+    if _size(node) > _SIZE_MAX:
+        raise PatternError(f"it repeats more than {_SIZE_MAX} characters")
 
 
 class _Reader:
@@ -323,7 +337,7 @@ def _has_edges(node: Node) -> bool:
     return _has_edges(node.item) if isinstance(node, Repeat) else isinstance(node, Edge)
 
 
-# repetitions of nodes that can be empty, which a grammar would never leave
+# repetitions of nodes that can be empty
 
 
 def _solid(node: Node, work: Work) -> Node:
@@ -334,7 +348,7 @@ def _solid(node: Node, work: Work) -> Node:
             return EMPTY
         if not is_nullable(item):
             return Repeat(item, node.least, node.most)
-        rest = _without_empty(item, work)
+        rest = without_empty(item, work)
         return EMPTY if rest is None else Repeat(rest, 0, node.most)
     if isinstance(node, (Sequence_, Either)):
         return type(node)(tuple(_solid(item, work) for item in node.items))
@@ -350,7 +364,7 @@ def is_nullable(node: Node) -> bool:
     return isinstance(node, Repeat) and (node.least == 0 or is_nullable(node.item))
 
 
-def _without_empty(node: Node, work: Work) -> Node | None:
+def without_empty(node: Node, work: Work) -> Node | None:
     """A node for the same texts without the empty one; None: there are no others."""
     if not is_nullable(node):
         return node
@@ -366,7 +380,7 @@ def _without_empty(node: Node, work: Work) -> Node | None:
 def _parts_without_empty(items: Sequence[Node], in_sequence: bool, work: Work) -> Iterator[Node]:
     """Alternatives: in a sequence each begins with the first item that is not empty."""
     for i, item in enumerate(items):
-        rest = _without_empty(item, work)
+        rest = without_empty(item, work)
         work.take(len(items) - i if in_sequence else 1)
         if rest is not None:
             yield Sequence_((rest, *items[i + 1 :])) if in_sequence else rest

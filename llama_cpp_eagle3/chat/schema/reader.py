@@ -154,6 +154,8 @@ class Reader:
         yield least <= len(text) and (most is None or len(text) <= most)
         for pattern in core.patterns:
             yield pattern.matches(text)
+        if core.larks:
+            yield None
         for name in core.formats:
             if name in FORMATS:  # which allow less than their standards
                 yield Pattern(f"^(?:{FORMATS[name]})$", self._work).matches(text) or None

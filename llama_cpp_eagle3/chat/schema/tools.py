@@ -13,11 +13,13 @@ from .converter import Converter, Loosened, SchemaGrammar, at_most
 from .core import ANY, Core, key_of
 from .form import GEMMA4, JSON
 from .gbnf import JSON_RULES, Rules
+from .keywords import LARK
 from .reader import Reader
 from .work import Work
 
 _TOOL = "tool-"
 _GEMMA4 = "gemma4-"
+Tool = Mapping[str, Any]
 OpenSchema = tuple[str, str, str, str]
 """(rule, name that the chat code gave it, document, JSON pointer)."""
 
@@ -31,10 +33,29 @@ def complete(
     """Write the rules that a grammar lacks.
 
     open_schemas: as `_chat.Templates.apply` returns them. tools: the request's; a schema that cannot be enforced is
-    loosened only for its tool. changed: tools that the chat code got with other schemas than their own.
+    loosened only for its tool. changed: tools that the chat code got with plainer schemas than those of `as_shown`.
     """
     names = tuple(map(name_of, changed))
     return _complete(grammar, tuple((a, b, c, d) for a, b, c, d in open_schemas), json.dumps(tools), names)
+
+
+def as_shown(tool: Tool) -> Tool:
+    """A tool as the chat code gets it: without grammars in Lark that its description has already."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    parameters = function.get("parameters") if function else None
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if not function or not parameters or not isinstance(properties, Mapping):
+        return tool
+    text = str(function.get("description"))
+    plain = {
+        name: {key: value for key, value in schema.items() if key != LARK or str(value).strip() not in text}
+        if isinstance(schema, Mapping)
+        else schema
+        for name, schema in properties.items()
+    }
+    if plain == properties:
+        return tool
+    return {**tool, "function": {**function, "parameters": {**parameters, "properties": plain}}}
 
 
 @lru_cache(maxsize=8)  # an agent sends the same tools with each request
@@ -46,7 +67,9 @@ def _complete(
     rules = Rules({*Rules.names_in(grammar), *(rule for rule, *_ in open_schemas)}, values=form.rules or JSON_RULES)
     converters: dict[tuple[str, str], Converter] = {}
     documents: dict[str, tuple[Any, str]] = {}
-    keys = {name_of(tool): key_of(parameters_of(tool) or {}) for tool in tools}
+    other = [tool for tool in tools if as_shown(tool) is not tool or name_of(tool) in changed]
+    own = {name_of(tool): parameters_of(tool) for tool in reversed(other)}
+    keys = {name_of(tool): key_of(parameters_of(as_shown(tool)) or {}) for tool in tools}
     held: dict[str, list[str]] = {name: [] for name in keys}
     for rule, given_name, text, pointer in open_schemas:
         name = given_name.removeprefix(_GEMMA4)
@@ -55,9 +78,7 @@ def _complete(
         document, key = documents[text]
         tool = _tool(name, key, keys)
         if (text, tool) not in converters:
-            if tool in changed:
-                document = next(parameters_of(one) for one in tools if name_of(one) == tool)
-            converters[text, tool] = Converter(document, rules, tool, form)
+            converters[text, tool] = Converter(own.get(tool, document), rules, tool, form)
         converter = converters[text, tool]
         held.setdefault(tool, []).append(pointer)
         rules.set(rule, converter.rule(name, pointer))
