@@ -23,6 +23,7 @@ from .streams import broken_stdout, open_streams
 COMMANDS = {
     "batch": ("llama_cpp_eagle3.cli.batch", "complete the requests of a file"),
     "bench": ("llama_cpp_eagle3.cli.bench", "compare ways of drafting on the same files"),
+    "cache": ("llama_cpp_eagle3.cli.cache", "list what is kept in the cache folder, or remove it"),
     "chat": ("llama_cpp_eagle3.cli.chat", "talk to a model in the terminal"),
     "calibrate": ("llama_cpp_eagle3.cli.calibrate", "measure what passes cost on this machine"),
     "convert": ("llama_cpp_eagle3_heads.cli.convert", "turn a Hugging Face head into a GGUF"),
