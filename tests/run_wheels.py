@@ -194,6 +194,7 @@ def link(name: str, target: str, defines: dict[str, str]) -> list[Path]:
         "LLAMA_CPP_SOURCE_DIR": str(llama_build.fetch(BUILD / "llama.cpp")),
         "Python_EXECUTABLE": sys.executable,
         "pybind11_DIR": pybind11,
+        "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # zig passes on no flags of CMake's for them
         **defines,
     }
     cmake = [sys.executable, "-m", "cmake"]
