@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import IO, Any
 
-_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before the mark that it begins with
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 """Byte order marks, with which editors of Windows begin a file -> its encoding; a file without one is UTF-8."""
+_PACKERS = {
+    "gzip": (b"\x1f\x8b\x08",),
+    "bz2": tuple(b"BZh%d1AY&SY" % level for level in range(1, 10)),
+    "lzma": (b"\xfd7zXZ\0",),
+}
+"""Python's modules -> how their files begin."""
+_OTHER_PACKERS = {"zip": b"PK\3\4", "zstd": b"\x28\xb5\x2f\xfd", "7-zip": b"7z\xbc\xaf"}
+_NUL = "found a NUL character: save it as UTF-8, or as UTF-16 with a byte order mark"
 
 
 def read_text(path: str | Path) -> str:
@@ -33,35 +47,55 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def iter_lines(path: str | Path) -> Iterator[str]:
-    r"""Lines of a file, as `read_lines` has them, but read one after another, and unpacked if its name ends in .gz.
+    r"""Lines of a file, as `read_lines` has them, but read one after another, and unpacked (gzip, bzip2, xz).
 
     Bytes that are no text do not end the reading: they become half surrogates, as Python has them in names of files.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: gzip cannot unpack it, or its mark of UTF-16 is wrong.
+        ValueError: it cannot be unpacked, or its mark of UTF-16 is wrong.
     """
-    is_packed = str(path).lower().endswith(".gz")
+    packer = _packer_of(path)
     try:
-        with gzip.open(path) if is_packed else open(path, "rb") as file:
+        with _opened(path, packer) as file:
             mark = _mark_of(file.read(4))
             file.seek(len(mark))
             reader = io.TextIOWrapper(file, _MARKS.get(mark, "utf-8"), errors="surrogateescape", newline="\n")
             for line in reader:
                 yield line.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
-    except (gzip.BadGzipFile, zlib.error, EOFError) as e:
-        raise ValueError(f"'{path}': gzip cannot unpack it: {e}") from None
     except UnicodeDecodeError as e:
-        raise ValueError(f"'{path}': expected text in UTF-16, as its mark says: {e}") from None
+        raise ValueError(f"'{path}': expected text in {e.encoding[:6].upper()}, as its mark says: {e}") from None
+    except Exception as e:  # each module has errors of its own
+        if not packer or (isinstance(e, OSError) and e.errno is not None):
+            raise
+        raise ValueError(f"'{path}': {packer} cannot unpack it: {e}") from None
+
+
+def _packer_of(path: str | Path) -> str:
+    """The module that unpacks a file; empty: it is not packed."""
+    with open(path, "rb") as file:
+        begin = file.read(10)
+    for name, other in _OTHER_PACKERS.items():
+        if begin.startswith(other):
+            raise ValueError(f"'{path}': {name} has packed it: unpack it first, or pack it by gzip")
+    found = next((name for name, begins in _PACKERS.items() if begin.startswith(begins)), "")
+    return "gzip" if str(path).lower().endswith(".gz") else found
+
+
+def _opened(path: str | Path, packer: str) -> IO[Any]:
+    return open(path, "rb") if not packer else import_module(packer).open(path)
 
 
 def as_text(data: bytes, source: str) -> str:
     """Text of bytes, as `read_text` reads them. source: where they come from, for the error."""
     mark = _mark_of(data)
     try:
-        return data[len(mark) :].decode(_MARKS.get(mark, "utf-8")).replace("\r\n", "\n")
+        text = data[len(mark) :].decode(_MARKS.get(mark, "utf-8"))
     except UnicodeDecodeError as e:
         raise ValueError(f"{source}: expected text in UTF-8: {e}") from None
+    if "\0" in text:
+        raise ValueError(f"{source}: expected text, {_NUL}")
+    return text.replace("\r\n", "\n")
 
 
 def _mark_of(data: bytes) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,8 @@ EDITORS: dict[str, Callable[[str], bytes]] = {
     "Notepad": lambda text: text.replace("\n", "\r\n").encode("utf-8-sig"),
     "PowerShell 5": lambda text: b"\xff\xfe" + text.replace("\n", "\r\n").encode("utf-16-le"),
     "UTF-16, big endian": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "PowerShell 5, UTF-32": lambda text: b"\xff\xfe\0\0" + text.encode("utf-32-le"),
+    "UTF-32, big endian": lambda text: b"\0\0\xfe\xff" + text.encode("utf-32-be"),
 }
 
 
@@ -31,9 +35,15 @@ def test_editors(tmp_path: Path, editor: str) -> None:
     assert read_lines(path) == list(iter_lines(path)) == LINES
     path.write_bytes(EDITORS[editor](TEXT.removesuffix("\n")))
     assert read_lines(path) == list(iter_lines(path)) == LINES
-    packed = tmp_path / "a.txt.GZ"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert list(iter_lines(packed)) == LINES
+    for name, pack in {
+        "a.txt.GZ": gzip.compress,
+        "a": gzip.compress,
+        "a.bz2": bz2.compress,
+        "xz": lzma.compress,
+    }.items():
+        packed = tmp_path / name
+        packed.write_bytes(pack(path.read_bytes()))
+        assert list(iter_lines(packed)) == LINES
 
 
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])
@@ -68,6 +78,23 @@ def test_no_text(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"a\.txt': expected text in UTF-8: .* 0xe9"):
             read(path)
     assert list(iter_lines(path)) == ["a", "caf\udce9", "b"]
+
+
+def test_utf_16_without_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("a key\n".encode("utf-16-le"))
+    with pytest.raises(ValueError, match=r"a\.txt': expected text, found a NUL character"):
+        read_lines(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("packer", "data"),
+    [("zip", b"PK\3\4..."), ("zstd", b"\x28\xb5\x2f\xfd..."), ("7-zip", b"7z\xbc\xaf..."), ("bz2", b"BZh91AY&SY..."),
+     ("lzma", lzma.compress(b"line\n" * 9999)[:-20])],
+)  # fmt: skip
+def test_files_that_are_not_unpacked(tmp_path: Path, packer: str, data: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(data)
+    with pytest.raises(ValueError, match=rf"a\.jsonl': {packer} (has packed it|cannot unpack it)"):
+        list(iter_lines(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b"line\n" * 9999)[:-20]], ids=["other", "cut off"])

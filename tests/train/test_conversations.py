@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 import sys
 import tracemalloc
@@ -214,21 +216,30 @@ def test_calls_as_text(tmp_path: Path) -> None:
     assert left_out == [f"'{path}', record 1: its tools are left out, as they are no JSON: 'f(): does it'"]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "semi.csv", "A.JSONL", "a.txt"])
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_files_of_windows_and_packed_ones(tmp_path: Path, name: str, is_packed: bool) -> None:
-    """Long fields, CRLF, a byte order mark, ; between columns, .gz."""
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "semi.csv", "tab.csv", "A.JSONL", "a.txt"])
+@pytest.mark.parametrize("packer", ["", ".gz", ".bz2", ".XZ"])
+def test_files_of_windows_and_packed_ones(tmp_path: Path, name: str, packer: str) -> None:
+    """Long fields, CRLF, a byte order mark, ; or a tab between columns, packed files."""
     long = "long text " * 20_000
-    mark = {"a.tsv": "\t", "semi.csv": ";"}.get(name, ",")
+    mark = {"a.tsv": "\t", "tab.csv": "\t", "semi.csv": ";"}.get(name, ",")
     if name.endswith("sv"):
         text = f"instruction{mark}input{mark}output\r\n{Q}{mark}{mark}{long}\r\n"
     else:
         record = {"question": Q, "answer": long}
         text = Q if name == "a.txt" else json.dumps([record] if name == "a.json" else record)
     data = b"\xef\xbb\xbf" + f"{text}\r\n\r\n".encode()
-    path = tmp_path / (name + ".gz" * is_packed)
-    path.write_bytes(gzip.compress(data) if is_packed else data)
+    path = tmp_path / (name + packer)
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".XZ": lzma.compress}.get(packer, bytes)
+    path.write_bytes(pack(data))
     assert list(read_prompts(path)) == [_asked(Q)]
+
+
+def test_utf_16_without_its_mark(tmp_path: Path) -> None:
+    """Nobody trains on a letter and a NUL in turn."""
+    (tmp_path / "a.txt").write_bytes(f"{Q}\n".encode("utf-16-le"))
+    left_out: list[str] = []
+    assert list(read_prompts(tmp_path / "a.txt", left_out)) == []
+    assert "expected text in UTF-8, found the byte 0x0" in left_out[0]
 
 
 def test_lines_are_read_one_after_another(tmp_path: Path) -> None:

@@ -40,8 +40,9 @@ _ROLES = {
 _N_FIELD_MAX = 2**31 - 1
 """Characters of a table's field, at most."""
 
-_BYTES = re.compile("[\udc80-\udcff]")
-"""Bytes that are no UTF-8, as `iter_lines` has them."""
+_BYTES = re.compile("[\0\udc80-\udcff]")
+"""Bytes that are no UTF-8, as `iter_lines` has them, and NUL, of which a file of UTF-16 without its mark is full."""
+_PACKED = re.compile(r"\.(gz|bz2|xz)$")
 
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -57,7 +58,7 @@ def read_prompts(path: Path, left_out: list[str] | None = None) -> Iterator[dict
     Plain text has a question in each line. JSON Lines, an array in a JSON file (also as the only field of an object),
     CSV, TSV and Parquet have records of one of these shapes: see `SHAPES`; "body" is a request of OpenAI's batch
     format, "text" is gone on from without the chat template. The assistant's turn at the end is dropped, answers are
-    not read. All but Parquet may be packed by gzip (.gz).
+    not read. All but Parquet may be packed (gzip, bzip2, xz).
 
     Args:
         path: the file.
@@ -79,7 +80,7 @@ def read_prompts(path: Path, left_out: list[str] | None = None) -> Iterator[dict
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """(where it is, record)."""
-    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    suffix = Path(_PACKED.sub("", path.name.lower())).suffix
     if suffix == ".parquet":
         yield from _parquet(path)
         return
@@ -110,7 +111,7 @@ def _table(suffix: str, lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
     r"""Records of a table, of which the first line names the columns. Excel for Macs ends lines by \r alone."""
     lines = (part for line in lines for part in line.split("\r"))
     head = next(lines, "")
-    mark = "\t" if suffix == ".tsv" else max(",;", key=head.count)
+    mark = "\t" if suffix == ".tsv" else max(",;\t", key=head.count)
     csv.field_size_limit(_N_FIELD_MAX)
     for number, row in enumerate(csv.DictReader((f"{line}\n" for line in chain([head], lines)), delimiter=mark), 1):
         yield f"record {number}", {name: value for name, value in row.items() if name and value}
@@ -187,7 +188,7 @@ def _parse(value: Any, notes: list[str]) -> dict[str, Any] | str:
     """A record's prompt. notes: gets what of it is left out."""
     for text in value.values() if isinstance(value, dict) else (value,):
         if isinstance(text, str) and (found := _BYTES.search(text)):
-            raise ValueError(f"expected text in UTF-8, found the byte {ord(found[0]) - 0xDC00:#x}")
+            raise ValueError(f"expected text in UTF-8, found the byte {ord(found[0]) % 0xDC00:#x}")
     if isinstance(value, _Unread):
         value = json.loads(value)
     value = _without_halves(value)
