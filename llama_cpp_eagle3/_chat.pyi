@@ -53,8 +53,18 @@ class Parser:
     def message(self) -> dict[str, Any]:
         """The message so far, with the ids of tool calls that the deltas had."""
 
-def json_nesting(json: str) -> int:
-    """Return how deep the brackets of a JSON text are nested."""
+def size_of_json(text: bytes | str) -> tuple[int, int, int, int]:
+    """Return what a text of JSON asks of a parser.
+
+    These are the levels of brackets within brackets, the number of commas and opening brackets, that of names and of
+    numbers with a fraction, and the digits of the longest number.
+    """
+
+def without_halves(text: bytes) -> bytes:
+    """Return a text of JSON in which half a pair of surrogates is a replacement character."""
+
+def parsed_levels(text: bytes | str) -> tuple[bool, int]:
+    """Return whether llama.cpp parses a text as JSON, and the levels of brackets before that ends."""
 
 def format_name(format: int) -> str:
     """Return the name of a format of answers, as llama-server writes it."""

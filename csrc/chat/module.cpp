@@ -1,9 +1,15 @@
 #include "module.h"
 
 #include "busy_flag.h"
+#include "json_text.h"
+
+#include <pybind11/stl.h>
 
 #include <cstring>
 #include <new>
+#include <string>
+#include <string_view>
+#include <tuple>
 
 namespace eagle3::chat {
 
@@ -33,6 +39,33 @@ static void register_errors() {
     });
 }
 
+static void register_json(py::module_ & m) {
+    const auto nogil = py::call_guard<py::gil_scoped_release>();
+
+    m.def(
+        "size_of_json",
+        [](std::string_view text) {
+            const json_size found = size_of_json(text);
+            return std::make_tuple(found.n_levels, found.n_values, found.n_names, found.n_digits);
+        },
+        py::arg("text"), nogil,
+        "Levels of brackets, commas and opening brackets, names and numbers with a fraction, digits of the longest "
+        "number.");
+    m.def(
+        "without_halves",
+        [](std::string_view text) {
+            std::string whole;
+            {
+                const py::gil_scoped_release release;
+                whole = without_halves(std::string(text));
+            }
+            return py::bytes(whole);
+        },
+        py::arg("text"), "A text of JSON in which half a pair of surrogates is a replacement character.");
+    m.def("parsed_levels", &parsed_levels, py::arg("text"), nogil,
+          "Whether llama.cpp parses a text as JSON, and the levels of brackets before that ends.");
+}
+
 } // namespace eagle3::chat
 
 PYBIND11_MODULE(_chat, m) {
@@ -41,6 +74,7 @@ PYBIND11_MODULE(_chat, m) {
     m.doc() = "llama.cpp's chat code: templates, grammars for tool calls and JSON schemas, parsers of answers.";
 
     register_errors();
+    register_json(m);
     register_templates(m);
     register_parser(m);
     register_sampler(m);

@@ -22,25 +22,4 @@ inline size_t text_nesting(const std::string & text) {
     return max;
 }
 
-// The same for JSON, without its strings.
-inline size_t json_nesting(const std::string & json) {
-    size_t depth     = 0;
-    size_t max       = 0;
-    bool   in_string = false;
-    for (size_t i = 0; i < json.size(); ++i) {
-        const char c = json[i];
-        if (in_string) {
-            i += c == '\\'; // skips the escaped character
-            in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            max = std::max(max, ++depth);
-        } else if (c == ']' || c == '}') {
-            depth -= depth > 0;
-        }
-    }
-    return max;
-}
-
 } // namespace eagle3::chat

@@ -3,7 +3,6 @@
 #include "chat.h"
 #include "frame.h"
 #include "module.h"
-#include "nesting.h"
 #include "open_schemas.h"
 
 #include <pybind11/stl.h>
@@ -153,7 +152,6 @@ void register_templates(py::module_ & m) {
             return common_chat_templates_support_enable_thinking(self.tmpls.get());
         });
 
-    m.def("json_nesting", &json_nesting, py::arg("json"), "How deep the brackets of a JSON text are nested.");
     m.def("format_name", [](int format) { return common_chat_format_name(static_cast<common_chat_format>(format)); });
 }
 

@@ -63,11 +63,12 @@ void swap(llama_grammar & grammar, grammar_state & state) {
 // Stacks point into the rules. Clones share the rules, since llama.cpp's own clone searches all rules for every element
 // of every stack. So all clones belong to one thread.
 struct grammar_context {
-    std::shared_ptr<llama_grammar>       grammar; // in its initial state
-    std::shared_ptr<const grammar_state> start;   // the state to reset to
-    std::shared_ptr<grammar_pieces>      pieces;
-    size_t                               n_best = 0; // the next sampler reads only so many of the best; 0: all
-    grammar_state                        now;
+    std::shared_ptr<llama_grammar>           grammar; // in its initial state
+    std::shared_ptr<const grammar_state>     start;   // the state to reset to
+    std::shared_ptr<grammar_pieces>          pieces;
+    std::shared_ptr<grammar_budget::account> spent;      // by the text; what drafts ask, of clones too, is not charged
+    size_t                                   n_best = 0; // the next sampler reads only so many of the best; 0: all
+    grammar_state                            now;
 };
 
 // The grammar in a state, which it changes.
@@ -128,7 +129,7 @@ void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     if (grammar.awaiting_trigger) {
         return;
     }
-    const grammar_budget::scope scope;
+    const grammar_budget::scope scope(*ctx.spent, 0);
     // a caller that passes only some of the tokens asks about these, and chooses none
     if (cur_p->size < static_cast<size_t>(llama_vocab_n_tokens(grammar.vocab))) {
         llama_grammar_apply_impl(grammar, cur_p);
@@ -156,7 +157,7 @@ llama_sampler_i make_interface() {
         return "grammar";
     };
     iface.accept = [](llama_sampler * smpl, llama_token token) {
-        const grammar_budget::scope scope;
+        const grammar_budget::scope scope(*context_of(smpl).spent, 1);
         const grammar_in            grammar(context_of(smpl));
         try {
             llama_grammar_accept_impl(*grammar, token);
@@ -166,7 +167,8 @@ llama_sampler_i make_interface() {
     };
     iface.apply = apply;
     iface.reset = [](llama_sampler * smpl) {
-        context_of(smpl).now = *context_of(smpl).start;
+        context_of(smpl).now    = *context_of(smpl).start;
+        *context_of(smpl).spent = {};
     };
     iface.clone = [](const llama_sampler * smpl) {
         return make(context_of(smpl));
@@ -209,7 +211,10 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
         throw std::invalid_argument("llama.cpp cannot parse the grammar: " +
                                     (why.empty() ? "it has no rule named " + root : why));
     }
-    grammar_context ctx{ std::move(made), nullptr, std::make_shared<grammar_pieces>(*vocab), n_best, {} };
+    grammar_context ctx{
+        std::move(made), nullptr, std::make_shared<grammar_pieces>(*vocab), std::make_shared<grammar_budget::account>(),
+        n_best,          {}
+    };
     swap(*ctx.grammar, ctx.now);
     ctx.start = std::make_shared<const grammar_state>(ctx.now);
     return make(std::move(ctx));

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .json_limits import MAX_ITEMS, check_size
 from .schema import SchemaError, SchemaGrammar, schema_grammar
 from .schema.form import TEXT
 from .schema.gbnf import Rules, one_text_of
@@ -46,6 +47,7 @@ class Constraint:
 
 def _json(name: str, value: Any) -> Constraint:
     if isinstance(value, str):
+        check_size(f"'{name}'", value.encode(errors="surrogatepass"), MAX_ITEMS)
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from .json_limits import is_json
 from .schema.core import TYPES
 from .schema.tools import parameters_of
 
@@ -242,17 +243,8 @@ def _with_object(call: Message, is_taken: Callable[[str], bool]) -> Message:
     return {**call, "function": {**function, "arguments": json.dumps({"arguments": text}, ensure_ascii=False)}}
 
 
-def _is_json(text: str) -> bool:
-    """Whether llama.cpp parses it."""
-    try:
-        json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def _is_object(text: str) -> bool:
-    return _is_json(text) and text.lstrip().startswith("{")
+    return is_json(text) and text.lstrip().startswith("{")
 
 
 def _with_ids(messages: list[Message]) -> list[Message]:
@@ -324,7 +316,7 @@ _INSTRUCTIONS = (
     _Rule("no user", _Probe([_MARKED], [_INSTRUCTION, _USER], (_MARK,)), _with_any_user),
 )
 _OTHERS = (
-    _Rule("arguments", _Probe(_called('{"q": "x'), _called()), _with_objects(_is_json)),
+    _Rule("arguments", _Probe(_called('{"q": "x'), _called()), _with_objects(is_json)),
     _Rule("arguments of other types", _Probe(_called('["x"]'), _called()), _with_objects(_is_object)),
     _Rule("tools", _Probe(_called(), [_USER, _ANSWER, _USER]), _without_tools),
     _Rule("missing results", _Probe([*_called()[:2], _USER], [*_called(), _ANSWER, _USER]), _with_results),

@@ -1,4 +1,5 @@
-"""Limits for JSON from clients, so that llama.cpp's code neither hangs nor runs out of stack.
+"""Limits for JSON from clients, so that llama.cpp's code neither hangs nor runs out of stack, nor Python's parser holds
+the interpreter's lock for long.
 
 Templates have no limits, as they are programs: they come from the model, or from the operator of the server.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _chat
 
@@ -16,6 +17,40 @@ MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
 MAX_NESTING = 500
 """Brackets within brackets of JSON: schemas, arguments of tool calls, variables of templates."""
+MAX_LEVELS = MAX_NESTING + 20
+"""The same of a whole body."""
+MAX_VALUES = (1 << 20) + 4096
+"""Commas and opening brackets of a body, which are about as many as its values: enough for the largest prompt. A value
+of three bytes may take some 60 bytes of memory, and no other thread runs while values are parsed."""
+MAX_NAMES = 1 << 18
+"""Names of objects, and numbers with a fraction: each takes as long as ten other values."""
+MAX_DIGITS = 500
+MAX_ITEMS = 100_000
+"""Values of one field: a schema, tools, messages."""
+
+
+class JsonSize(NamedTuple):
+    """What a text of JSON asks of a parser."""
+
+    n_levels: int
+    """Of brackets within brackets."""
+    n_values: int
+    n_names: int
+    n_digits: int
+    """Of its longest number."""
+
+
+def check_size(name: str, text: bytes, n_values: int = MAX_VALUES) -> None:
+    """Raise ValueError for a client's text of JSON that would take long to parse; name: for errors."""
+    size = JsonSize(*_chat.size_of_json(text))
+    for what, n_max, n in (
+        ("levels of brackets", MAX_LEVELS, size.n_levels),
+        ("commas and opening brackets", n_values, size.n_values),
+        ("names and numbers with a fraction", MAX_NAMES, size.n_names),
+        ("characters of a number", MAX_DIGITS, size.n_digits),
+    ):
+        if n > n_max:
+            raise ValueError(f"{name}: expected at most {n_max} {what}, found {n}")
 
 
 def to_json(value: Any) -> str:
@@ -37,22 +72,24 @@ def to_json(value: Any) -> str:
 
 def check_nesting(name: str, text: str) -> None:
     """Raise ValueError for JSON that is nested too deep."""
-    nesting = _chat.json_nesting(text)
-    if nesting > MAX_NESTING:
-        raise ValueError(f"{name} is nested too deep: expected at most {MAX_NESTING} levels, found {nesting}")
+    _check_levels(name, JsonSize(*_chat.size_of_json(text)).n_levels)
+
+
+def is_json(text: str) -> bool:
+    """Whether llama.cpp parses a text as JSON."""
+    found, _ = _chat.parsed_levels(text.encode(errors="surrogatepass"))
+    return found
 
 
 def _check_parsed(name: str, text: str) -> None:
     """Check a text that may be JSON. Brackets after the point where it stops being JSON, as in a log, do not count."""
-    if _chat.json_nesting(text) <= MAX_NESTING:
-        return
-    try:
-        json.loads(text)
-    except RecursionError:
-        pass
-    except ValueError as e:
-        text = text[: e.pos] if isinstance(e, json.JSONDecodeError) else text
-    check_nesting(name, text)
+    _, n_levels = _chat.parsed_levels(text.encode(errors="surrogatepass"))
+    _check_levels(name, n_levels)
+
+
+def _check_levels(name: str, n_levels: int) -> None:
+    if n_levels > MAX_NESTING:
+        raise ValueError(f"{name} is nested too deep: expected at most {MAX_NESTING} levels, found {n_levels}")
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -72,5 +72,6 @@ async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, A
 
     async with server.queue.place() as place:
         reply: Reply = await server.executor.run(start_checked)
-    response: dict[str, Any] = await reply.run()
+    await reply.run()
+    response: dict[str, Any] = reply.response()
     return response

@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from .api_errors import failed, invalid, unsupported
 from .embedder import NO_POOLING, Embedder, Matrix
-from .http import compute, until_gone
-from .jsons import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
+from .http import Json, compute, until_gone
+from .jsons import N_EMBEDDINGS_MAX, N_FLOATS_MAX, dumps_large, exceeds
 from .other_fields import check_others
 from .server import Server
 from .tokenizer import n_prompts
@@ -42,18 +42,24 @@ async def embed(server: Server, request: Request, *, openai: bool) -> Any:
     async with server.queue.place(1):
         prompts = await compute(request, lambda server, body, place: _prepare(server, embedder, body, openai))
         found = await until_gone(request.receive, _embed_all(server, embedder, prompts))
+    return Json(await server.run_in_executor(_answer, prompts, found))
+
+
+def _answer(prompts: _Prompts, found: list[Matrix]) -> bytes:
     if not prompts.openai:
-        return [{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)]
+        return dumps_large({"index": i, "embedding": x.tolist()} for i, x in enumerate(found))
     n_tokens = sum(map(len, prompts.tokens))
-    return {
-        "model": prompts.model,
-        "object": "list",
-        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-        "data": [
-            {"index": i, "object": "embedding", "embedding": _encoded(x[0], prompts.encoding)}
-            for i, x in enumerate(found)
-        ],
-    }
+    return dumps_large(
+        {
+            "model": prompts.model,
+            "object": "list",
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+            "data": (
+                {"index": i, "object": "embedding", "embedding": _encoded(x[0], prompts.encoding)}
+                for i, x in enumerate(found)
+            ),
+        }
+    )
 
 
 def _prepare(server: Server, embedder: Embedder, body: dict[str, Any], openai: bool) -> _Prompts:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from .answer import Came
 from .api_errors import ApiError, anthropic_error
-from .jsons import dumps, parse_json
+from .jsons import dumps, dumps_large, parse_json
 from .queue import Place
 from .reply import Prepare, Reply, start
 from .server import Server
@@ -41,13 +41,13 @@ async def compute(request: Request, function: Callable[[Server, dict[str, Any], 
 
 
 class Json(Response):
-    """An answer in JSON."""
+    """An answer in JSON: a value, or what a thread has encoded."""
 
     media_type = "application/json; charset=utf-8"
 
     def render(self, content: Any) -> bytes:
         """The response as bytes."""
-        return dumps(content)
+        return content if isinstance(content, bytes) else dumps(content)
 
 
 def error_response(e: ApiError, path: str, headers: Headers) -> Json:
@@ -58,7 +58,7 @@ def error_response(e: ApiError, path: str, headers: Headers) -> Json:
 
 async def answer(request: Request, function: Callable[[Server, dict[str, Any]], Any]) -> Response:
     """Answer a request with the result of a function of its JSON."""
-    return Json(await compute(request, lambda server, body, place: function(server, body)))
+    return Json(await compute(request, lambda server, body, place: dumps_large(function(server, body))))
 
 
 async def show(request: Request, function: Callable[[Server, Request], Awaitable[Any]]) -> Response:
@@ -74,9 +74,17 @@ async def generate(request: Request, prepare: Prepare) -> Response:
     """
     reply = request.state.reply = await compute(request, partial(start, prepare))
     if not reply.stream:
-        return Json(await until_gone(request.receive, reply.run()))
+        return Json(await until_gone(request.receive, _whole(reply)))
     batches = reply.batches(reply.server.options.ping_seconds)
     return EventStream(reply, batches, await until_gone(request.receive, anext(batches)))
+
+
+async def _whole(reply: Reply) -> bytes:
+    """Wait for a reply's end, and encode it."""
+    await reply.run()
+    if reply.is_large:
+        return bytes(await reply.server.run_in_executor(lambda: dumps_large(reply.response())))
+    return dumps(reply.response())
 
 
 class EventStream(Response):
@@ -100,7 +108,10 @@ class EventStream(Response):
             try:
                 batch: list[Came] | None = self._first
                 while batch is not None:
-                    data = reply.events(batch)
+                    if reply.is_large_batch(batch):
+                        data = await reply.server.run_in_executor(reply.events, batch, dumps_large)
+                    else:
+                        data = reply.events(batch)
                     if data:
                         await send({"type": "http.response.body", "body": data, "more_body": True})
                     batch = await anext(batches, None)

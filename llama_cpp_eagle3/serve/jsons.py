@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,8 +14,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from .._chat import without_halves
 from ..chat import CONSTRAINTS
-from ..chat.json_limits import MAX_MESSAGES, MAX_TOOLS
+from ..chat.json_limits import MAX_ITEMS, MAX_MESSAGES, MAX_TOOLS, check_size
 from .api_errors import invalid
 
 _PARSING = threading.Lock()
@@ -28,22 +28,15 @@ try:
 except ImportError:
     orjson = None
 
-N_VALUES_MAX = (1 << 20) + 4096
-"""Commas and opening brackets of a body, which are about as many as its values: enough for the largest prompt. A value
-of three bytes may take some 60 bytes of memory, and no other thread runs while values are parsed."""
 N_EMBEDDINGS_MAX = 2048
 """Texts of a request for embeddings, at most: OpenAI's limit."""
-N_FLOATS_MAX = 1 << 24
+N_FLOATS_MAX = 1 << 23
 """Numbers of an answer with embeddings, at most."""
-N_LOGPROBS_MAX = 1 << 22
-"""Log-probabilities of all tokens of a request, at most: each takes some 100 bytes until the request ends."""
-_N_ITEMS_MAX = 100_000
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-_HALVES = re.compile(
-    rb"((?:\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})+)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
-"""Backslashes and pairs of surrogates, which stay; else half a pair, such as of an emoji that was cut in JavaScript."""
-_REPLACEMENT = rb"\ufffd"
+N_LOGPROBS_MAX = 1 << 20
+"""Log-probabilities of all tokens of a request, at most: each takes some 100 bytes until the request ends, and some 700
+while its answer is written."""
+_N_SLICE = 64  # items of a list
+_N_LEVELS = 6  # down to the alternatives of one token
 _MEDIA = ("image_url", "input_audio", "input_image", "source")
 """Fields with files, which have limits of their own (`media.limits`)."""
 
@@ -82,16 +75,16 @@ LIMITS: dict[str, Limit] = {
     "n_cmpl": Limit(largest=128),
     "response_fields": Limit(n_entries=64, n_bytes=16 << 10),
     "lora": Limit(n_entries=64),
-    **dict.fromkeys(sorted(CONSTRAINTS), Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX)),
-    "tools": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
+    **dict.fromkeys(sorted(CONSTRAINTS), Limit(n_bytes=4 << 20, n_values=MAX_ITEMS)),
+    "tools": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=MAX_ITEMS),
     "tool_choice": Limit(n_bytes=64 << 10, n_values=4 * MAX_TOOLS),
-    "functions": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
+    "functions": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=MAX_ITEMS),
     "function_call": Limit(n_bytes=4 << 10, n_values=64),
     "chat_template_kwargs": Limit(n_bytes=1 << 20, n_values=10_000),
     "reasoning_budget_message": Limit(n_bytes=16 << 10),
     "instructions": _TEXT,
-    "system": Limit(n_bytes=16 << 20, n_values=_N_ITEMS_MAX),
-    "messages": Limit(n_entries=MAX_MESSAGES, n_bytes=16 << 20, n_values=_N_ITEMS_MAX),
+    "system": Limit(n_bytes=16 << 20, n_values=MAX_ITEMS),
+    "messages": Limit(n_entries=MAX_MESSAGES, n_bytes=16 << 20, n_values=MAX_ITEMS),
     "input": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "prompt": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "suffix": _TEXT,
@@ -117,6 +110,42 @@ def dumps(value: Any) -> bytes:
     return text.encode(errors="backslashreplace")  # a lone surrogate becomes JSON's own escape of it
 
 
+def dumps_large(value: Any) -> bytes:
+    """The same in a thread, for a value that may be large: in pieces, between which other threads run.
+
+    An iterator is written as a list, so that not all of its items need to be there at once.
+    """
+    return b"".join(_pieces(value, _N_LEVELS))
+
+
+def _pieces(value: Any, n_levels: int) -> Iterator[bytes]:
+    if isinstance(value, dict) and value and n_levels > 0:
+        begin = b"{"
+        for name, item in value.items():
+            yield begin + dumps(str(name)) + b":"
+            yield from _pieces(item, n_levels - 1)
+            begin = b","
+        yield b"}"
+    elif isinstance(value, Iterator) or (isinstance(value, list) and n_levels > 0 and _has_parts(value)):
+        begin = b"["
+        for item in value:
+            yield begin
+            yield from _pieces(item, n_levels - 1)
+            begin = b","
+        yield b"]" if begin == b"," else b"[]"
+    elif isinstance(value, list) and len(value) > _N_SLICE:
+        yield b"["
+        for i in range(0, len(value), _N_SLICE):
+            yield (b"," if i else b"") + dumps(value[i : i + _N_SLICE])[1:-1]
+        yield b"]"
+    else:
+        yield dumps(value)
+
+
+def _has_parts(value: list[Any]) -> bool:
+    return bool(value) and isinstance(value[0], (dict, list))
+
+
 def parse_json(text: bytes) -> dict[str, Any]:
     """Parse a request's body; an empty one is an empty object.
 
@@ -125,10 +154,11 @@ def parse_json(text: bytes) -> dict[str, Any]:
             size in memory.
     """
     text = text.removeprefix(b"\xef\xbb\xbf")  # a mark that some programs of Windows write
-    text = _HALVES.sub(lambda match: match[1] or _REPLACEMENT, text) if _HALF.search(text) else text
-    n = sum(map(text.count, (b",", b"[", b"{")))
-    if n > N_VALUES_MAX:
-        raise invalid(f"the body: expected at most {N_VALUES_MAX} commas and opening brackets, found {n}")
+    text = without_halves(text) if rb"\ud" in text or rb"\uD" in text else text
+    try:
+        check_size("the body", text)
+    except ValueError as e:
+        raise invalid(str(e)) from None
     try:
         with _PARSING:
             if not text.strip():

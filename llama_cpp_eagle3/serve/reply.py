@@ -27,6 +27,7 @@ FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
 DONE = b"data: [DONE]\n\n"
 _PING = b":\n\n"
 _LONG = 1e6  # seconds
+_N_LARGE = 10_000  # tokens and log-probabilities
 
 
 class Reply(ABC):
@@ -78,12 +79,21 @@ class Reply(ABC):
             if n_left:
                 self.cancel()
 
-    async def run(self) -> Any:
-        """Wait until all sequences have ended, and return the whole response."""
+    async def run(self) -> None:
+        """Wait until all sequences have ended, for the whole response."""
         async for batch in self.batches():
             for answer, event, _ in batch:
                 answer.add(event)
-        return self.response()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether making the whole response takes so long that a thread should."""
+        return sum(_n_values(answer, answer.n_tokens, is_first=True) for answer in self.answers) > _N_LARGE
+
+    @staticmethod
+    def is_large_batch(batch: list[Came]) -> bool:
+        """Whether making a batch's events takes so long: the first one of an answer may have an echoed prompt."""
+        return sum(_n_values(answer, 1, is_first=not answer.outputs) for answer, *_ in batch) > _N_LARGE
 
     def cancel(self) -> None:
         """Cancel all sequences that run or wait."""
@@ -91,8 +101,8 @@ class Reply(ABC):
             if answer.end is None:
                 self.server.engine_thread.cancel(answer)
 
-    def events(self, batch: list[Came]) -> bytes:
-        """Encode a batch as a stream's events."""
+    def events(self, batch: list[Came], write: Callable[[Any], bytes] = dumps) -> bytes:
+        """Encode a batch as a stream's events; write: encodes values as JSON."""
         data = b"" if batch else _PING
         for answer, event, timings in batch:
             answer.add(event)
@@ -105,15 +115,15 @@ class Reply(ABC):
                 if event.finish_reason:  # a token's own text is in its event already
                     chunks += self.end(answer, event.text if event.token is None else "")
             for chunk in chunks:
-                data += self.encode(chunk)
+                data += self.encode(chunk, write)
         return data
 
     # methods that dialects override
 
     @staticmethod
-    def encode(data: Any) -> bytes:
+    def encode(data: Any, write: Callable[[Any], bytes] = dumps) -> bytes:
         """Encode an event."""
-        return b"data: " + dumps(data) + b"\n\n"
+        return b"data: " + write(data) + b"\n\n"
 
     def error(self, e: ApiError) -> bytes:
         """Encode the error that ends a stream."""
@@ -285,9 +295,14 @@ class NamedEvents(Reply):
         """Return the events for a part that ends; is_cut: the answer was cut off in it."""
 
     @staticmethod
-    def encode(data: Any) -> bytes:
+    def encode(data: Any, write: Callable[[Any], bytes] = dumps) -> bytes:
         """Encode an event with its name."""
-        return b"event: " + str(data["type"]).encode() + b"\n" + Reply.encode(data)
+        return b"event: " + str(data["type"]).encode() + b"\n" + Reply.encode(data, write)
+
+
+def _n_values(answer: Answer, n_tokens: int, *, is_first: bool) -> int:
+    n_prompt = answer.n_prompt if is_first and answer.completion.echo else 0
+    return (n_tokens + n_prompt) * (1 + answer.completion.n_probs)
 
 
 def _error_of(answer: Answer) -> ApiError:

@@ -86,6 +86,16 @@ def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
     assert run(llm, greedy('root ::= "a"+'), 5).result.finish_reason == "length"
 
 
+def test_a_slow_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
+    """Tokens that take less than half a second each may take three seconds and 0.02 for each token, and no more."""
+    start = time.process_time()
+    grammar = rules(12, '"a" NEXT "x" | "a" NEXT "y"').replace('r12 ::= "a"', 'r12 ::= "a" r12')  # 4096 ways at once
+    sequence = run(llm, greedy(grammar), 400)
+    assert isinstance(sequence.result.error, ValueError), sequence.n_generated
+    assert "longer than 3 seconds of CPU time and 0.02 for each token" in str(sequence.result.error)
+    assert time.process_time() - start < 20.0
+
+
 def test_looking_ahead_gives_up_by_work(llm: Eagle3Llama) -> None:
     """The look-ahead ends by its work, not by time: a busy machine drafts the same tokens."""
     vocab = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value

@@ -18,10 +18,19 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
+from llama_cpp_eagle3.chat.json_limits import MAX_DIGITS, MAX_NAMES, MAX_VALUES
 from llama_cpp_eagle3.serve import server as server_module
 from llama_cpp_eagle3.serve.api_errors import ApiError
 from llama_cpp_eagle3.serve.fields import Completion
-from llama_cpp_eagle3.serve.jsons import LIMITS, N_EMBEDDINGS_MAX, N_LOGPROBS_MAX, N_VALUES_MAX, check_body
+from llama_cpp_eagle3.serve.jsons import (
+    LIMITS,
+    N_EMBEDDINGS_MAX,
+    N_LOGPROBS_MAX,
+    check_body,
+    dumps,
+    dumps_large,
+    parse_json,
+)
 from llama_cpp_eagle3.serve.queue import Place
 from serving import Running
 
@@ -105,12 +114,44 @@ def test_a_request_that_is_too_large(more: dict[str, Any], running: Running) -> 
     assert f"Field '{next(iter(more))}'" in response.json()["error"]["message"]
 
 
-def test_bodies_of_many_values(running: Running) -> None:
-    """The values have three bytes each, and take 64 and more of memory."""
-    body = b'{"prompt":[' + b"{}," * N_VALUES_MAX + b"1]}"
-    response = running.client.post("/completion", content=body)
+@pytest.mark.parametrize(
+    ("begin", "part", "n_max", "end"),
+    [
+        (b'{"prompt":[', b"{},", MAX_VALUES // 2, b"1]}"),  # of three bytes each, they take 64 and more of memory
+        (b"{", b'"a\\\\":1,', MAX_NAMES, b'"b":1}'),
+        (b'{"prompt":[', b"1.5,", MAX_NAMES, b"1]}"),
+        (b'{"prompt":[', b"1E5,", MAX_NAMES, b"1]}"),
+        (b'{"prompt":[-', b"9", MAX_DIGITS, b"]}"),
+    ],
+    ids=["values", "names", "fractions", "exponents", "digits"],
+)
+def test_bodies_that_take_long_to_parse(begin: bytes, part: bytes, n_max: int, end: bytes, running: Running) -> None:
+    response = running.client.post("/completion", content=begin + part * (n_max + 1) + end)
     assert response.status_code == 400
-    assert str(N_VALUES_MAX) in response.text
+    n_found = int(re.findall(r"expected at most (\d+) [a-z ]+, found (\d+)", response.text)[0][1])
+    assert n_max < n_found <= 2 * n_max + 6
+    text = b'{"prompt":"' + part.replace(b'"', b"'") * (n_max + 1) + b'"}'
+    assert parse_json(text)["prompt"][:3] == text[11:14].decode()  # what a text says takes no time
+
+
+def test_large_answers_are_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads run between two pieces; they are together what one would be."""
+    token = {"token": "é", "bytes": [1, 2], "logprob": -0.5, "top_logprobs": [{"token": "a", "bytes": []}] * 200}
+    value = {
+        "choices": [{"logprobs": {"content": [token] * 300, "top": [None, {"a": 1}] * 200}, "text": None}] * 2,
+        "n": [1.5] * 1000,
+        "empty": [[], {}, [[]]],
+        "odd": [math.inf, "\ud800"],
+        "": {},
+    }
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        "llama_cpp_eagle3.serve.jsons.dumps", lambda part: sizes.append(len(dumps(part))) or dumps(part)
+    )
+    assert dumps_large(value) == dumps(value)
+    assert max(sizes) < 5000
+    assert dumps_large(iter([])) == b"[]"
+    assert dumps_large({"a": (i for i in range(3))}) == b'{"a":[0,1,2]}'
 
 
 def test_a_request_that_never_fits(running: Running) -> None:
