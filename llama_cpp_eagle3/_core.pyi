@@ -723,6 +723,25 @@ class GumbelNoise:
     @position.setter
     def position(self, arg0: int) -> None: ...
 
+class GrammarDrafter:
+    """Drafts what a grammar forces: text after which nothing else may come, or, besides white space, only this.
+
+    vocab: the address of the llama_vocab. grammar: that of a `grammar_sampler`. Both must outlive this object.
+    """
+
+    def __init__(self, vocab: int, grammar: int) -> None: ...
+    def forced(self) -> tuple[bytes, list[float]]:
+        """Return the text that comes next, and how likely each of its bytes is after those before; 1: it is forced."""
+
+    def propose(self, n_max: int) -> list[tuple[int, float]]:
+        """Return that text as the tokenizer spells it, at most n_max tokens, with the probability of each."""
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Read the text's next tokens, which the grammar has accepted: their white space is what is guessed."""
+
+    def reset(self) -> None:
+        """Forget the text."""
+
 class Drafter:
     """Drafts tokens for several sequences from the target's rows. Each kind of drafter is a class of its own.
 
@@ -1184,6 +1203,11 @@ class NgramDrafter:
 
         n_max: tokens of a path, at most. top_k: tokens after each token, at most. p is a confidence, to be
         calibrated.
+        """
+
+    def set_forced(self, tokens: Sequence[tuple[int, float]], seq_id: int = 0) -> None:
+        """Set tokens that are known to follow, with their probabilities, until the sequence's text changes: they are
+        proposed, and what follows them.
         """
 
     def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:

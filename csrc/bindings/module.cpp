@@ -73,6 +73,7 @@ PYBIND11_MODULE(_core, m) {
     register_kernels(m);
     register_model_files(m);
     register_sampler(m);
+    register_grammar(m);
     register_drafter(m);
     register_eagle3_drafter(m);
     register_mtp_drafter(m); // Drafters

@@ -12,6 +12,7 @@ void register_devices(py::module_ & m);
 void register_feature_tap(py::module_ & m);
 void register_target(py::module_ & m);
 void register_target_info(py::module_ & m);
+void register_grammar(py::module_ & m);
 void register_guard(py::module_ & m);
 void register_head(py::module_ & m);
 void register_kernels(py::module_ & m);

@@ -82,6 +82,19 @@ void register_text(py::module_ & m) {
             py::arg("rules"), py::arg("seq_id") = 0,
             "Set the grammar that the sequence's next tokens must follow, until its text changes; None = any token may "
             "come.")
+        .def(
+            "set_forced",
+            [](ngram_drafter & self, const std::vector<std::pair<llama_token, float>> & tokens, llama_seq_id seq_id) {
+                std::vector<draft_candidate> forced;
+                for (const auto & [token, p] : tokens) {
+                    forced.push_back({ token, p });
+                }
+                self.set_forced(std::move(forced), seq_id);
+            },
+            py::arg("tokens"), py::arg("seq_id") = 0,
+            "Set tokens that are known to follow, with their probabilities, until the sequence's text changes: they "
+            "are "
+            "proposed, and what follows them.")
         .def("propose", &propose, py::arg("n_max"), py::arg("n_nodes"), py::arg("top_k") = 1, py::arg("seq_id") = 0,
              R"pbdoc(
             Return the n_nodes most likely tokens that may follow, as (parent, token, p, depth), parents before their

@@ -31,9 +31,10 @@ struct draft_tree {
     std::vector<float>       probs; // the drafter's own probability of a token after its parent
 
     // bits of the drafters that suggested the token; empty: the first drafter
-    static constexpr int32_t by_ngram = 1;
+    static constexpr int32_t by_ngram   = 1;
+    static constexpr int32_t by_grammar = 2; // a grammar forces it
 
-    static constexpr int32_t by_drafter(size_t i) { return 2 << i; }
+    static constexpr int32_t by_drafter(size_t i) { return 4 << i; }
 
     std::vector<int32_t> sources;
 };

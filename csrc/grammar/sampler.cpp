@@ -224,4 +224,10 @@ bool grammar_is_waiting(const llama_sampler * smpl) {
     return context_of(smpl).now.awaiting_trigger;
 }
 
+void with_grammar(const llama_sampler * smpl, const std::function<void(llama_grammar &)> & work) {
+    grammar_context  copy = context_of(smpl);
+    const grammar_in in(copy);
+    work(*in);
+}
+
 } // namespace eagle3

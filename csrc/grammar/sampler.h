@@ -2,8 +2,11 @@
 
 #include "llama.h"
 
+#include <functional>
 #include <string>
 #include <vector>
+
+struct llama_grammar;
 
 namespace eagle3 {
 
@@ -20,5 +23,8 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
 
 // Is such a sampler lazy and was not triggered, so that it allows everything?
 bool grammar_is_waiting(const llama_sampler * smpl);
+
+// Calls `work` with the grammar of such a sampler in its present state. What it changes is forgotten.
+void with_grammar(const llama_sampler * smpl, const std::function<void(llama_grammar &)> & work);
 
 } // namespace eagle3

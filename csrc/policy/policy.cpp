@@ -54,9 +54,10 @@ bool is_of(const draft_shape & shape, const std::vector<draft_node> & nodes, siz
 
 policy::policy(std::vector<priced_drafter> drafters, std::shared_ptr<ngram_drafter> ngram,
                std::shared_ptr<cost_curve> target, const planner_params & params) :
-    first_(drafters.empty() ? nullptr : drafters.front().drafter), params_(params), fixed_(of_fixed(params)) {
+    first_(drafters.empty() ? nullptr : drafters.front().drafter), ngram_(std::move(ngram)), params_(params),
+    fixed_(of_fixed(params)) {
     if (target) {
-        planner_.emplace(std::move(drafters), std::move(ngram), std::move(target), params);
+        planner_.emplace(std::move(drafters), ngram_, std::move(target), params);
     }
 }
 
@@ -83,17 +84,64 @@ draft_shape policy::shape_of(const draft_request & request) const {
     return shape;
 }
 
+// What the grammar forces, if that is as long as the shape is deep; else empty.
+draft_tree policy::forced_chain(const draft_request & request, const draft_shape & shape) const {
+    draft_tree    chain;
+    const int32_t n_max = std::min(request.n_room, request.ngram_n_max);
+    if (ngram_ == nullptr) {
+        return chain;
+    }
+    for (const draft_candidate & c : ngram_->forced(request.seq_id)) {
+        const auto n = static_cast<int32_t>(chain.tokens.size());
+        if (n >= n_max || c.p < shape.p_min) {
+            break;
+        }
+        chain.tokens.push_back(c.id);
+        chain.parents.push_back(n - 1);
+        chain.probs.push_back(c.p);
+        chain.sources.push_back(draft_tree::by_grammar);
+    }
+    return static_cast<int32_t>(chain.tokens.size()) < shape.depth ? draft_tree() : chain;
+}
+
+// Names the source of forced tokens, which the planner knows as the n-gram drafter's.
+void policy::name_forced(const std::vector<draft_request> & requests) {
+    for (size_t i = 0; ngram_ != nullptr && i < requests.size(); ++i) {
+        draft_tree & draft  = drafts_[i];
+        int32_t      parent = -1;
+        for (const draft_candidate & c : ngram_->forced(requests[i].seq_id)) {
+            int32_t node = parent + 1;
+            while (node < static_cast<int32_t>(draft.tokens.size()) &&
+                   (draft.parents[static_cast<size_t>(node)] != parent ||
+                    draft.tokens[static_cast<size_t>(node)] != c.id)) {
+                ++node;
+            }
+            if (node == static_cast<int32_t>(draft.tokens.size())) {
+                break;
+            }
+            int32_t & by = draft.sources[static_cast<size_t>(node)];
+            by += (by & draft_tree::by_ngram) != 0 ? draft_tree::by_grammar - draft_tree::by_ngram : 0;
+            parent = node;
+        }
+    }
+}
+
 // Drafts the requested shapes with the first drafter, one graph per level for all sequences. A draft is empty if its
 // sequence has no waiting row or its shape no tokens.
 void policy::draft_fixed(const std::vector<draft_request> & requests) {
     std::unordered_map<llama_seq_id, draft_shape> shapes;
+    std::unordered_map<llama_seq_id, draft_tree>  forced;
     std::vector<llama_seq_id>                     seq_ids;
     std::vector<llama_token>                      ids_last;
     int32_t                                       n_top = 1, n_steps = 1;
     bool                                          has_trees = false;
     fixed_.clear();
     for (const draft_request & r : requests) {
-        const draft_shape & shape = shapes[r.seq_id] = shape_of(r);
+        draft_shape & shape = shapes[r.seq_id] = shape_of(r);
+        forced[r.seq_id]                       = forced_chain(r, shape);
+        if (!forced[r.seq_id].tokens.empty()) {
+            shape.n_tokens = shape.depth = 0;
+        }
         fixed_.add_sequence(r.seq_id, shape.n_tokens, shape.depth);
         if (first_ != nullptr && shape.depth > 0) {
             seq_ids.push_back(r.seq_id);
@@ -134,6 +182,9 @@ void policy::draft_fixed(const std::vector<draft_request> & requests) {
     fixed_.publish(fixed_.gains().size(), drafts_);
     drafts_.resize(requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
+        if (!forced[requests[i].seq_id].tokens.empty()) {
+            drafts_[i] = std::move(forced[requests[i].seq_id]);
+        }
         if (static_cast<int32_t>(drafts_[i].tokens.size()) < shapes[requests[i].seq_id].n_min) {
             drafts_[i] = {};
         }
@@ -148,7 +199,9 @@ const std::vector<draft_tree> & policy::propose(const std::vector<draft_request>
     std::partition_copy(requests.begin(), requests.end(), std::back_inserter(planned), std::back_inserter(fixed),
                         is_planned);
     if (fixed.empty()) {
-        return plan().propose(requests, n_rows_extra);
+        drafts_ = plan().propose(requests, n_rows_extra);
+        name_forced(requests);
+        return drafts_;
     }
     draft_fixed(fixed);
     if (planned.empty()) {
@@ -163,6 +216,7 @@ const std::vector<draft_tree> & policy::propose(const std::vector<draft_request>
             drafts_.insert(drafts_.begin() + static_cast<std::ptrdiff_t>(i), plans[k++]);
         }
     }
+    name_forced(requests);
     return drafts_;
 }
 

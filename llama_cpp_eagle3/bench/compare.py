@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from llama_cpp import Llama
 
 from .. import Eagle3Llama
-from ..draft.kinds import NGRAM, kind_of_source
+from ..draft.kinds import WITHOUT_MODEL, kind_of_source
 from ..engine.stats import Stats
 
 N_CTX = 512
@@ -94,7 +94,9 @@ def compare(config: Config, progress: Callable[[str], None]) -> Result:
     with ExitStack() as stack:
         progress("loading")
         engines = _engines(config, stack)
-        n_max_auto = max((kind_of_source(name).n_max_auto for name in config.sources if name != NGRAM), default=0)
+        n_max_auto = max(
+            (kind_of_source(name).n_max_auto for name in config.sources if name not in WITHOUT_MODEL), default=0
+        )
         prompts = [engines[0].tokenize(text.encode(), special=True) for text in config.texts]
 
         def run(k: int, j: int, fresh: bool) -> Timed:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..config.drafting_options import TEXT_TYPES
-from ..draft.kinds import KINDS, NGRAM, kind_of
+from ..draft.kinds import GRAMMAR, KINDS, NGRAM, kind_of
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..draft.kinds.mtp import MtpBlock, has_block
 
@@ -69,6 +69,6 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
         kind = kind_of(args.draft_model_path)
         names |= dict.fromkeys(kind.spec_types, kind.source)
     models = dict.fromkeys(names[name] for name in types if name in names)
-    sources = [*models, *([NGRAM] if text else [])]
+    sources = [*models, *([NGRAM] if text else []), *([GRAMMAR] if types else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **corpus, **mode}

@@ -55,10 +55,12 @@ class DraftingOptions(LlamaOptions, total=False):
         Sequence[DraftSource] | None,
         Option(
             'drafters in auto: `"eagle3"` (a head), `"dflash"`, `"mtp"`, `"assistant"`, `"simple"` ([which '
-            'drafter](drafters.md)), and `"ngram"`, which proposes what followed the text\'s last n-gram before. '
-            '`"mtp"` beside a file\'s: both draft ([two at once](drafter-kinds.md#two-at-once)), fixed settings are '
-            "the first one's. `None`: the file that is given, else a block in the target's own file, else none of "
-            'both, and `"ngram"` (not with `draft_model`, `embedding` or `draft_n_max=0`). `()`: nothing, as llama_cpp',
+            'drafter](drafters.md)), `"ngram"`, which proposes what followed the text\'s last n-gram before, and '
+            '`"grammar"`, what a request\'s grammar or schema forces, in all modes. `"mtp"` beside a file\'s: both '
+            "draft ([two at once](drafter-kinds.md#two-at-once)), fixed settings are the first one's. `None`: the file "
+            "that is given, else a block in the target's own file, else none of both, "
+            'and `"ngram"` and `"grammar"` (not with `draft_model`, `embedding` or `draft_n_max=0`). `()`: nothing, as '
+            "llama_cpp",
             flag=_draft_flag(
                 "--spec-type TYPE,... LLAMA_ARG_SPEC_TYPE",
                 f"the drafters; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed "
@@ -85,7 +87,11 @@ class DraftingOptions(LlamaOptions, total=False):
         ),
     ]
     draft_ngram_n_max: Annotated[
-        int | None, Option("longest draft of the n-gram drafter. `None`: `draft_n_max` if that is given, else 64")
+        int | None,
+        Option(
+            "longest draft without a model: n-grams, what a grammar forces. `None`: `draft_n_max` if that is given, "
+            "else 64"
+        ),
     ]
     draft_ngram_store: Annotated[
         NgramStore | bool,

@@ -13,7 +13,7 @@ from .memory import Memory
 from .prefix_cache import PrefixStats
 from .prefix_disk import FolderEntry, PrefixFolder
 from .prefix_nodes import Slot, StoredFile, n_common
-from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
+from .request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import GrammarError, SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Output, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
@@ -22,9 +22,10 @@ from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 
 __all__ = [
-    "NGRAM", "N_ROWS_ARGMAX", "RNGS", "SAMPLERS", "Detokenizer", "DraftSettings", "Drafters", "Engine", "FimTokens",
-    "FinishReason", "FolderEntry", "GrammarError", "LogitsProcessor", "Media", "Memory", "Output", "PrefixFolder",
-    "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain", "Sampling", "ScheduledSequence", "Sequence",
-    "Shift", "Slot", "Slots", "State", "Step", "StoredFile", "StoredPrefix", "TokenLogprob", "Vocab", "check_media",
-    "check_prompt", "check_rng", "check_seed", "media_tokens", "n_common",
+    "GRAMMAR", "NGRAM", "N_ROWS_ARGMAX", "RNGS", "SAMPLERS", "WITHOUT_MODEL", "Detokenizer", "DraftSettings",
+    "Drafters", "Engine", "FimTokens", "FinishReason", "FolderEntry", "GrammarError", "LogitsProcessor", "Media",
+    "Memory", "Output", "PrefixFolder", "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain",
+    "Sampling", "ScheduledSequence", "Sequence", "Shift", "Slot", "Slots", "State", "Step", "StoredFile",
+    "StoredPrefix", "TokenLogprob", "Vocab", "check_media", "check_prompt", "check_rng", "check_seed", "media_tokens",
+    "n_common",
 ]  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-BY_NGRAM, FIRST_DRAFTER = 1, 2
-"""Who suggested a drafted token, as bits: n-grams, or one of the drafters with weights, whose bits follow."""
+BY_NGRAM, BY_GRAMMAR, FIRST_DRAFTER = 1, 2, 4
+"""Who suggested a drafted token, as bits: n-grams, a grammar, or a drafter with weights, whose bits follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,8 @@ class Draft:
 
     `parents[i]` is the index in `tokens` of the token before token i, -1 for those that follow the last token of the
     text. `probs[i]` is the head's own probability of token i after its parent; empty if they were not requested.
-    `sources[i]` says what drafted token i: BY_NGRAM, FIRST_DRAFTER << k or several of them; empty: the first drafter.
+    `sources[i]` says what drafted token i: BY_NGRAM, BY_GRAMMAR, FIRST_DRAFTER << k or several of them; empty: the
+    first drafter.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from .._core import Policy
-from .request import NGRAM, DraftSettings
+from .request import NGRAM, WITHOUT_MODEL, DraftSettings
 
 _N_TOLD = 4
 _NO_REPEATS = "nothing of the text repeats what was there before, or too little to pay"
@@ -17,7 +17,7 @@ class SourceState:
     """What a source of drafts has brought since the policy knows costs."""
 
     steps: int
-    """Steps in which it was asked; of n-grams, in which their tokens were verified."""
+    """Steps in which it was asked; of n-grams, in which their tokens were verified, or what a grammar forced."""
     seconds_saved: float
     reason: str
     """Why it is not asked more often; empty if it is asked in each step."""
@@ -49,9 +49,10 @@ def draft_state(
 ) -> DraftState:
     """Whether texts with these settings get drafts.
 
-    names: the policy's drafters. has_ngram: n-grams may draft too. why_no_source: the reason if there is neither.
+    names: the policy's drafters. has_ngram: n-grams may draft too, and what grammars force. why_no_source: the reason
+    if there is none of these.
     """
-    has_ngram = has_ngram and NGRAM in settings.sources
+    has_ngram = has_ngram and not set(WITHOUT_MODEL).isdisjoint(settings.sources)
     if not names and not has_ngram:
         return DraftState(False, why_no_source or "the settings name no drafter that there is")
     if settings.mode == "off":

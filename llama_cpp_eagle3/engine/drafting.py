@@ -14,7 +14,7 @@ from .._core import CostCurve, DraftRequest, DraftShape, NgramDrafter, Policy
 from .draft import Draft
 from .draft_state import DraftState, draft_state
 from .memory import Memory
-from .request import NGRAM, DraftSettings
+from .request import GRAMMAR, NGRAM, DraftSettings
 from .sequence import Sequence, Step
 from .slots import Slots
 
@@ -54,8 +54,9 @@ class Drafting:
         self._forget()
 
     def _forget(self) -> None:
-        target = self.memory.target
-        self.policy = Policy(tuple(self.memory.drafters), n_leaves_max=target.n_leaves_max, n_seq_max=target.n_seq)
+        target, drafters = self.memory.target, tuple(self.memory.drafters)
+        n_leaves_max, n_seq_max = target.n_leaves_max, target.n_seq
+        self.policy = Policy(drafters, n_leaves_max=n_leaves_max, n_seq_max=n_seq_max, ngram=self.ngram)
         """What to draft. Until costs are measured it drafts chains of a few tokens in mode "auto"."""
         self.is_guessed = False
         """Whether the policy plans with costs of which some are guessed."""
@@ -154,18 +155,34 @@ class Drafting:
             return True
         if s.draft.mode == "auto" and self.policy.is_measured:
             return bool(s.draft.sources)
-        return self._is_seen(s)
+        return self._is_seen(s) or self._may_force(s)
+
+    def _may_force(self, s: Sequence) -> bool:
+        """Whether a grammar may force tokens, and these may be drafted."""
+        if self.ngram is None or s.chain is None or GRAMMAR not in s.draft.sources:
+            return False
+        return s.chain.may_force and (s.draft.mode == "auto" or s.draft.depth > 0)
 
     def _is_seen(self, s: Sequence) -> bool:
         """Whether all drafters have the rows of all tokens that the target has evaluated."""
         drafters = self.memory.drafters
         return bool(drafters) and drafters.n_past(s.seq_id) == s.n_past
 
+    def _force(self, s: Sequence) -> int:
+        """Let the policy know which tokens come next by the sequence's grammar; returns their number."""
+        if self.ngram is None:
+            return 0
+        forced: list[tuple[int, float]] = []
+        if s.chain is not None and self._may_force(s):
+            forced = s.chain.forced(s.tokens, s.n_generated, s.draft.ngram_n_max)
+        self.ngram.set_forced(forced, s.seq_id)
+        return len(forced)
+
     def _request(self, s: Sequence, n_room: int) -> DraftRequest:
-        settings, is_seen = s.draft, self._is_seen(s)
+        settings, is_seen, n_forced = s.draft, self._is_seen(s), self._force(s)
         if settings.mode != "auto":
-            return DraftRequest(s.seq_id, s.tokens[-1], n_room, int(is_seen), 0, _ALL, _shape(settings))
-        ngram_n_max = 0
+            return DraftRequest(s.seq_id, s.tokens[-1], n_room, int(is_seen), n_forced, _ALL, _shape(settings))
+        ngram_n_max = n_forced
         if self.ngram is not None and NGRAM in settings.sources:
             self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
             ngram_n_max = settings.ngram_n_max

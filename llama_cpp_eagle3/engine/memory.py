@@ -14,7 +14,7 @@ from .._core import Drafter, FeatureTap, SavedState, Target
 from ..errors import ContextFullError, Eagle3Error
 from .drafters import Drafters
 from .media import Media
-from .request import NGRAM
+from .request import WITHOUT_MODEL
 from .sequence import Saved, ScheduledSequence, Sequence, StoredPrefix
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -46,7 +46,7 @@ class Memory:
         """
         self.target, self.tap = target, tap
         self.drafters = Drafters(drafters, tap)
-        self.source_names: tuple[str, ...] = (NGRAM, *self.drafters.names)
+        self.source_names: tuple[str, ...] = (*WITHOUT_MODEL, *self.drafters.names)
         """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
         self._can_replay = target.rollback_kind != "trim"
         self.needs_states = self._can_replay or (n_swa > 0 and not swa_full)
@@ -63,7 +63,7 @@ class Memory:
     def set_drafters(self, drafters: SequenceOf[Drafter]) -> None:
         """Use other drafters, which must be restarted in each slot next."""
         self.drafters = Drafters(drafters, self.tap)
-        self.source_names = (NGRAM, *self.drafters.names)
+        self.source_names = (*WITHOUT_MODEL, *self.drafters.names)
         self._n_heads += 1
 
     def n_replay(self, s: Sequence) -> int:

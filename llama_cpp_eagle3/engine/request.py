@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 DraftMode = Literal["auto", "chain", "tree", "off"]
 NGRAM: Final = "ngram"
 """The name of the n-gram drafter among the sources of drafts."""
+GRAMMAR: Final = "grammar"
+"""The name of what a request's grammar forces among the sources of drafts."""
+WITHOUT_MODEL: Final = (NGRAM, GRAMMAR)
+"""The sources that need no file."""
 
 
 _DEFAULT = Sampling()
@@ -31,9 +35,9 @@ class DraftSettings:
     n_max: int = 8
     """Maximum length of a chain of drafted tokens."""
     ngram_n_max: int = 64
-    """Maximum length of a draft of the n-gram drafter."""
-    sources: tuple[str, ...] = ("eagle3", NGRAM)
-    """The drafters that mode "auto" may ask; in the other modes the first one drafts."""
+    """Maximum length of a draft without a model: n-grams, and what a grammar forces."""
+    sources: tuple[str, ...] = ("eagle3", NGRAM, GRAMMAR)
+    """The drafters that mode "auto" may ask; in the other modes the first one drafts, and the grammar."""
     n_min: int = 0
     """Shorter chains are not verified."""
     p_min: float = 0.0

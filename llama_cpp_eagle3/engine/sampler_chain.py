@@ -13,7 +13,15 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from .._core import GrammarLookahead, GumbelNoise, Target, grammar_is_waiting, grammar_sampler, sampler_accept
+from .._core import (
+    GrammarDrafter,
+    GrammarLookahead,
+    GumbelNoise,
+    Target,
+    grammar_is_waiting,
+    grammar_sampler,
+    sampler_accept,
+)
 from ..errors import Eagle3Error
 from .forbidden import Forbidden
 from .sampling import SAMPLERS, Sampling
@@ -23,6 +31,8 @@ _log = logging.getLogger("llama_cpp_eagle3")
 _SEED_RANDOM = int(lib.LLAMA_DEFAULT_SEED)
 _SIGMA = 2.5
 """Standard deviation of a row's logits, about: any value from 1.5 to 3.5 is better for drafts than no cut."""
+_N_TRIGGER = 16
+"""Tokens that a lazy grammar's trigger has at most, about."""
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
 
 
@@ -56,6 +66,8 @@ class SamplerChain:
         self._grammar_address = 0
         self._gbnf_address = 0  # of the grammar itself, inside the link that applies it
         self._rules_address = 0
+        self._forces: GrammarDrafter | None = None
+        self._n_read = 0  # generated tokens that it knows of
         self.probs: list[tuple[int, float]] = []
         """The candidates of the last draw, the most probable first, with `keeps_probs`."""
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
@@ -109,9 +121,33 @@ class SamplerChain:
 
     def lookahead(self) -> GrammarLookahead | None:
         """A view of what the grammar allows next, for the drafts of this step; None: anything."""
-        if not self._gbnf_address or grammar_is_waiting(self._gbnf_address):
+        if not self.may_force:
             return None
         return GrammarLookahead(self._rules_address, redraws=self._grammar is not None)
+
+    @property
+    def may_force(self) -> bool:
+        """Whether there is a grammar that applies now, so that it may force tokens."""
+        return bool(self._gbnf_address) and not grammar_is_waiting(self._gbnf_address)
+
+    def forced(self, tokens: Sequence[int], n_generated: int, n_max: int) -> list[tuple[int, float]]:
+        """What the grammar forces after a text, or nearly so: at most n_max tokens, each with its probability.
+
+        n_generated: as many of the text's tokens, at its end, were generated.
+        """
+        if not self._gbnf_address:
+            return []
+        n_new, self._n_read = n_generated - self._n_read, n_generated
+        if not self.may_force:
+            return []
+        if self._forces is None:
+            self._forces = GrammarDrafter(_address(self._vocab.pointer), self._gbnf_address)
+            if self._sampling.grammar_lazy:  # what was written before is not the grammar's
+                n_new = min(n_new, _N_TRIGGER)
+        if n_new < 0:  # the text went back
+            self._forces.reset()
+        self._forces.read(tokens[max(0, len(tokens) - n_new) :] if n_new > 0 else ())
+        return self._forces.propose(n_max)
 
     def _active_samplers(self) -> tuple[str, ...]:
         """llama-server's samplers that have an effect, in their order."""

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from .draft import FIRST_DRAFTER, Draft
+from .request import WITHOUT_MODEL
 
 _NS = 1e-9
 
@@ -48,8 +49,8 @@ class Stats:
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
     by_source: dict[str, SourceStats] = field(default_factory=dict)
-    """Counts by drafter: "eagle3", "dflash", "mtp", "assistant", "simple", "ngram", as in `draft_sources`. Of
-    whole drafts; a token that two drafted counts for both."""
+    """Counts by drafter: "eagle3", "dflash", "mtp", "assistant", "simple", "ngram", "grammar", as in
+    `draft_sources`. Of whole drafts; a token that two drafted counts for both."""
 
     why_not_drafted: str = ""
     """Why nothing was drafted, if nothing was."""
@@ -208,7 +209,7 @@ class Stats:
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
-        if "ngram" in self.by_source or len(self.by_source) > 1:
+        if not self.by_source.keys().isdisjoint(WITHOUT_MODEL) or len(self.by_source) > 1:
             parts += [f"of {name} {x.accepted}/{x.drafted}" for name, x in self.by_source.items()]
         if self.why_not_drafted:
             parts.append(f"nothing drafted: {self.why_not_drafted}")

@@ -12,7 +12,7 @@ import llama_cpp.llama_cpp as lib
 
 from .._core import Drafter, NgramDrafter, NgramStore
 from ..draft.corpus import read_corpus
-from ..draft.kinds import NGRAM, DrafterFile, Place
+from ..draft.kinds import NGRAM, WITHOUT_MODEL, DrafterFile, Place
 from ..draft.requantize import with_type
 from ..engine import Vocab
 from ..errors import IncompatibleDraftError, ModelFileError
@@ -81,12 +81,16 @@ def load_drafter(
 
 
 def load_ngrams(plan: LoadPlan, vocab: Vocab, log: Callable[[str], None]) -> NgramDrafter | None:
-    """Make the n-gram drafter, if it is a source; it searches in a store of texts and in a corpus too, if given."""
+    """Make the n-gram drafter, if it is a source; it searches in a store of texts and in a corpus too, if given.
+
+    What grammars force is drafted through it.
+    """
     store: NgramStore | bool = plan.given["draft_ngram_store"]
     corpus: str | PathLike[str] | None = plan.given["draft_corpus"]
-    if NGRAM not in plan.settings.sources:
-        if corpus is not None:
-            _log.warning("draft_corpus is not read: n-grams do not draft here (draft_sources, --spec-type)")
+    if NGRAM not in plan.settings.sources and corpus is not None:
+        _log.warning("draft_corpus is not read: n-grams do not draft here (draft_sources, --spec-type)")
+        corpus = None
+    if set(WITHOUT_MODEL).isdisjoint(plan.settings.sources):
         return None
     if store is True:  # those of this process and file
         store = _stores.setdefault(file_key(plan.path), NgramStore())

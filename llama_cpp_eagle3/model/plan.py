@@ -11,7 +11,7 @@ import llama_cpp.llama_cpp as lib
 
 from ..config.eagle3_options import check_arguments
 from ..config.llama_options import LLAMA_DEFAULTS, N_CTX_MAX
-from ..draft.kinds import KINDS, NGRAM, DrafterFile, MtpBlock, SmallModel, kind_of_source
+from ..draft.kinds import KINDS, WITHOUT_MODEL, DrafterFile, MtpBlock, SmallModel, kind_of_source
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..engine import DraftSettings
 from ..engine.request import DraftMode
@@ -24,7 +24,7 @@ from .pair import Headers, Pair, fit, read_headers
 if TYPE_CHECKING:
     from ..config.eagle3_options import ConstructorOptions
 
-SOURCES = (*(kind.source for kind in KINDS), NGRAM)
+SOURCES = (*(kind.source for kind in KINDS), *WITHOUT_MODEL)
 N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
 """Snapshots that llama.cpp keeps of a recurrent target's only sequence, and of each of several: so many tokens of a
 draft can be rejected without a replay. Each costs a copy of all layers' convolution states in every pass."""
@@ -96,7 +96,7 @@ class LoadPlan:
 
     def without_drafters(self) -> LoadPlan:
         """This plan without drafters with weights."""
-        sources = tuple(name for name in self.settings.sources if name == NGRAM)
+        sources = tuple(name for name in self.settings.sources if name in WITHOUT_MODEL)
         pair = None if self.pair is None else replace(self.pair, drafts=())
         return replace(self, pair=pair, settings=replace(self.settings, sources=sources))
 
@@ -128,7 +128,7 @@ class LoadPlan:
                 'there is none; n-grams draft with draft="auto"'
             )
         unused = [name for name in _OF_WEIGHTS if given[name]]  # type: ignore[literal-required]
-        if self.settings.sources == (NGRAM,) and unused:
+        if self.settings.sources and unused:
             return (
                 f"{', '.join(unused)}: for a drafter with weights (draft_model_path), and there is none; n-grams draft "
                 "what pays"
@@ -233,10 +233,10 @@ def plan(path: str, given: ConstructorOptions, headers: Headers | None = None) -
     target = headers.target
     found = replace(found, pair=fit(target, drafts, given["draft_target_layers"]))
     notes: list[str] = []
-    if target.why_no_text and NGRAM in sources:
+    if target.why_no_text and not set(WITHOUT_MODEL).isdisjoint(sources):
         if given["draft_sources"] is not None:
             notes.append(f"n-grams do not draft for '{path}' ({target.arch}): {target.why_no_text}")
-        left = tuple(name for name in sources if name != NGRAM)
+        left = tuple(name for name in sources if name not in WITHOUT_MODEL)
         found = replace(found, settings=replace(found.settings, sources=left))
     notes += [file.vocabulary.warning for file in drafts if file.vocabulary.warning]
     for info in (target, *(file.info for file in drafts if isinstance(file, SmallModel))):
@@ -281,7 +281,7 @@ def _drafters(
         usual = file.source if file is not None else MtpBlock.source if uses_block else None
         is_auto = given["draft"] in (None, "auto") and given["draft_n_max"] != 0  # in other modes n-grams do not draft
         has_text = generates and (is_auto or given["draft_corpus"] is not None)
-        names = (usual, NGRAM) if usual is not None else (NGRAM,) if has_text else ()
+        names = (usual, *WITHOUT_MODEL) if usual is not None else WITHOUT_MODEL if has_text else ()
     by_name = {} if headers is None else {MtpBlock.source: headers.block}
     if file is not None:
         by_name[file.source] = file
@@ -293,7 +293,7 @@ def _named(sources: Any, file: DrafterFile | None) -> tuple[str, ...]:
     """`draft_sources` without drafters that are missing. file: the drafter's that is given. Raises ValueError."""
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    of_models = [name for name in dict.fromkeys(sources) if name != NGRAM]
+    of_models = [name for name in dict.fromkeys(sources) if name not in WITHOUT_MODEL]
     for name in of_models:
         if file is not None and (file.source not in of_models or name not in (file.source, MtpBlock.source)):
             raise ValueError(
@@ -314,7 +314,7 @@ def _settings(given: ConstructorOptions, sources: tuple[str, ...], drafts: tuple
     mode: DraftMode = "auto"
     if given["draft"] is not None:
         mode = given["draft"]
-    elif drafts or sources != (NGRAM,):  # n-grams draft in auto alone
+    elif drafts or not sources:  # n-grams draft in auto alone
         if (tree_depth, tree_topk, tree_tokens) != (None, None, None):
             mode = "tree"
         elif n_max is not None or given["draft_n_min"] or given["draft_p_min"]:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ..chat import CONSTRAINTS
 from ..config.sampling_options import SAMPLING_OPTIONS, samplers_of, types_and_defaults
 from ..draft.kinds import KINDS
-from ..engine import NGRAM, SAMPLERS, DraftSettings, Sampling
+from ..engine import GRAMMAR, NGRAM, SAMPLERS, WITHOUT_MODEL, DraftSettings, Sampling
 from .api_errors import invalid
 from .tokenizer import Tokenizer
 
@@ -259,12 +259,12 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 
 def _types(draft: DraftSettings) -> str:
-    """The drafters, by llama.cpp's names."""
+    """The drafters, by llama.cpp's names; it has none for what a grammar forces."""
     names = {kind.source: kind.spec_types[0] for kind in KINDS} | {NGRAM: "ngram-simple"}
     if draft.mode != "auto":
-        first = next((names[source] for source in draft.sources if source != NGRAM), names[KINDS[0].source])
+        first = next((names[source] for source in draft.sources if source not in WITHOUT_MODEL), names[KINDS[0].source])
         return "none" if draft.mode == "off" else first
-    return ",".join(names[source] for source in draft.sources) or "none"
+    return ",".join(names[source] for source in draft.sources if source != GRAMMAR) or "none"
 
 
 def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSettings) -> dict[str, Any]:

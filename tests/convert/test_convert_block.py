@@ -123,7 +123,7 @@ def test_types_and_commands(target: Target, tmp_path: Path, capsys: pytest.Captu
     assert main(["convert", str(folder), "--target", str(target.path), "-o", str(out)]) == 0
     assert "block drafter" in capsys.readouterr().out
     with Eagle3Llama(target.path, out, verbose=False, n_ctx=256, n_threads=1) as llm:
-        assert llm.draft_sources == ("dflash", "ngram")
+        assert llm.draft_sources == ("dflash", "ngram", "grammar")
     assert main(["convert", str(folder), "--target", str(target.path), "-o", str(out), "--norm-output", "on"]) != 0
     assert "no norm_output" in capsys.readouterr().err
     assert main(["inspect", str(folder)]) != 0

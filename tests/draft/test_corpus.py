@@ -137,7 +137,7 @@ def test_drafts_from_a_corpus(tiny_target: Any, tmp_path: Path, no_clock: None, 
         monkeypatch.setattr(corpus_module, "tokenize", lambda *_: [*prompt, *expected])
         write(tmp_path / "x.txt", b"x")
         with closing(load(tiny_target, draft_corpus=tmp_path / "x.txt")) as llm:
-            assert llm.draft_sources == ("ngram",)
+            assert llm.draft_sources == ("ngram", "grammar")
             cheap_rows(llm)
             found = take(llm, prompt, 40)
             assert found == expected or is_tie(plain, prompt, expected, found)

@@ -90,7 +90,7 @@ def test_sequences_choose_who_may_be_asked() -> None:
     for bits, asked in ((1, [20, 0]), (2, [20, 20]), (0, [20, 20])):
         for _ in range(20):
             (draft,) = plan_all(planner, [0], [TRUTH], [100], drafters=[bits])
-            assert all(source in (0, 2 * bits) for source in draft.sources)
+            assert all(source in (0, 4 * bits) for source in draft.sources)
             (n,), n_rows, t_verify, t_other = first.verify([(draft.tokens, draft.parents)])
             planner.observe([0], [[TRUTH] * n], n_rows, t_verify, t_other)
         assert planner.stats()["asked"] == asked

@@ -151,7 +151,7 @@ def test_gguf_head(hub: HubServer, target: Target) -> None:
 def test_block_drafters(hub: HubServer, target: Target, repo: str) -> None:
     """The block drafter is a checkpoint, which is converted, or a GGUF with the usual name beside targets."""
     with Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id=repo, **LOAD) as llm:
-        assert llm.draft_sources == ("dflash", "ngram")
+        assert llm.draft_sources == ("dflash", "ngram", "grammar")
         assert take(llm, [1, 2, 3], 12) == text_of(target)
 
 
@@ -169,7 +169,7 @@ def test_the_small_model_of_a_family(
         Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id="auto", **LOAD)
     monkeypatch.setattr(siblings, "SIBLINGS", (family,))
     with Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id="auto", **LOAD) as llm:
-        assert llm.draft_sources == ("simple", "ngram")
+        assert llm.draft_sources == ("simple", "ngram", "grammar")
         assert path_of(llm.draft_model_path).endswith("Small-Q8_0.gguf")
         assert take(llm, [1, 2, 3], 12) == text_of(target)
         assert llm.stats.of("simple").drafted > 0

@@ -18,7 +18,7 @@ from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.config.eagle3_options import DEFAULTS, OPTIONS, ConstructorOptions, Eagle3LlamaOptions
 from llama_cpp_eagle3.config.llama_options import LlamaOptions
 from llama_cpp_eagle3.config.option import types_of
-from llama_cpp_eagle3.draft.kinds import KINDS, NGRAM, DraftSource
+from llama_cpp_eagle3.draft.kinds import KINDS, WITHOUT_MODEL, DraftSource
 
 WIDER = {
     "type_k": "a type's name too", "type_v": "a type's name too", "lora_path": "pathlib.Path too",
@@ -114,5 +114,5 @@ def test_a_type_checker(tmp_path: Path) -> None:
 def test_sources() -> None:
     """Type checkers know the names of the table of drafters, which has each once; llama.cpp's name may be of two."""
     sources = [kind.source for kind in KINDS]
-    assert sorted(typing.get_args(DraftSource)) == sorted([*sources, NGRAM])
+    assert sorted(typing.get_args(DraftSource)) == sorted([*sources, *WITHOUT_MODEL])
     assert len(set(sources)) == len(sources)

@@ -88,7 +88,7 @@ def test_a_block_that_llama_cpp_cannot_run(folder: Path) -> None:
     path = write_arch(folder / "sections.gguf", "glm4moe", keys, tensors)
     with load(path, **CHAIN) as llm:
         assert not llm.drafters
-        assert llm.draft_sources == ("ngram",)
+        assert llm.draft_sources == ("ngram", "grammar")
         (prompt,) = prompts(1)
         assert take(llm, prompt, 10) == take(load_plain(path), prompt, 10)
     with pytest.raises(ModelFileError, match="dimension_sections"):
@@ -122,7 +122,7 @@ def test_a_block_in_a_file_of_its_own(folder: Path, row: str, options: dict) -> 
     target, block = split_block(folder, whole, row)
     options = options | {"draft_type_k": 0, "draft_type_v": 0}
     with load(whole, **options) as own, load(target, block, **options) as apart:
-        assert apart.draft_sources == ("mtp", "ngram")
+        assert apart.draft_sources == ("mtp", "ngram", "grammar")
         assert f"prediction '{block}'" in apart.loaded.description
         for prompt in prompts(2):
             text = take(own, prompt, N_TOKENS)

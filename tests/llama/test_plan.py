@@ -52,12 +52,12 @@ def planned(file: Any = None, *, has_block: bool = False, of: Any = None, **opti
 @pytest.mark.parametrize(
     ("options", "sources", "drafts", "mode", "n_max"),
     [
-        ({}, ("ngram",), (), "auto", 8),
-        ({"file": HEAD}, ("eagle3", "ngram"), (HEAD,), "auto", 8),
-        ({"file": BLOCKS}, ("dflash", "ngram"), (BLOCKS,), "auto", 16),
-        ({"has_block": True}, ("mtp", "ngram"), (OWN,), "auto", 8),
-        ({"has_block": True, "file": SMALL}, ("simple", "ngram"), (SMALL,), "auto", 8),
-        ({"has_block": True, "draft_target_layers": [1]}, ("ngram",), (), "auto", 8),
+        ({}, ("ngram", "grammar"), (), "auto", 8),
+        ({"file": HEAD}, ("eagle3", "ngram", "grammar"), (HEAD,), "auto", 8),
+        ({"file": BLOCKS}, ("dflash", "ngram", "grammar"), (BLOCKS,), "auto", 16),
+        ({"has_block": True}, ("mtp", "ngram", "grammar"), (OWN,), "auto", 8),
+        ({"has_block": True, "file": SMALL}, ("simple", "ngram", "grammar"), (SMALL,), "auto", 8),
+        ({"has_block": True, "draft_target_layers": [1]}, ("ngram", "grammar"), (), "auto", 8),
         ({"has_block": True, "embedding": True}, (), (), "auto", 8),
         ({"file": HEAD, "draft_sources": ("eagle3", "mtp")}, ("eagle3", "mtp"), (HEAD, OWN), "auto", 8),
         ({"file": HEAD, "draft_sources": ("mtp", "eagle3")}, ("mtp", "eagle3"), (OWN, HEAD), "auto", 8),
@@ -65,10 +65,10 @@ def planned(file: Any = None, *, has_block: bool = False, of: Any = None, **opti
         ({"draft_sources": ("eagle3", "ngram")}, ("ngram",), (), "auto", 8),
         ({"draft_sources": ()}, (), (), "auto", 8),
         ({"draft_n_max": 0}, (), (), "chain", 0),
-        ({"draft_n_max": 4}, ("ngram",), (), "auto", 4),
-        ({"file": HEAD, "draft_n_max": 4}, ("eagle3", "ngram"), (HEAD,), "chain", 4),
-        ({"file": HEAD, "draft_p_min": 0.5}, ("eagle3", "ngram"), (HEAD,), "chain", 3),
-        ({"file": HEAD, "draft_tree_topk": 2}, ("eagle3", "ngram"), (HEAD,), "tree", 3),
+        ({"draft_n_max": 4}, ("ngram", "grammar"), (), "auto", 4),
+        ({"file": HEAD, "draft_n_max": 4}, ("eagle3", "ngram", "grammar"), (HEAD,), "chain", 4),
+        ({"file": HEAD, "draft_p_min": 0.5}, ("eagle3", "ngram", "grammar"), (HEAD,), "chain", 3),
+        ({"file": HEAD, "draft_tree_topk": 2}, ("eagle3", "ngram", "grammar"), (HEAD,), "tree", 3),
         ({"of": target(why_no_text="it embeds")}, (), (), "auto", 8),
         ({"vocab_only": True}, (), (), "auto", 8),
     ],
@@ -89,7 +89,7 @@ def test_what_drafters_read() -> None:
     none = both.without_drafters()
     assert (none.drafts, none.settings.sources, none.draft_path) == ((), (), None)
     assert none.ids(str.upper) == ("TARGET.GGUF", "")
-    assert planned(HEAD).without_drafters().settings.sources == ("ngram",)
+    assert planned(HEAD).without_drafters().settings.sources == ("ngram", "grammar")
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_head_in_another_type(folder: Path) -> None:
 
 def test_the_file_alone_is_the_default(files: tuple[str, str]) -> None:
     with load(*files) as llm:
-        assert llm.draft_sources == ("eagle3", "ngram")
+        assert llm.draft_sources == ("eagle3", "ngram", "grammar")
         assert len(llm.drafters) == 1
 
 

@@ -34,7 +34,7 @@ def test_a_small_model_drafts(folder: Path, path: Path, options: dict) -> None:
     plain = load_plain(path)
     for small, is_right in ((path, True), (write_random_arch(folder, "llama"), False)):
         with load(path, small, **options) as llm:
-            assert llm.draft_sources == ("simple", "ngram")
+            assert llm.draft_sources == ("simple", "ngram", "grammar")
             for prompt in prompts(2):
                 is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
             accepted, drafted = llm.stats.accepted, llm.stats.drafted
@@ -49,7 +49,7 @@ def test_sequences_and_ngrams(path: Path) -> None:
     plain = load_plain(path)
     texts = [prompt * 3 for prompt in prompts(3, length=(8, 12), seed=1)]
     with load(path, path, n_parallel=3, **CHAIN) as llm, load(path, draft="auto") as text_only:
-        assert text_only.draft_sources == ("ngram",)
+        assert text_only.draft_sources == ("ngram", "grammar")
         outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
         for prompt, output in zip(texts, outputs, strict=True):
             expected = take(plain, prompt, len(output.tokens))

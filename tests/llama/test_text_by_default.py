@@ -26,11 +26,11 @@ def open_llama(target: Any, **options: Any) -> Eagle3Llama:
 @pytest.mark.parametrize(
     ("options", "sources", "mode"),
     [
-        ({}, ("ngram",), "auto"),
-        ({"draft": "auto"}, ("ngram",), "auto"),
-        ({"draft_n_max": 4}, ("ngram",), "auto"),
-        ({"draft_tree_depth": 2}, ("ngram",), "auto"),
-        ({"draft_target_layers": [1, 2]}, ("ngram",), "auto"),
+        ({}, ("ngram", "grammar"), "auto"),
+        ({"draft": "auto"}, ("ngram", "grammar"), "auto"),
+        ({"draft_n_max": 4}, ("ngram", "grammar"), "auto"),
+        ({"draft_tree_depth": 2}, ("ngram", "grammar"), "auto"),
+        ({"draft_target_layers": [1, 2]}, ("ngram", "grammar"), "auto"),
         ({"draft_sources": ()}, (), "auto"),
         ({"draft_n_max": 0}, (), "chain"),
         ({"draft": "chain"}, (), "chain"),

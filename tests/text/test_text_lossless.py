@@ -75,7 +75,7 @@ def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: 
     with closing(load(tiny_target, None, draft="auto")) as llm:
         take(llm, looping(1, 3)[0], 20)
         assert llm.policy.is_measured
-        assert llm.draft_sources == ("ngram",)
+        assert llm.draft_sources == ("ngram", "grammar")
 
 
 def test_settings(tiny_target: Any, tiny_head: Any) -> None:

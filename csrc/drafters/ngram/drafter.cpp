@@ -51,6 +51,16 @@ void ngram_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t 
     sequences_[static_cast<size_t>(seq_id)].rules = std::move(rules);
 }
 
+void ngram_drafter::set_forced(std::vector<draft_candidate> tokens, int32_t seq_id) {
+    check(seq_id);
+    sequences_[static_cast<size_t>(seq_id)].forced = std::move(tokens);
+}
+
+const std::vector<draft_candidate> & ngram_drafter::forced(int32_t seq_id) const {
+    check(seq_id);
+    return sequences_[static_cast<size_t>(seq_id)].forced;
+}
+
 bool ngram_drafter::update(int32_t seq_id, size_t n_before, const llama_token * tokens, size_t n, size_t n_prompt) {
     check(seq_id);
     sequence &   s    = sequences_[static_cast<size_t>(seq_id)];
@@ -93,10 +103,30 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
                             std::vector<ngram_node> & nodes) {
     check(seq_id);
     nodes.clear();
+    ngram_index & text     = sequences_[static_cast<size_t>(seq_id)].text;
+    const size_t  n_tokens = text.tokens().size();
+    for (const draft_candidate & c : forced(seq_id)) {
+        const auto n = static_cast<int32_t>(nodes.size());
+        if (n >= std::min(n_max, n_nodes)) {
+            break;
+        }
+        nodes.push_back({ n - 1, c.id, c.p, n + 1 });
+        if (n_tokens > 0) {
+            text.append(c.id);
+        }
+    }
+    n_forced_ = static_cast<int32_t>(nodes.size());
+    go_on(seq_id, n_max, n_nodes, top_k, nodes);
+    text.truncate(n_tokens);
+}
+
+// Appends what follows the text and the forced tokens, which are appended to it.
+void ngram_drafter::go_on(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k,
+                          std::vector<ngram_node> & nodes) {
     const auto & tokens = sequences_[static_cast<size_t>(seq_id)].text.tokens();
     const auto * begin  = tokens.data();
     const auto * end    = begin + tokens.size();
-    if (n_max < 1 || n_nodes < 1 || top_k < 1 || begin == end) {
+    if (n_forced_ >= std::min(n_max, n_nodes) || top_k < 1 || begin == end) {
         return;
     }
     sequences_[static_cast<size_t>(seq_id)].text.find(begin, end, n_votes, matches_);
@@ -132,9 +162,9 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
     const auto & rules = sequences_[static_cast<size_t>(seq_id)].rules;
     branch       root  = { 1.0f, 1.0f, (1u << votes_.size()) - 1, -1, 0 };
     if (rules) {
-        drop_forbidden(root, -1, nodes, *rules);
+        drop_forbidden(root, n_forced_ - 1, nodes, *rules);
     }
-    expand(root, -1, top_k);
+    expand(root, n_forced_ - 1, top_k);
     const auto less = [](const branch & a, const branch & b) {
         return a.p_path < b.p_path;
     };
@@ -146,8 +176,8 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
         while ((b.votes >> first & 1u) == 0) {
             ++first;
         }
-        nodes.push_back({ b.parent, votes_[first].token(static_cast<size_t>(b.depth - 1)), b.p, b.depth });
-        if (b.depth < n_max) {
+        nodes.push_back({ b.parent, votes_[first].token(static_cast<size_t>(b.depth - 1)), b.p, b.depth + n_forced_ });
+        if (b.depth + n_forced_ < n_max) {
             if (rules) {
                 drop_forbidden(b, static_cast<int32_t>(nodes.size()) - 1, nodes, *rules);
             }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "drafter/draft_tree.h"
 #include "drafters/ngram/store.h"
 #include "grammar/lookahead.h"
 
@@ -42,6 +43,11 @@ class ngram_drafter {
     // Sets the grammar that its next tokens follow, until its text changes; null: none.
     void set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id);
 
+    // Sets tokens that are known to follow, a grammar's, until its text changes: it proposes them, and goes on behind.
+    void set_forced(std::vector<draft_candidate> tokens, int32_t seq_id);
+
+    const std::vector<draft_candidate> & forced(int32_t seq_id) const;
+
     // Tokens that may follow, the likeliest n_nodes of paths no longer than n_max, with at most top_k after each node;
     // the best child of a node comes first.
     void propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k, std::vector<ngram_node> & nodes);
@@ -61,7 +67,8 @@ class ngram_drafter {
         bool        is_new   = false;
         size_t      n_stored = 0;
 
-        std::shared_ptr<grammar_lookahead> rules = nullptr;
+        std::shared_ptr<grammar_lookahead> rules  = nullptr;
+        std::vector<draft_candidate>       forced = {};
     };
 
     // An occurrence: where it goes on, and the number of tokens before that which agree with the text.
@@ -75,7 +82,7 @@ class ngram_drafter {
         llama_token token(size_t depth) const { return next[depth % n]; }
     };
 
-    // A node, and the occurrences that lead to it, as bits.
+    // A node, and the occurrences that lead to it, as bits. depth: without the forced nodes.
     struct branch {
         float    p_path;
         float    p;
@@ -86,6 +93,7 @@ class ngram_drafter {
 
     void store(sequence & s);
     void check(int32_t seq_id) const;
+    void go_on(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k, std::vector<ngram_node> & nodes);
     void drop_forbidden(branch & b, int32_t node, const std::vector<ngram_node> & nodes, grammar_lookahead & rules);
     void expand(const branch & b, int32_t node, int32_t top_k);
 
@@ -95,7 +103,8 @@ class ngram_drafter {
     std::vector<ngram_index::match>    matches_;
     std::vector<ngram_store::match>    stored_;
     std::vector<vote>                  votes_;
-    std::vector<branch>                branches_; // that may come next
+    std::vector<branch>                branches_;     // that may come next
+    int32_t                            n_forced_ = 0; // nodes before the first branch
 };
 
 } // namespace eagle3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..._core import find_other_kind, read_arch, read_target
-from ...engine import NGRAM
+from ...engine import GRAMMAR, NGRAM, WITHOUT_MODEL
 from ...errors import ModelFileError
 from .assistant import GemmaAssistant
 from .dflash import BlockDrafter
@@ -15,8 +15,10 @@ from .mtp import MtpBlock
 from .simple import SmallModel
 
 __all__ = [
+    "GRAMMAR",
     "KINDS",
     "NGRAM",
+    "WITHOUT_MODEL",
     "DraftSource",
     "DrafterFile",
     "MtpBlock",
@@ -31,7 +33,7 @@ __all__ = [
 KINDS: tuple[type[DrafterFile], ...] = (Eagle3Head, BlockDrafter, MtpBlock, GemmaAssistant, SmallModel)
 """A new drafter is a class, a line here, and its name in `DraftSource`."""
 
-DraftSource = Literal["eagle3", "mtp", "assistant", "simple", "dflash", "ngram"]
+DraftSource = Literal["eagle3", "mtp", "assistant", "simple", "dflash", "ngram", "grammar"]
 """Names of all sources, for type checkers."""
 
 
