@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._core import TargetInfo, read_arch, read_target
-from ..draft.kinds import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
+from ..draft.kinds import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch, kind_of_model
 from ..draft.kinds.fit import check_boundaries, check_generates
 from ..draft.kinds.mtp import why_no_block
 from ..errors import IncompatibleDraftError, ModelFileError
@@ -45,7 +45,7 @@ def read_headers(model_path: str, draft_path: str | None) -> Headers:
     """
     target = _read_target(model_path)
     draft = None if draft_path is None else kind_of(draft_path)(draft_path)
-    return Headers(target, draft, MtpBlock(model_path), not why_no_block(target))
+    return Headers(target, draft, MtpBlock(model_path, target), not why_no_block(target))
 
 
 def fit(target: TargetInfo, drafts: Sequence[DrafterFile], draft_target_layers: Sequence[int] | None = None) -> Pair:
@@ -91,17 +91,17 @@ def check_loadable(model_path: str, draft_paths: Sequence[str | None] = ()) -> P
         ModelFileError, IncompatibleDraftError: see `fit`.
     """
     target = _read_target(model_path)
-    pair = fit(target, [MtpBlock(model_path) if path is None else kind_of(path)(path) for path in draft_paths])
+    pair = fit(target, [MtpBlock(model_path, target) if path is None else kind_of(path)(path) for path in draft_paths])
     check_files(pair, {}, True, is_all=True)
     return pair
 
 
 def _read_target(model_path: str) -> TargetInfo:
     check_kind(model_path)
-    named = kind_of_arch(read_arch(model_path))
-    if what := named.why_no_target if named else "":
-        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
-    target = read_target(model_path)
-    if what := kind_of(model_path).why_no_target:
-        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
-    return target
+    kind = kind_of_arch(read_arch(model_path))
+    if kind is None:
+        target = read_target(model_path)
+        kind = kind_of_model(target)
+        if not kind.why_no_target:
+            return target
+    raise ModelFileError(f"'{model_path}' is {kind.why_no_target}, not a target: give it as draft_model_path")

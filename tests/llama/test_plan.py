@@ -1,4 +1,4 @@
-"""What is decided before weights are read, by arguments and headers alone: no file is opened here."""
+"""What is decided before weights are read, by arguments and headers alone: nothing is loaded here."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from llama_cpp_eagle3._core import read_target
 from llama_cpp_eagle3.config.eagle3_options import DEFAULTS
 from llama_cpp_eagle3.draft.kinds import Place, SmallModel
 from llama_cpp_eagle3.draft.kinds.dflash import BlockDrafter
 from llama_cpp_eagle3.draft.kinds.eagle3 import Eagle3Head
 from llama_cpp_eagle3.draft.kinds.fit import Vocabulary
 from llama_cpp_eagle3.draft.kinds.mtp import MtpBlock
-from llama_cpp_eagle3.model.pair import Headers
+from llama_cpp_eagle3.model.pair import Headers, read_headers
 from llama_cpp_eagle3.model.plan import LoadPlan, Room, plan
 
 
@@ -180,6 +181,17 @@ def test_room() -> None:
         p = planned(file, n_parallel=n_parallel)
         assert rooms(p, has_states=True, on_cpu=on_cpu) == Room(n_parallel, n_states), p
     assert rooms(planned(HEAD, draft_n_max=2), has_states=True) == Room(1, 2)
+
+
+def test_a_header_is_read_once(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading that of a large vocabulary takes a twelfth of a second."""
+    read = []
+    for module in ("model.pair", "draft.kinds", "draft.kinds.mtp"):
+        monkeypatch.setattr(
+            f"llama_cpp_eagle3.{module}.read_target", lambda path: read.append(path) or read_target(path)
+        )
+    headers = read_headers(tiny_target.path, None)
+    assert (read, headers.has_block, headers.draft) == ([tiny_target.path], False, None)
 
 
 @pytest.mark.parametrize(

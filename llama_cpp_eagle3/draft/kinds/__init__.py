@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..._core import find_other_kind, read_arch, read_target
+from ..._core import TargetInfo, find_other_kind, read_arch, read_target
 from ...engine import GRAMMAR, NGRAM, WITHOUT_MODEL
 from ...errors import ModelFileError
 from .assistant import GemmaAssistant
@@ -27,6 +27,7 @@ __all__ = [
     "check_kind",
     "kind_of",
     "kind_of_arch",
+    "kind_of_model",
     "kind_of_source",
 ]
 
@@ -45,6 +46,11 @@ def kind_of_source(source: str) -> type[DrafterFile]:
 def kind_of_arch(arch: str) -> type[DrafterFile] | None:
     """The kind whose files have this architecture; None: it is one of targets."""
     return next((kind for kind in KINDS if arch in kind.archs), None)
+
+
+def kind_of_model(info: TargetInfo) -> type[DrafterFile]:
+    """The kind of a file that has an architecture of targets."""
+    return next(kind for kind in KINDS if kind.matches(info))
 
 
 def check_kind(path: str) -> None:
@@ -67,7 +73,6 @@ def kind_of(path: str) -> type[DrafterFile]:
     try:
         if named := kind_of_arch(read_arch(path)):
             return named
-        info = read_target(path)
+        return kind_of_model(read_target(path))
     except ModelFileError:
         return Eagle3Head
-    return next(kind for kind in KINDS if kind.matches(info))

@@ -27,9 +27,9 @@ class MtpBlock(DrafterFile):
         """Files that have such a block and no other layers."""
         return not info.has_trunk
 
-    def __init__(self, path: str):
-        """Read the header; see there."""
-        self.path, self.info = path, read_target(path)
+    def __init__(self, path: str, info: TargetInfo | None = None):
+        """Read the header, unless it is given; see there."""
+        self.path, self.info = path, info or read_target(path)
         self.n_vocab = self.info.n_vocab
         self._is_apart = True
         if self.info.n_layer_nextn > 1:
