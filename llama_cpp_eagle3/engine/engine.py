@@ -184,12 +184,16 @@ class Engine:
         self.submit(sequence)
         return sequence
 
-    def prepare(self, request: Request) -> Sequence:
-        """The first half of `add`: check a request and make its sequence, for `submit`. From any thread."""
+    def prepare(self, request: Request, like: Sequence | None = None) -> Sequence:
+        """The first half of `add`: check a request and make its sequence, for `submit`. From any thread.
+
+        like: a sequence with the same grammar, which is not submitted yet: the grammar is read once for both.
+        """
         request.check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
         draft = request.draft or self.draft
         n_prompt = len(request.tokens)
-        chain = SamplerChain(request.sampling, self.vocab, self.n_ctx, request.stop_tokens)
+        beside = None if like is None else like.chain
+        chain = SamplerChain(request.sampling, self.vocab, self.n_ctx, request.stop_tokens, beside)
         n_complete = 0 if request.exact else N_COMPLETE
         sequence = Sequence(
             request,

@@ -43,10 +43,18 @@ class GrammarError(ValueError):
 class SamplerChain:
     """A llama_sampler chain, which remembers what it has drawn: each text has its own."""
 
-    def __init__(self, sampling: Sampling, vocab: Vocab, n_ctx: int, stop_tokens: Collection[int] = ()):
+    def __init__(
+        self,
+        sampling: Sampling,
+        vocab: Vocab,
+        n_ctx: int,
+        stop_tokens: Collection[int] = (),
+        like: SamplerChain | None = None,
+    ):
         """Build the chain for texts in a context of n_ctx tokens.
 
-        stop_tokens: tokens that end the text, beside the model's own.
+        stop_tokens: tokens that end the text, beside the model's own. like: a chain with the same grammar, of which
+        nothing was drawn yet: its grammar is not read again, and what a grammar may take is for both together.
 
         Raises:
             ValueError: the grammar cannot be used, or an option names tokens that do not exist.
@@ -74,12 +82,12 @@ class SamplerChain:
         self._address = _address(self._chain)
         biases = sampling.biases(vocab)
         if sampling.has_rules and sampling.samplers is not None:
-            self._grammar = self._grammar_link()
+            self._grammar = self._grammar_link(like)
             self._grammar_address = _address(self._grammar)
             if sampling.reasoning is not None:  # tokens that a spent budget forces are not refused draws
                 lib.llama_sampler_chain_add(self._chain, self._budget_link())
         links = [self._bias_link(biases)] if biases else []
-        for link in links + (self._links() if sampling.samplers is None else self._ordered_links()):
+        for link in links + (self._links(like) if sampling.samplers is None else self._ordered_links()):
             lib.llama_sampler_chain_add(self._chain, link)
         takes_greatest = self._takes_greatest()
         self.is_argmax = takes_greatest and not biases and not sampling.keeps_probs and not self._forbidden
@@ -174,26 +182,14 @@ class SamplerChain:
         array = (lib.llama_logit_bias * len(biases))(*biases.items())
         return lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)
 
-    def _grammar_link(self) -> Any:
+    def _grammar_link(self, like: SamplerChain | None) -> Any:
         """The link of the grammar and the reasoning; both have accepted the end of the prompt."""
         s = self._sampling
         vocab = _address(self._vocab.pointer)
         grammar = 0
         try:
             if s.grammar is not None:
-                triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
-                try:
-                    grammar = grammar_sampler(
-                        vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers, n_best=self._n_after_grammar
-                    )
-                except ValueError as e:
-                    raise GrammarError(str(e)) from None
-                self._gbnf_address = grammar
-                try:
-                    for token in () if s.grammar_lazy else s.grammar_prefill:
-                        sampler_accept(grammar, token)
-                except Eagle3Error as e:
-                    raise ValueError(f"the grammar does not begin with the end of the prompt: {e}") from None
+                grammar = self._gbnf_address = self._read_grammar(s.grammar) if like is None else like.copy_of_grammar()
             if s.reasoning is not None:
                 # imported here: the module is large, and few requests need it
                 from .._chat import reasoning_sampler
@@ -208,6 +204,31 @@ class SamplerChain:
             raise
         self._rules_address = grammar
         return _pointer(grammar)
+
+    def _read_grammar(self, text: str) -> int:
+        """The address of a sampler of a grammar, which has accepted the end of the prompt."""
+        s = self._sampling
+        triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
+        vocab = _address(self._vocab.pointer)
+        try:
+            grammar = grammar_sampler(
+                vocab, text, s.grammar_root, s.grammar_lazy, *triggers, n_best=self._n_after_grammar
+            )
+        except ValueError as e:
+            raise GrammarError(str(e)) from None
+        try:
+            for token in () if s.grammar_lazy else s.grammar_prefill:
+                sampler_accept(grammar, token)
+        except BaseException as e:
+            lib.llama_sampler_free(_pointer(grammar))
+            if isinstance(e, Eagle3Error):
+                raise ValueError(f"the grammar does not begin with the end of the prompt: {e}") from None
+            raise
+        return grammar
+
+    def copy_of_grammar(self) -> int:
+        """The address of a copy of the grammar's sampler, for another text."""
+        return _address(lib.llama_sampler_clone(_pointer(self._gbnf_address)))
 
     def _budget_link(self) -> Any:
         """The link of the reasoning's budget, which comes before all others."""
@@ -260,12 +281,12 @@ class SamplerChain:
             return lib.llama_sampler_init_mirostat(n_vocab, self._seed, s.mirostat_tau, s.mirostat_eta, _N_MIROSTAT)
         return lib.llama_sampler_init_mirostat_v2(self._seed, s.mirostat_tau, s.mirostat_eta)
 
-    def _links(self) -> list[Any]:
+    def _links(self, like: SamplerChain | None) -> list[Any]:
         """The links of llama_cpp's chain."""
         s = self._sampling
         links = [self._penalties_link()]
         if s.has_rules:
-            links.append(self._grammar_link())
+            links.append(self._grammar_link(like))
         if s.temperature < 0.0:
             links.append(self._draw_link())
         elif s.temperature == 0.0:

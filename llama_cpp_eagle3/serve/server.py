@@ -188,7 +188,8 @@ class Server:
                             shift=self._shift_of(c, len(tokens)) if may_shift else None,
                             prompt_logprobs=not has_media and c.echo and c.n_probs > 0 and i == 0,
                             **options,
-                        )
+                        ),
+                        like=answers[0].sequence if answers else None,
                     )
                 except ContextFullError:
                     raise too_long(len(tokens), engine.n_ctx) from None

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3.chat.json_limits import MAX_DIGITS, MAX_NAMES, MAX_VALUES
+from llama_cpp_eagle3.engine import sampler_chain
 from llama_cpp_eagle3.serve import server as server_module
 from llama_cpp_eagle3.serve.api_errors import ApiError
 from llama_cpp_eagle3.serve.fields import Completion
@@ -178,6 +179,26 @@ def test_breakers_are_looked_for_once(running: Running, monkeypatch: pytest.Monk
     assert len(made) == 1
     running.ask("/completion", {**body, "dry_sequence_breakers": ["b"]})
     assert len(made) == 2
+
+
+def test_a_grammar_is_read_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of many texts takes the time and the memory of one grammar."""
+    made: list[Any] = []
+    read = sampler_chain.grammar_sampler
+    monkeypatch.setattr(
+        sampler_chain, "grammar_sampler", lambda *args, **more: made.append(args) or read(*args, **more)
+    )
+    body = {"prompt": ["a b", "c d"], "n_predict": 12, "seed": 5, "grammar": 'root ::= [a-f]+ "g" | "x" [0-9]+ "y"'}
+    together = [answer["content"] for answer in running.ask("/completion", {**body, "n": 3})]
+    assert len(made) == 1
+    alone = [
+        running.ask("/completion", {**body, "prompt": prompt, "seed": 5 + i})["content"]
+        for prompt in body["prompt"]
+        for i in range(3)
+    ]
+    assert together == alone
+    assert len(made) == 7
+    assert len(set(together)) > 1
 
 
 def test_log_probabilities_of_all_tokens_together(running: Running) -> None:
