@@ -140,6 +140,8 @@ def bodies(image: bytes) -> dict[str, Body]:
     chat(f"tool: {name}", tools=[tool])
     for name, text in grammars().items():
         add(f"grammar: {name}", "/completion", lambda text=text: {"prompt": "a", "n_predict": 60, "grammar": text})
+    rules = "\n".join(f"a{i}: a{i + 1}? a{i + 1}?" for i in range(2500))
+    chat("rules in Lark, twice each", guided_grammar=f'start: a0\n{rules}\na2500: "z"')
     chat("a pattern of 20,000 brackets", regex="a{1" * 20_000)
     chat("20,000 choices", choice=[f"{i} {i}" for i in range(20_000)])
     chat("a schema as a text of 300,000 names", json_schema="{" + ",".join(f'"{i}":1' for i in range(300_000)) + "}")
