@@ -262,7 +262,7 @@ def compare_tools(args: argparse.Namespace) -> None:
             tally["not converted"] += 1
             continue
         tally["compile as they are"] += not Theirs(lark).error
-        theirs = Theirs(re.sub(r"\\[uU]([0-9A-Fa-f]{1,8})", r"\\u{\1}", lark))
+        theirs = Theirs(re.sub(r"\\(?:u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8}))", r"\\u{\1\2}", lark))
         if theirs.error:
             tally["do not compile"] += 1
             continue
