@@ -40,12 +40,20 @@ changed_source(_peg_parser peg-parser
     "#include \"peg-parser.h\"" "#include \"peg-parser.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/calls.h\""
     "const common_peg_parser & p, bool trigger) {\n    auto clean_name = rule_name(name)"
     "const common_peg_parser & p, bool trigger) {\n    auto clean_name = eagle3::chat::new_rule_name(arena_, rule_name(name))"
+    "    if (lazy) {" "    if (eagle3::chat::is_lazy(lazy)) {"
     "arena_.resolve_refs()" "arena_.resolve_refs(), eagle3::chat::apply_wishes(arena_, *this)")
 target_sources(llama_chat PRIVATE ${_peg_parser})
 set_source_files_properties(${_peg_parser} PROPERTIES UNITY_GROUP grammar)
 file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)
 list(TRANSFORM _parsers REPLACE "\\.cpp$" "")
+list(REMOVE_ITEM _parsers parsers/functionary-v3-2)
 add_chat_group(parsers ${_parsers})
+# a call after a text begins with >>>, which llama.cpp's parser does not expect there
+changed_source(_functionary parsers/functionary-v3-2
+    "#include \"parsers.h\"" "#include \"parsers/parsers.h\""
+    "p.literal(\"all\\n\") + p.content(p.until(\">>>\"))" "p.literal(\"all\\n\") + p.content(p.until(\">>>\")) + p.literal(\">>>\")")
+target_sources(llama_chat PRIVATE ${_functionary})
+set_source_files_properties(${_functionary} PROPERTIES UNITY_GROUP parsers)
 
 set_target_properties(llama_chat PROPERTIES
     UNITY_BUILD ON

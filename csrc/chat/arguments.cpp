@@ -24,7 +24,9 @@ class holder {
             return;
         }
         for (const part_id part : all_parts_of(parser_, tool)) {
-            if (is_tagged(parser_, part, tags::TOOL_ARG)) {
+            if (is_tagged(parser_, part, tags::TOOL_ARGS)) {
+                hold_dict(part, name, doc);
+            } else if (is_tagged(parser_, part, tags::TOOL_ARG)) {
                 hold_value(part, name, doc, *object);
             } else if (std::holds_alternative<common_peg_repetition_parser>(parser_.get(part))) {
                 require_repeated(part, *object);
@@ -143,6 +145,17 @@ class holder {
             all.insert(all.end(), parts.begin() + static_cast<std::ptrdiff_t>(i) + 2, parts.end());
             parser_.get(id) = common_peg_sequence_parser{ all };
             return;
+        }
+    }
+
+    // Gemma 4 has all arguments in one text, which is no JSON: chat/schema/form.py knows how values are written there.
+    void hold_dict(part_id arguments, const std::string & tool, const document & doc) {
+        const auto   tag  = std::get<common_peg_tag_parser>(parser_.get(arguments));
+        const auto * rule = std::get_if<common_peg_rule_parser>(&parser_.get(tag.child));
+        if (rule && rule->name == "gemma4-dict") {
+            const common_peg_parser dict(tag.child, builder_);
+            const part_id held     = builder_.schema(dict, "gemma4-tool-" + tool + "-schema", doc, *doc->root).id();
+            parser_.get(arguments) = common_peg_tag_parser{ held, tag.tag };
         }
     }
 

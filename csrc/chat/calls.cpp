@@ -1,7 +1,9 @@
 #include "calls.h"
 
 #include "arguments.h"
+#include "big_stack.h"
 #include "json-schema-to-grammar.h"
+#include "nesting.h"
 #include "parts.h"
 
 #include <algorithm>
@@ -19,8 +21,7 @@ const char * const WHITE_SPACE = "[ \\t\\n]{0,4}"; // that may be left between a
 
 class shaper {
   public:
-    shaper(common_peg_arena & parser, common_peg_parser_builder & builder, const call_wishes & wish) :
-        parser_(parser), builder_(builder), wish_(wish) {}
+    shaper(common_peg_arena & parser, common_peg_parser_builder & builder) : parser_(parser), builder_(builder) {}
 
     // Allows one call where any number was.
     void leave_one_call() {
@@ -33,31 +34,66 @@ class shaper {
         }
     }
 
-    // Removes the content of a part from what its grammar allows. What is left of it is no part of the message: white
-    // space that was sent as content could not be taken back when a call follows.
-    void leave_no_content(part_id id) {
+    // Removes the content of a part from what its grammar allows, but for the text with which the answer begins. White
+    // space that is left after it is no part of the message: it could not be taken back when a call follows.
+    void leave_no_content(part_id id, const std::string & begun) {
         if (!seen_.insert(id).second || !has(id, tags::CONTENT)) {
             return;
         }
-        const bool has_more = has(id, tags::TOOL_NAME) || has(id, tags::REASONING);
         if (is_tagged(parser_, id, tags::CONTENT)) {
-            const std::string begun = wish_.begun.empty() ? "" : gbnf_format_literal(wish_.begun) + " ";
-            const part_id     text  = std::get<common_peg_tag_parser>(parser_.get(id)).child;
-            parser_.get(id)         = common_peg_gbnf_parser{ text, begun + WHITE_SPACE };
+            auto &                       tagged = std::get<common_peg_tag_parser>(parser_.get(id));
+            const common_peg_gbnf_parser held{ tagged.child, begun.empty() ? WHITE_SPACE : literal(begun) };
+            if (begun.empty()) {
+                parser_.get(id) = held;
+            } else {
+                const std::string tag = tagged.tag;
+                const part_id     was = builder_.eps().id();
+                parser_.get(was)      = held;
+                parser_.get(id)       = common_peg_tag_parser{ was, tag };
+            }
             return;
         }
         if (auto * choice = std::get_if<common_peg_choice_parser>(&parser_.get(id))) {
-            choice->children = without_content(choice->children);
+            choice->children = begun.empty() ? without_content(choice->children) : with_both(choice->children);
         }
+        const bool   has_more    = has(id, tags::TOOL_NAME) || has(id, tags::REASONING);
         const auto * repetition  = std::get_if<common_peg_repetition_parser>(&parser_.get(id));
-        const bool   is_optional = repetition && repetition->min_count == 0 && !has_more;
+        const bool   is_optional = begun.empty() && repetition && repetition->min_count == 0 && !has_more;
+        bool         is_before   = true; // the call, or not in a sequence
         for (const part_id part : parts_of(parser_.get(id))) {
-            leave_no_content(part);
+            leave_no_content(part, is_before ? begun : "");
+            is_before = is_before && !(is_sequence(id) && has(part, tags::TOOL_NAME));
         }
         if (is_optional) {
             const part_id was = builder_.eps().id();
             parser_.get(was)  = parser_.get(id);
             parser_.get(id)   = common_peg_gbnf_parser{ was, WHITE_SPACE };
+        }
+    }
+
+    // Makes a call necessary where a parser leaves it to the model.
+    void require_call(part_id id) {
+        if (!has(id, tags::TOOL_NAME) || is_tagged(parser_, id, tags::TOOL)) {
+            return;
+        }
+        if (auto * repetition = std::get_if<common_peg_repetition_parser>(&parser_.get(id))) {
+            repetition->min_count = std::max(repetition->min_count, 1);
+        } else if (auto * choice = std::get_if<common_peg_choice_parser>(&parser_.get(id))) {
+            auto & all = choice->children;
+            all.erase(std::remove_if(all.begin(), all.end(), [&](part_id one) { return !has(one, tags::TOOL_NAME); }),
+                      all.end());
+        }
+        for (const part_id part : parts_of(parser_.get(id))) {
+            if (has(part, tags::TOOL_NAME)) {
+                require_call(part);
+                if (is_sequence(id)) {
+                    return; // there may be more
+                }
+            } else if (is_sequence(id) && is_any_text(part)) {
+                const part_id was = builder_.eps().id();
+                parser_.get(was)  = parser_.get(part);
+                parser_.get(part) = common_peg_gbnf_parser{ was, WHITE_SPACE };
+            }
         }
     }
 
@@ -80,6 +116,16 @@ class shaper {
     }
 
   private:
+    static std::string literal(const std::string & text) { return gbnf_format_literal(text) + " " + WHITE_SPACE; }
+
+    bool is_sequence(part_id id) const { return std::holds_alternative<common_peg_sequence_parser>(parser_.get(id)); }
+
+    // Text that is passed over, and is no part of the message.
+    bool is_any_text(part_id id) const {
+        const auto * rule = std::get_if<common_peg_rule_parser>(&parser_.get(id));
+        return std::holds_alternative<common_peg_until_parser>(parser_.get(rule ? rule->child : id));
+    }
+
     bool is_word(part_id id) const {
         const auto * found = std::get_if<common_peg_literal_parser>(&parser_.get(id));
         return found && found->literal.find_first_not_of(" \n") != std::string::npos;
@@ -106,9 +152,19 @@ class shaper {
         return !bare.empty() ? bare : !more.empty() ? more : alternatives;
     }
 
+    // Those in which a call may follow a text; all of them if there are none.
+    std::vector<part_id> with_both(const std::vector<part_id> & alternatives) const {
+        std::vector<part_id> both;
+        for (const part_id one : alternatives) {
+            if (has(one, tags::CONTENT) && has(one, tags::TOOL_NAME)) {
+                both.push_back(one);
+            }
+        }
+        return both.empty() ? alternatives : both;
+    }
+
     common_peg_arena &          parser_;
     common_peg_parser_builder & builder_;
-    const call_wishes &         wish_;
     std::set<part_id>           seen_;
 };
 
@@ -134,6 +190,38 @@ call_wishes::~call_wishes() {
     wishes = nullptr;
 }
 
+std::optional<std::string> text_before_call(const common_chat_params & params, const std::string & begun) {
+    const std::string & prompt = params.generation_prompt;
+    if (text_nesting(prompt) > MAX_NESTING) {
+        return std::nullopt;
+    }
+    common_peg_arena parser;
+    parser.load(params.parser);
+    common_peg_parse_context context(prompt, COMMON_PEG_PARSE_FLAG_LENIENT);
+    const auto               result = parser.parse(context);
+    if (result.fail()) {
+        return std::nullopt;
+    }
+    const std::string blank = " \t\r\n";
+    size_t            start = prompt.size();
+    size_t            end   = prompt.size() - std::min(prompt.size(), begun.size());
+    context.ast.visit(result, [&](const common_peg_ast_node & node) {
+        if (node.tag == tags::CONTENT && node.start < node.end && start == prompt.size()) {
+            start = node.start;
+            end   = node.end;
+        }
+    });
+    start = std::min(start, end);
+    if (prompt.find_first_not_of(blank, end) == std::string::npos) {
+        end = prompt.size();
+    }
+    return prompt.substr(start, end - start);
+}
+
+bool is_lazy(bool lazy) {
+    return lazy && !(wishes && wishes->is_forced);
+}
+
 std::string new_rule_name(const common_peg_arena & parser, const std::string & name) {
     std::string key = name;
     for (size_t i = parser.size(); parser.has_rule(key); ++i) {
@@ -147,13 +235,14 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
         return; // a parser that llama.cpp analyzes templates with
     }
     hold_arguments(parser, builder, wishes->tools);
-    shaper shape(parser, builder, *wishes);
+    shaper shape(parser, builder);
     if (wishes->is_single) {
         shape.leave_one_call();
     }
     if (wishes->is_forced) {
         shape.end_thoughts();
-        shape.leave_no_content(parser.root());
+        shape.require_call(parser.root());
+        shape.leave_no_content(parser.root(), wishes->begun);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "chat.h"
 #include "peg-parser.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ namespace eagle3::chat {
 // formats any arguments.
 class call_wishes {
   public:
-    // is_forced: first in the answer is a call, after thoughts at most. is_single: it has one call. begun: text of the
-    // answer that the prompt has already.
+    // is_forced: first in the answer is a call, after thoughts at most. is_single: it has one call. begun: text with
+    // which the prompt begins the answer; a call that is required follows it.
     call_wishes(const std::vector<common_chat_tool> & tools, bool is_forced, bool is_single, std::string begun);
     ~call_wishes();
 
@@ -27,7 +28,14 @@ class call_wishes {
     const std::string                     begun;
 };
 
-// The two functions that cmake/LlamaChat.cmake has peg-parser.cpp call.
+// The text before a call in the answer that a prompt begins: all of `begun` with what the parser counts to it, or what
+// comes before the call that it begins. Nothing: the parser of calls cannot read it.
+std::optional<std::string> text_before_call(const common_chat_params & params, const std::string & begun);
+
+// The functions that cmake/LlamaChat.cmake has peg-parser.cpp call.
+
+// Whether a grammar waits for a trigger: not if the answer must be a call.
+bool is_lazy(bool lazy);
 
 // A name for a rule that a parser does not have yet. Two tools' names may be one when only letters, digits and hyphens
 // are left of them, and llama.cpp would take the second one's rule for both.

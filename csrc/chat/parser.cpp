@@ -30,7 +30,8 @@ class parser {
             params.parser.load(source);
         }
         if (is_continuation) {
-            message = parse("", true); // the part that the prompt has already is not reported
+            message = parse("", true);  // the text that the prompt has already is not reported
+            message.tool_calls.clear(); // a call that it begins is: nobody else would know its name
         }
     }
 

@@ -33,7 +33,7 @@ class templates {
     }
 };
 
-// The text of the answer that the prompt has already.
+// The text with which the prompt begins the answer.
 std::string begun(const common_chat_templates_inputs & inputs) {
     const auto how = inputs.continue_final_message;
     if (inputs.messages.empty() || how == COMMON_CHAT_CONTINUATION_NONE || how == COMMON_CHAT_CONTINUATION_REASONING) {
@@ -61,15 +61,40 @@ common_chat_params templates::apply(const std::string & request) const {
     for (const auto & item : body.at("chat_template_kwargs").items()) {
         inputs.chat_template_kwargs[item.key()] = item.value().dump();
     }
-    const auto         framed    = common_chat_tools_parse_oaicompat(body.at("framed_tools"));
-    const auto &       tools     = framed.empty() ? inputs.tools : framed;
-    const bool         is_forced = !tools.empty() && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
-    const call_wishes  wishes(tools, is_forced, body.at("one_call").get<bool>(), begun(inputs));
-    common_chat_params params = common_chat_templates_apply(tmpls.get(), inputs);
-    if (!framed.empty() && inputs.json_schema.empty()) {
-        frame_calls(params, inputs, framed);
+    const auto   framed    = common_chat_tools_parse_oaicompat(body.at("framed_tools"));
+    const auto & tools     = framed.empty() ? inputs.tools : framed;
+    const bool   is_forced = !tools.empty() && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    const bool   is_single = body.at("one_call").get<bool>();
+    const auto   answer_to = [&](const std::string & text) {
+        const call_wishes  wishes(tools, is_forced, is_single, text);
+        common_chat_params params = common_chat_templates_apply(tmpls.get(), inputs);
+        if (!framed.empty() && inputs.json_schema.empty()) {
+            frame_calls(params, begun(inputs), is_forced, inputs.reasoning_format, framed);
+        }
+        return params;
+    };
+    const std::string given = begun(inputs);
+    if (!is_forced || given.empty()) {
+        return answer_to("");
     }
-    return params;
+    // some of llama.cpp's parsers allow a text before a call only if the model may choose
+    for (const auto choice : { COMMON_CHAT_TOOL_CHOICE_REQUIRED, COMMON_CHAT_TOOL_CHOICE_AUTO }) {
+        inputs.tool_choice        = choice;
+        common_chat_params params = answer_to(given);
+        const auto         text   = text_before_call(params, given);
+        if (text) {
+            if (*text != given) {
+                params = answer_to(*text);
+            }
+            params.grammar_lazy = false;
+            params.grammar_triggers.clear();
+            return params;
+        }
+    }
+    throw std::invalid_argument(
+        "tool_choice: a call is required, and cannot follow the text that the last message begins: answers of this "
+        "chat template have either a text or calls, or the text begins a call of no tool that is offered. Leave that "
+        "message out, or do not require a call");
 }
 
 py::list to_list(const std::vector<std::string> & texts) {

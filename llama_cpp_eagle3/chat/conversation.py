@@ -296,14 +296,22 @@ def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]
 def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
     """The tools and llama.cpp's word for which of them to call: those that the choice allows, if it names some."""
     tools = _get(body, "tools", list, None) or None
-    _check_names(tools or [])
+    for i, tool in enumerate(tools or []):
+        try:
+            _check_tool(tool)
+        except ValueError as e:
+            raise ValueError(f"tools.{i}: {e}") from None
     choice = body.get("tool_choice")
+    if isinstance(choice, dict) and not choice.keys() & {"name", "function", "tools"}:
+        choice = choice.get("type", choice)  # Anthropic's form of a word
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         tools, choice = _allowed(tools or [], choice)
     elif isinstance(choice, dict):
         tools, choice = _named(tools or [], [choice]), "required"
-    elif choice is not None and not isinstance(choice, str):
-        raise ValueError(f"tool_choice: expected auto, none, required or a tool, found {type(choice).__name__}")
+    elif choice not in (None, "", "any", "auto", "none", "required"):
+        raise ValueError(f"tool_choice: expected auto, none, required or a tool, found {choice!r:.80}")
+    elif choice == "any":
+        choice = "required"
     if choice == "required" and not tools:
         raise ValueError("tool_choice: a call is required, and there are no tools")
     return tools, choice or "auto"
@@ -320,16 +328,21 @@ def _allowed(tools: list[Any], choice: Mapping[str, Any]) -> tuple[list[dict[str
     return _named(tools, allowed), mode
 
 
-def _check_names(tools: list[Any]) -> None:
-    """Refuse names that no call could have: formats of calls drop white space around a name."""
-    for i, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(name, str) and not _NAME.fullmatch(name):
-            raise ValueError(
-                f"tools.{i}: expected a tool's name without white space at its ends and without control characters, "
-                f"found {name!r:.80}"
-            )
+def _check_tool(tool: Any) -> None:
+    """Refuse what is no function, and names that no call could have: formats drop the white space around a name."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if kind != "function" or not isinstance(function, dict):
+        raise ValueError(
+            f"expected a tool of type 'function' with an object 'function', or a custom tool, found {tool!r:.80}"
+        )
+    name, description = function.get("name"), function.get("description", "")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"expected a tool's name without white space at its ends and without control characters, found {name!r:.80}"
+        )
+    if not isinstance(description, str):
+        raise ValueError(f"expected the description of tool {name!r:.80} to be a string, found {description!r:.80}")
 
 
 def _name_in(choice: Mapping[str, Any]) -> Any:

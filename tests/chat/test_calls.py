@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from chat_cases import ROOT, templates
 from chatting import Load, joined
@@ -23,8 +24,10 @@ COUNT = {
     "required": ["n"],
     "additionalProperties": False,
 }
-NOT_HELD = ("gemma-4", "Kimi-K3")
-"""Templates for whose calls llama.cpp's grammars hold arguments, or a call's head, to nothing: they may be endless."""
+
+
+NOT_HELD = ("Kimi-K3", "muse-glimmer")
+"""Templates for whose calls llama.cpp's grammars hold a call's head to nothing: it may be endless."""
 
 
 def tool(name: str, parameters: Any) -> dict[str, Any]:
@@ -79,8 +82,7 @@ def test_a_forced_call_is_made(path: Path, answer: Any) -> None:
             continue
         ((name, arguments),) = calls_of(found)
         assert name == "count" or (name == "switch" and choice == "required")
-        if not any(name in path.name for name in NOT_HELD):
-            assert arguments["n"] in range(1, 10) if name == "count" else isinstance(arguments["on"], bool)
+        assert arguments["n"] in range(1, 10) if name == "count" else isinstance(arguments["on"], bool)
 
 
 NAMES = (
@@ -108,7 +110,7 @@ def test_names_of_tools(path: Path, answer: Any) -> None:
     """Whatever the names: each tool can be called, with its own parameters."""
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
     if any(name in path.name for name in NOT_HELD):
-        pytest.skip("arguments are held to nothing")
+        pytest.skip("a call's head may be endless")
     tools = [
         tool(
             name,
@@ -128,7 +130,7 @@ KEYS = ("_id", "$filter", "@type", "名前", "市名", "a--b", "a-b", "a b")
 def test_names_of_parameters(path: Path, answer: Any) -> None:
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
     if any(name in path.name for name in NOT_HELD):
-        pytest.skip("arguments are held to nothing")
+        pytest.skip("a call's head may be endless")
     parameters = {
         "type": "object",
         "properties": {key: {"type": "integer", "minimum": i, "maximum": i} for i, key in enumerate(KEYS)},
@@ -163,3 +165,117 @@ def test_one_thought_comes_before_a_forced_call(name: str) -> None:
     (root,) = [line for line in grammar.splitlines() if line.startswith("root ")]
     assert root.startswith("root ::= (start a")
     assert root.endswith(")? start tool-call")
+
+
+NO_TEXT_BEFORE = ("Cohere2MoE", "command-r", "gpt-oss")
+"""Templates of answers that have either a text or calls."""
+DATED = ("openai-gpt-oss-120b.jinja", "muse-glimmer.jinja", "meta-llama-Llama-3.1-8B-Instruct.jinja")
+
+
+def with_dated() -> list[Path]:
+    """Return all of these templates, those that write today's date too."""
+    folders = sorted(ROOT.glob("build/*/llama.cpp/models/templates"))
+    return [*templates(), *(folders[-1] / name for name in DATED if folders)]
+
+
+@pytest.mark.parametrize("path", with_dated(), ids=lambda path: path.stem)
+def test_a_forced_call_goes_on_from_a_text(path: Path, answer: Any) -> None:
+    """Its text stays in the prompt, and the answer has the call alone."""
+    chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    for seed, begun in enumerate(("Well, I", "It is\n\n", "größer ", "if a <")):
+        asked = {"messages": [USER, {"role": "assistant", "content": begun}], "parallel_tool_calls": False}
+        if any(name in path.name for name in NO_TEXT_BEFORE):
+            with pytest.raises(ValueError, match="a call is required, and cannot follow the text"):
+                answer(chat, [tool("count", COUNT)], "required", seed, **asked)
+            continue
+        params = chat.apply(
+            asked["messages"], tools=[tool("count", COUNT)], tool_choice="required", continue_final_message=True,
+            add_generation_prompt=False,
+        )  # fmt: skip
+        assert params.prompt.endswith(begun)
+        found = answer(chat, [tool("count", COUNT)], "required", seed, **asked)
+        if any(name in path.name for name in NOT_HELD) and found["finish_reason"] == "length":
+            continue
+        ((name, arguments),) = calls_of(found)
+        assert name == "count"
+        assert arguments["n"] in range(1, 10)
+
+
+HERMES = "NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja"
+HALVES = [
+    (HERMES, '<tool_call>\n{"name": "count", "arguments": {"n"'),
+    (HERMES, '<tool_call>\n{"name": "cou'),
+    (HERMES, "<tool_call>"),
+    (HERMES, 'I count.\n<tool_call>\n{"name": "count", "arguments": {'),
+    (HERMES, '<tool_call>\n{"name": "count", "arguments": {"n": 3}}\n</tool_call>'),
+    ("Qwen3-Coder.jinja", "I count.\n<tool_call>\n<function=count>\n<parameter=n>\n"),
+    ("google-gemma-4-31B-it.jinja", "<|tool_call>call:count{n:"),
+    ("google-gemma-2-2b-it.jinja", '<tool_call>\n{"name": "count", "argu'),
+    ("HuggingFaceTB-SmolLM3-3B.jinja", 'I count. <tool_call>\n{"name": "count", "argu'),
+]
+WRONG_HALVES = [
+    (HERMES, '<tool_call>\n{"name": "nothing", "arguments": {', "a call is required, and cannot follow the text"),
+    (HERMES, '<tool_call>\n{"name": "count", "arguments": {"n": "x', "the grammar does not begin with the end"),
+]
+
+
+@pytest.mark.parametrize(("name", "begun"), HALVES)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_forced_call_goes_on_from_half_of_it(
+    name: str, begun: str, is_stream: bool, load: Load, answer: Any, chance: Eagle3Llama, monkeypatch: Any
+) -> None:
+    """The call is whole for the client, who could not tell its name otherwise."""
+    messages = [USER, {"role": "assistant", "content": begun}]
+    asked = {"messages": messages, "parallel_tool_calls": False}
+    if is_stream:
+        monkeypatch.setitem(chance.__dict__, "chat_templates", load(name))
+        chunks: Any = chance.create_chat_completion(
+            messages, tools=[tool("count", COUNT)], tool_choice="required", parallel_tool_calls=False, stream=True,
+            max_tokens=300,
+        )  # fmt: skip
+        calls = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+        text = "".join(call["function"].get("arguments", "") for call in calls)
+        (first,) = [call for call in calls if "name" in call["function"]]
+        assert (first["function"]["name"], bool(first["id"])) == ("count", True)
+        assert json.loads(text)["n"] in range(1, 10)
+        return
+    ((called, arguments),) = calls_of(answer(load(name), [tool("count", COUNT)], "required", **asked))
+    assert called == "count"
+    assert arguments["n"] in range(1, 10)
+
+
+@pytest.mark.parametrize(("name", "begun", "error"), WRONG_HALVES)
+def test_a_forced_call_cannot_go_on_from_half_of_another(
+    name: str, begun: str, error: str, load: Load, answer: Any
+) -> None:
+    messages = [USER, {"role": "assistant", "content": begun}]
+    with pytest.raises(ValueError, match=error):
+        answer(load(name), [tool("count", COUNT)], "required", messages=messages)
+
+
+DEEP = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "maxLength": 6},
+        "kind": {"enum": ["a b", "c"]},
+        "list": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 3}, "maxItems": 2},
+        "inner": {
+            "type": "object",
+            "properties": {"on": {"type": "boolean"}, "digits": {"type": "string", "pattern": "^[0-9]{2}$"}},
+            "required": ["on", "digits"],
+            "additionalProperties": False,
+        },
+        "other": {"anyOf": [{"type": "null"}, {"const": 1.5}]},
+    },
+    "required": ["text", "kind", "list", "inner", "other"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["google-gemma-4-31B-it.jinja", "google-gemma-4-31B-it-interleaved.jinja"])
+def test_arguments_that_are_no_json_match_their_schema(name: str, seed: int, load: Load, answer: Any) -> None:
+    ((_, arguments),) = calls_of(
+        answer(load(name), [tool("f", DEEP)], "required", seed, parallel_tool_calls=False, max_tokens=900)
+    )
+    Draft202012Validator(DEEP).validate(arguments)

@@ -72,9 +72,10 @@ def test_tools(llm: Eagle3Llama, templates: Any) -> None:
     templates(GEMMA4)  # its grammar allows only a call
     options: dict[str, Any] = {"tools": [WEATHER, CLOCK], "max_tokens": 80, "temperature": 0.0}
     choice = both(llm, tool_choice="required", **options)["choices"][0]
-    (call,) = choice["message"]["tool_calls"]
     assert choice["finish_reason"] in ("tool_calls", "length")
-    assert call["function"]["name"] in ("get_weather", "get_time")
+    names = {call["function"]["name"] for call in choice["message"]["tool_calls"]}
+    assert names
+    assert names <= {"get_weather", "get_time"}
     named = {"type": "function", "function": {"name": "get_time"}}
     choice = both(llm, tool_choice=named, **options)["choices"][0]
     assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} == {"get_time"}
@@ -112,7 +113,7 @@ def test_stop(llm: Eagle3Llama) -> None:
     [
         ({"functions": 5}, ValueError, "expected 'functions' to be an array"),
         ({"colour": 1}, TypeError, "unexpected arguments"),
-        ({"tools": [{"type": "x"}]}, ValueError, "Unsupported tool type"),
+        ({"tools": [{"type": "x"}]}, ValueError, r"tools\.0: expected a tool of type"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#/x"}}}},
             ValueError,
