@@ -1,7 +1,7 @@
 """List what the cache folder keeps, or remove it.
 
-All of it is fetched or made again when it is needed. `--remove NAME` takes names as the list prints them: a kind, or
-one file of the large kinds (`models/FILE`); `--remove all` takes everything that is listed.
+All of it is fetched or made again when it is needed. --remove takes names as
+the list prints them: a kind, one file of a large kind (models/FILE), or all.
 """
 
 from __future__ import annotations
