@@ -302,7 +302,7 @@ def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
         except ValueError as e:
             raise ValueError(f"tools.{i}: {e}") from None
     choice = body.get("tool_choice")
-    if isinstance(choice, dict) and not choice.keys() & {"name", "function", "tools"}:
+    if isinstance(choice, dict) and not choice.keys() & {"name", "function", "tools", "allowed_tools"}:
         choice = choice.get("type", choice)  # Anthropic's form of a word
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         tools, choice = _allowed(tools or [], choice)

@@ -144,8 +144,8 @@ def test_choice_of_a_function() -> None:
         ({"type": "allowed_tools", "allowed_tools": 5}, "'mode' of allowed_tools"),
         ({"type": "allowed_tools", "tools": []}, "'tools' of allowed_tools"),
         ({"type": "allowed_tools", "tools": [{"type": "function", "function": {"name": "x"}}]}, "names, found 'x'"),
-        ({"type": "function", "function": {}}, "names, found 'None'"),
-        (5, "found int"),
+        ({"type": "function", "function": {}}, "names, found {'type': 'function', 'function': {}}"),
+        (5, "or a tool, found 5"),
     ],
 )
 def test_choices_that_nothing_can_be_made_of(choice: Any, message: str) -> None:
