@@ -93,8 +93,7 @@ void register_text(py::module_ & m) {
             },
             py::arg("tokens"), py::arg("seq_id") = 0,
             "Set tokens that are known to follow, with their probabilities, until the sequence's text changes: they "
-            "are "
-            "proposed, and what follows them.")
+            "are proposed, and what follows them.")
         .def("propose", &propose, py::arg("n_max"), py::arg("n_nodes"), py::arg("top_k") = 1, py::arg("seq_id") = 0,
              R"pbdoc(
             Return the n_nodes most likely tokens that may follow, as (parent, token, p, depth), parents before their

@@ -196,12 +196,11 @@ def _unsupported(name: str, value: Any) -> Constraint | None:
 
 def _text_field(name: str, value: Any) -> Constraint | None:
     """The `text` of the Responses API."""
-    form = value.get("format") if isinstance(value, dict) else None
-    return None if form is None else _response_format(f"{name}.format", form)
+    return _output_config(name, value) if isinstance(value, dict) else None
 
 
 def _output_config(name: str, value: Any) -> Constraint | None:
-    """Anthropic's field, whose format is a schema."""
+    """Anthropic's field: an object with a format, which is a schema there."""
     if not isinstance(value, dict):
         raise ValueError(f"expected '{name}' to be an object, found {_kind(value)}")
     form = value.get("format")

@@ -10,6 +10,8 @@ from .schema.keywords import LARK
 from .schema.pattern import PatternError, parse
 from .schema.work import Work
 
+_FIELDS = ("syntax", "definition")
+
 
 def input_schema(form: Any) -> tuple[dict[str, Any], str]:
     """The schema of a text in a custom tool's `format`, and what the tool's description has to say about it.
@@ -42,6 +44,3 @@ def input_schema(form: Any) -> tuple[dict[str, Any], str]:
     except SchemaError as e:
         raise ValueError(f"'format.definition': {e}") from None
     return {"type": "string", **keyword}, f"The input must match this grammar ({syntax}):\n{definition}"
-
-
-_FIELDS = ("syntax", "definition")

@@ -46,11 +46,13 @@ def run(args: argparse.Namespace) -> int:
         _remove(folder, found, args.remove)
         return 0
     print(f"{folder} ({ENV_CACHE} names another folder)")
+    n_all = 0
     for name, path in found.items():
         n_bytes, used = _size_and_use(path)
+        n_all += n_bytes
         days = int((time.time() - used) / 86400)
         print(f"{n_bytes / 1e6:10.1f} MB  {name:<52} {_KINDS[Path(name).parts[0]]}, {_ago(days)}")
-    print(f"{sum(_size_and_use(path)[0] for path in found.values()) / 1e6:10.1f} MB in all")
+    print(f"{n_all / 1e6:10.1f} MB in all")
     return 0
 
 
@@ -59,7 +61,7 @@ def entries(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for kind in _KINDS:
         path = folder / kind
-        if kind in _IN_FILES and path.is_dir() and not path.is_symlink():
+        if kind in _IN_FILES and _is_folder(path):
             found |= {f"{kind}/{entry.name}": entry for entry in sorted(path.iterdir())}
         elif path.exists():
             found[kind] = path
@@ -76,17 +78,21 @@ def _remove(folder: Path, found: dict[str, Path], names: list[str]) -> None:
     n_bytes = 0
     for path in chosen.values():
         n_bytes += _size_and_use(path)[0]
-        if path.is_dir() and not path.is_symlink():
+        if _is_folder(path):
             shutil.rmtree(path)
         else:
             path.unlink()
     print(f"removed {', '.join(chosen) or 'nothing'}: {n_bytes / 1e6:.1f} MB")
 
 
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder itself, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
 def _size_and_use(path: Path) -> tuple[int, float]:
     """(bytes, when a file was last read or written) of a file or of a folder's files; links count as themselves."""
-    is_folder = path.is_dir() and not path.is_symlink()
-    files = [entry for entry in path.rglob("*") if not entry.is_dir()] if is_folder else [path]
+    files = [entry for entry in path.rglob("*") if not entry.is_dir()] if _is_folder(path) else [path]
     stats = [entry.lstat() for entry in files]
     return sum(found.st_size for found in stats), max(
         (max(found.st_mtime, found.st_atime) for found in stats), default=path.lstat().st_mtime

@@ -43,7 +43,7 @@ class ngram_drafter {
     // Sets the grammar that its next tokens follow, until its text changes; null: none.
     void set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id);
 
-    // Sets tokens that are known to follow, a grammar's, until its text changes: it proposes them, and goes on behind.
+    // Sets tokens that are known to follow, a grammar's, until its text changes: it proposes them, then more.
     void set_forced(std::vector<draft_candidate> tokens, int32_t seq_id);
 
     const std::vector<draft_candidate> & forced(int32_t seq_id) const;
