@@ -39,6 +39,10 @@ class Draft:
             return len(self.tokens) if source == FIRST_DRAFTER else 0
         return sum(1 for s in self.sources if s & source)
 
+    def drafters_of(self, i: int) -> int:
+        """Who suggested token i, as bits."""
+        return self.sources[i] if self.sources else FIRST_DRAFTER
+
     def __len__(self) -> int:
         return len(self.tokens)
 

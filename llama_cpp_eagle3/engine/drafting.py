@@ -105,6 +105,11 @@ class Drafting:
             self.policy = Policy(drafters, costs, **options)
         self.is_guessed = is_guessed
 
+    @property
+    def plain_tokens_per_second(self) -> float | None:
+        """Tokens/s of one text without drafts, by what passes cost at the present depth; None: that is not measured."""
+        return 1e6 / self.policy.costs[0].at(1) if self.policy.is_measured and not self.is_guessed else None
+
     def state(self, settings: DraftSettings) -> DraftState:
         """Whether texts with these settings get drafts, and why not."""
         if self._draft_model is not None and not self.memory.drafters:

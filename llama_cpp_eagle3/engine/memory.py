@@ -66,6 +66,10 @@ class Memory:
         self.source_names = (*WITHOUT_MODEL, *self.drafters.names)
         self._n_heads += 1
 
+    def names_of(self, bits: int) -> tuple[str, ...]:
+        """The names of sources that are given as bits."""
+        return tuple(name for i, name in enumerate(self.source_names) if bits >> i & 1)
+
     def n_replay(self, s: Sequence) -> int:
         """Accepted tokens of a sequence that the target has to evaluate again with the next batch."""
         return self.target.n_replay(s.seq_id) if self._can_replay else 0

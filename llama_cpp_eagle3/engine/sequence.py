@@ -301,6 +301,8 @@ class Output:
     """The token's log-probability, if the sequence keeps them."""
     finish_reason: FinishReason = ""
     """Why the sequence ended with this output; empty: it goes on."""
+    drafted_by: tuple[str, ...] = ()
+    """The drafters that had proposed the token, as in `draft_sources`; empty: none of these had."""
 
 
 class Outputs(list[Output]):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import Any
 
-from .draft import FIRST_DRAFTER, Draft
+from .draft import Draft
 from .request import WITHOUT_MODEL
 
 _NS = 1e-9
@@ -84,7 +84,7 @@ class Stats:
         self.drafted += 1
         self.accepted += 1
         self.accepted_per_position[i] += 1
-        bits = draft.sources[node] if draft.sources else FIRST_DRAFTER
+        bits = draft.drafters_of(node)
         for i, source in enumerate(names):
             if bits >> i & 1:
                 self.by_source[source].accepted += 1

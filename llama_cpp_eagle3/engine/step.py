@@ -120,11 +120,12 @@ class Stepper:
         scheduled.is_done = node < 0
         scheduled.sampled.append(token)
         s.tokens.append(token)
+        by = self.memory.names_of(draft.drafters_of(node)) if node >= 0 else ()
         detokenizer = s.detokenizer
         if detokenizer is None:
-            return Output(s, token, "", node >= 0, logprob)
+            return Output(s, token, "", node >= 0, logprob, drafted_by=by)
         reason = s.result.finish_reason = self._finish_reason(s, detokenizer, token)
-        return Output(s, token, detokenizer.release(at_end=reason != ""), node >= 0, logprob, reason)
+        return Output(s, token, detokenizer.release(at_end=reason != ""), node >= 0, logprob, reason, by)
 
     def commit(self) -> None:
         """End the open step, if there is one: target, drafters and sequences keep the accepted tokens.

@@ -17,7 +17,7 @@ from .completions import llama_end
 from .fields import COMPLETION_FIELDS, Completion, parse
 from .other_fields import check_others
 from .queue import Place
-from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of
+from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of, who_drafted
 from .server import Server
 
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
@@ -177,7 +177,7 @@ class ChatReply(Reply):
         begin, chunks = choice.begin(), choice.add(new_text(self.server.tokenizer.vocab, answer, output))
         if chunks:
             last = chunks[-1]
-            last["choices"][0]["drafted"] = output.drafted
+            last["choices"][0] |= who_drafted(output)
             if timings is not None:
                 last["timings"] = timings
             if answer.completion.stream_options.continuous_usage_stats:

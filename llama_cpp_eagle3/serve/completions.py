@@ -15,7 +15,7 @@ from .api_errors import invalid, unsupported
 from .fields import COMPLETION_FIELDS, Completion, parse
 from .other_fields import check_others
 from .queue import Place
-from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of, settings_of
+from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of, settings_of, who_drafted
 from .server import Server
 from .tokenizer import n_prompts
 
@@ -34,7 +34,7 @@ class LlamaReply(Reply):
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """One event."""
-        data = self._chunk(answer, output.text, [output.token], len(answer.tokens)) | {"drafted": output.drafted}
+        data = self._chunk(answer, output.text, [output.token], len(answer.tokens)) | who_drafted(output)
         if timings is not None:
             data["timings"] = timings
         if output.logprob is not None:
@@ -130,9 +130,7 @@ class OpenAIReply(Reply):
 
     def token(self, answer: Answer, output: Output, timings: dict[str, Any] | None) -> list[Any]:
         """One event."""
-        choice = self._choice(answer, [new_text(self.server.tokenizer.vocab, answer, output)]) | {
-            "drafted": output.drafted
-        }
+        choice = self._choice(answer, [new_text(self.server.tokenizer.vocab, answer, output)]) | who_drafted(output)
         return [self._data(answer, choice) | ({} if timings is None else {"timings": timings})]
 
     def end(self, answer: Answer, text: str) -> list[Any]:

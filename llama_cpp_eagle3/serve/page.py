@@ -1,10 +1,9 @@
-"""The page at /, one file that loads nothing from elsewhere, and the HTML of its answers' Markdown."""
+"""The page at /, one document that loads nothing from elsewhere, and the HTML of its answers' Markdown."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,9 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "striketh
 def _page() -> tuple[str, str]:
     """Return the page and its content security policy: only its own script runs, and reaches this server alone."""
     text = _PAGE.read_text(encoding="utf-8")
-    found = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
-    assert found is not None
-    digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+    style, script = (_PAGE.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".css", ".js"))
+    text = text.replace("/* page.css */\n", style).replace("/* page.js */\n", script)
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

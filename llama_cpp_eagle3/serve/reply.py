@@ -325,6 +325,11 @@ def new_text(vocab: Vocab, answer: Answer, output: Output) -> NewText:
     return NewText(output.text, [SentToken(piece, output.logprob)])
 
 
+def who_drafted(output: Output) -> dict[str, Any]:
+    """Whether a token had been drafted, and by which of `draft_sources`."""
+    return {"drafted": output.drafted, **({"drafted_by": output.drafted_by} if output.drafted_by else {})}
+
+
 def progress_of(answer: Answer, progress: Progress) -> dict[str, Any]:
     """llama-server's `prompt_progress`."""
     return {

@@ -108,6 +108,7 @@ class Server:
             "n_min": settings.n_min,
             "p_min": settings.p_min,
             "policy": engine.drafting.policy.stats() if state.by_source else None,
+            "plain_tokens_per_second": engine.drafting.plain_tokens_per_second,
             "by_source": {name: asdict(source) for name, source in state.by_source.items()},
         }
 

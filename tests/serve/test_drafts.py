@@ -72,4 +72,21 @@ def test_what_each_source_has_brought(tiny_target: Any, tiny_head: Any) -> None:
         for source in found.values():
             assert source.keys() == {"steps", "seconds_saved", "reason"}
         assert found["eagle3"]["steps"] > 0
+        assert running.client.get("/props").json()["speculative"]["plain_tokens_per_second"] > 0
         assert found["eagle3"]["seconds_saved"] != 0.0
+
+
+def test_who_drafted(running: Running) -> None:
+    """Each event of a drafted token names its drafters, and /props the speed of plain decoding once it is measured."""
+    for path, body in (
+        ("/completion", BODY),
+        ("/v1/completions", {"prompt": "the self", "max_tokens": 30}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "the self"}], "max_tokens": 30}),
+    ):
+        events = [event for event in running.stream(path, {**body, "temperature": 0}) if event != "[DONE]"]
+        tokens = [event.get("choices", [event])[0] for event in events]
+        drafted = [token for token in tokens if token.get("drafted")]
+        assert drafted
+        assert all(token["drafted_by"] == ["eagle3"] for token in drafted)
+        assert not any("drafted_by" in token for token in tokens if not token.get("drafted"))
+    assert running.client.get("/props").json()["speculative"]["plain_tokens_per_second"] is None
