@@ -6,6 +6,7 @@ what both were trained on.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Callable
@@ -81,16 +82,23 @@ def names() -> list[str]:
 def resolve(model: str | os.PathLike[str], log: Callable[[str], None] = lambda text: None) -> str:
     """Path of a model that is given by its path or by one of `names`, unless a file is called so; ~ is expanded.
 
+    Capitals do not matter in names.
+
     Raises:
         ModelFileError: what looks like a name is none.
         HubError: see `fetched`.
     """
     path = os.path.expanduser(os.fspath(model))
-    if path in names() and not os.path.exists(path):
-        return str(fetched(path, log))
-    if path and not os.path.dirname(path) and not os.path.splitext(path)[1] and not os.path.exists(path):
-        raise ModelFileError(f"'{path}': no such file, and no model that is known by name: {', '.join(names())}")
-    return path
+    if not path or os.path.dirname(path) or os.path.exists(path):
+        return path
+    known = names()
+    if path.lower() in known:
+        return str(fetched(path.lower(), log))
+    if path.lower().endswith(".gguf"):  # the reader of the file says that it is missing
+        return path
+    close = difflib.get_close_matches(path.lower(), known, 1)
+    hint = f". Did you mean '{close[0]}'?" if close else ""
+    raise ModelFileError(f"'{path}': no such file, and no model that is known by name: {', '.join(known)}{hint}")
 
 
 def fetched(name: str, log: Callable[[str], None] = lambda text: None) -> Path:

@@ -9,8 +9,10 @@ from llama_cpp_eagle3.cli.fetch_files import fetch_named
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("head", metavar="FILE", help="a GGUF head, a small model in GGUF, or a checkpoint folder")
-    parser.add_argument("--target", metavar="TARGET", help="the target's GGUF or folder, to see if they fit")
+    parser.add_argument(
+        "head", metavar="FILE", help="a GGUF head, a small model in GGUF, the name of one, or a checkpoint folder"
+    )
+    parser.add_argument("--target", metavar="TARGET", help="the target's GGUF, name or folder, to see if they fit")
 
 
 def run(args: argparse.Namespace) -> int:

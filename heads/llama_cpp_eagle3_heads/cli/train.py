@@ -10,6 +10,7 @@ import argparse
 import math
 from pathlib import Path
 
+from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.cli.fetch_files import fetch_named
 from llama_cpp_eagle3.cli.flags import pick
 from llama_cpp_eagle3.cli.parser import Parser
@@ -22,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_flags({"target": pick("model", "n_gpu_layers", "n_threads")})
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="the head's GGUF to write")
     parser.add_argument(
-        "--init", type=Path, metavar="HEAD", help="go on from this head: a GGUF, or a checkpoint folder"
+        "--init", metavar="HEAD", help="go on from this head: a GGUF or its name, or a checkpoint folder"
     )
     parser.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
     parser.add_argument("--work", type=Path, metavar="DIR", help="work folder (default: OUTPUT.work)")
@@ -136,7 +137,7 @@ def _draft_vocab(text: str | None) -> int | None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.model is None:
-        raise ValueError("expected -m FNAME, the target that the head is for")
+        raise ValueError(f"expected -m, the target that the head is for: a GGUF, or one of {', '.join(models.names())}")
     for lowest, names in _LOWEST.items():
         for name in names:
             found = getattr(args, name)
@@ -158,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--draft-vocab keep: there is no --init whose tokens could be kept")
     if args.device is not None:
         check_device(args.device)
-    fetch_named(args, "model")
+    fetch_named(args, "model", "init")
     settings = Settings(
         lr=args.lr, anchors=args.anchors, device=args.device, dtype=args.dtype,
         patience=args.patience, seed=args.seed,
@@ -167,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
         Path(args.model),
         args.output,
         files=tuple(args.file),
-        init=args.init,
+        init=None if args.init is None else Path(args.init),
         work=args.work,
         resume=args.resume,
         cache=None if args.cache in (None, "none") else Path(args.cache),
