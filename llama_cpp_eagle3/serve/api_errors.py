@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+OLLAMA = "/api/"
+"""The beginning of the paths of Ollama's API, which is not served."""
+
 
 class ApiError(Exception):
     """An error that answers a request."""
@@ -37,6 +40,11 @@ def anthropic_error(e: ApiError) -> dict[str, Any]:
     """The response in Anthropic's form: `{"type": "error", "error": {"type", "message"}}`."""
     kind = _ANTHROPIC_KINDS.get(e.code, "invalid_request_error" if e.code < 500 else "api_error")
     return {"type": "error", "error": {**e.body["error"], "type": kind}}
+
+
+def ollama_error(e: ApiError) -> dict[str, Any]:
+    """The response in Ollama's form: `{"error": message}`."""
+    return {"error": e.message}
 
 
 def invalid(message: str) -> ApiError:
@@ -73,9 +81,19 @@ def unsupported(message: str) -> ApiError:
     return ApiError(501, "not_supported_error", message)
 
 
-def not_found(message: str = "File Not Found") -> ApiError:
-    """No such address: 404."""
+def not_found(message: str) -> ApiError:
+    """There is no such thing: 404."""
     return ApiError(404, "not_found_error", message)
+
+
+def no_such_path(path: str) -> ApiError:
+    """Nothing is served there: 404, and which APIs there are."""
+    is_ollama = path.startswith(OLLAMA)
+    what = "Ollama's API is not served here" if is_ollama else f"File Not Found: nothing is served at {path[:200]!r}"
+    return not_found(
+        f"{what}. There are OpenAI's API (/v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings), "
+        "Anthropic's (/v1/messages) and llama-server's (/completion, /infill)"
+    )
 
 
 def too_busy(n_queued: int, retry_after: int) -> ApiError:

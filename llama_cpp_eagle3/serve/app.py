@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from . import anthropic, chat_completions, completions, embeddings, info, page, responses, slot_endpoints
 from .absent import ABSENT
-from .api_errors import ApiError, failed, not_found, out_of_memory
+from .api_errors import ApiError, failed, no_such_path, out_of_memory
 from .http import ANTHROPIC, answer, error_response, generate, show
 from .middleware import Middleware
 from .reply import Prepare
@@ -54,6 +54,7 @@ def _routes() -> list[BaseRoute]:
     get(info.models, "/models", "/v1/models")
     get(info.model, "/models/{id:path}", "/v1/models/{id:path}")
     get(info.props, "/props")
+    get(info.tokenizer_info, "/tokenizer_info")
     get(info.metrics, "/metrics")
     answers(info.tokenize, "/tokenize", "/v1/tokenize")
     answers(info.detokenize, "/detokenize", "/v1/detokenize")
@@ -105,7 +106,7 @@ async def _on_api_error(request: Request, e: Exception) -> Response:
 async def _on_http_error(request: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
     if e.status_code == 404:
-        return error_response(not_found(), request.url.path, request.headers)
+        return error_response(no_such_path(request.url.path), request.url.path, request.headers)
     return error_response(ApiError(e.status_code, "invalid_request_error", e.detail), request.url.path, request.headers)
 
 

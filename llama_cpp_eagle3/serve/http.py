@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .answer import Came
-from .api_errors import ApiError, anthropic_error
+from .api_errors import OLLAMA, ApiError, anthropic_error, ollama_error
 from .jsons import dumps, dumps_large, parse_json
 from .queue import Place
 from .reply import Prepare, Reply, start
@@ -52,8 +52,12 @@ class Json(Response):
 
 def error_response(e: ApiError, path: str, headers: Headers) -> Json:
     """An error as a response, in the form that the client reads: Anthropic's names its version, on any path."""
-    is_anthropic = path.startswith(ANTHROPIC) or "anthropic-version" in headers
-    return Json(anthropic_error(e) if is_anthropic else e.body, status_code=e.code, headers=e.headers)
+    body = e.body
+    if path.startswith(ANTHROPIC) or "anthropic-version" in headers:
+        body = anthropic_error(e)
+    elif path.startswith(OLLAMA):
+        body = ollama_error(e)
+    return Json(body, status_code=e.code, headers=e.headers)
 
 
 async def answer(request: Request, function: Callable[[Server, dict[str, Any]], Any]) -> Response:

@@ -1,4 +1,4 @@
-"""The server's state and its tokenizer: /health, /v1/models, /props, /metrics, /tokenize, /detokenize."""
+"""The server's state and its tokenizer: /health, /v1/models, /props, /metrics, and those of tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def health(server: Server, request: Request) -> Any:
 
 
 async def models(server: Server, request: Request) -> Any:
-    """GET /v1/models, with Ollama's list too, as llama-server has it."""
+    """GET /v1/models, with `models` for Ollama's clients, as llama-server has it, and for Codex (model_catalog_url)."""
     name, described = server.options.model_name, _model(server)
     arch = described["meta"]["arch"]
     entry = {
@@ -36,6 +36,7 @@ async def models(server: Server, request: Request) -> Any:
         "capabilities": ["completion"],
         **dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), ""),
         "details": {"format": "gguf", "family": arch, "families": [arch]},
+        **_codex_fields(server),
     }
     ends = {"first_id": name, "last_id": name, "has_more": False}  # Anthropic's
     return {"object": "list", "models": [entry], "data": [described], **ends}
@@ -67,6 +68,38 @@ def _model(server: Server) -> dict[str, Any]:
         "aliases": sorted(server.options.aliases),
         "tags": sorted(server.options.tags),
         "meta": _model_info(server),
+    }
+
+
+_CODEX_INSTRUCTIONS = (
+    "You are a coding agent in a terminal of the user's computer. Read files before you change them, change them with "
+    "apply_patch, run commands with exec_command, and go on until what the user asked for is done and checked. Then "
+    "say in a few words what you did."
+)
+"""In place of Codex's own, which have 4,000 tokens, and which it sends to models that it knows nothing of."""
+
+
+def _codex_fields(server: Server) -> dict[str, Any]:
+    """What Codex wants to know of a model; some of its versions refuse an entry without one of these fields."""
+    images = server.projector is not None and bool(server.projector.types[0])
+    return {
+        "slug": server.options.model_name,
+        "display_name": server.options.model_name,
+        "base_instructions": _CODEX_INSTRUCTIONS,
+        "context_window": server.engine.n_ctx,
+        "input_modalities": ["text", "image"] if images else ["text"],
+        "apply_patch_tool_type": "freeform",
+        "shell_type": "shell_command",
+        "experimental_supported_tools": [],
+        "supports_parallel_tool_calls": True,
+        "supported_reasoning_levels": [],
+        "supports_reasoning_summaries": False,
+        "supports_reasoning_summary_parameter": False,
+        "support_verbosity": False,
+        "truncation_policy": {"mode": "bytes", "limit": 10_000},
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": 0,
     }
 
 
@@ -115,6 +148,20 @@ async def props(server: Server, request: Request) -> Any:
 async def refuse(absent: Absent, server: Server, request: Request) -> Any:
     """Answer an endpoint that only llama-server has with the reason why it is absent."""
     raise unsupported(f"This server has no {absent.name}: {absent.why}")
+
+
+async def tokenizer_info(server: Server, request: Request) -> Any:
+    """GET /tokenizer_info, vLLM's: what a client needs to tokenize here (/tokenize) and to render chats itself."""
+    vocab = server.engine.vocab.pointer
+    tokens = {"bos_token": lib.llama_vocab_bos, "eos_token": lib.llama_vocab_eos, "pad_token": lib.llama_vocab_pad}
+    return {
+        "tokenizer_class": server.llm.metadata.get("tokenizer.ggml.model", ""),
+        **{name: _special(server, int(token(vocab))) or None for name, token in tokens.items()},
+        "add_bos_token": bool(lib.llama_vocab_get_add_bos(vocab)),
+        "add_eos_token": bool(lib.llama_vocab_get_add_eos(vocab)),
+        "model_max_length": server.engine.n_ctx,
+        "chat_template": server.templates.source() if server.templates.is_explicit else None,
+    }
 
 
 def _special(server: Server, token: int) -> str:

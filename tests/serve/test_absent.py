@@ -37,6 +37,17 @@ def test_every_route_of_llama_server_is_known(running: Running) -> None:
     assert not refused  # all of them are llama-server's
 
 
+def test_other_paths_say_which_APIs_there_are(running: Running) -> None:
+    """Ollama's clients read an error that is a text."""
+    for method, path in (("POST", "/api/chat"), ("GET", "/api/tags"), ("GET", "/nothing"), ("POST", "/v1/nothing")):
+        response = running.client.request(method, path, json={} if method == "POST" else None)
+        error = response.json()["error"]
+        message = error if path.startswith("/api/") else error["message"]
+        assert response.status_code == 404
+        assert "/v1/chat/completions" in message
+        assert ("Ollama" in message) == path.startswith("/api/")
+
+
 def test_document() -> None:
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     for absent in ABSENT:

@@ -405,6 +405,10 @@ def test_info(running: Running) -> None:
     assert props["total_slots"] == 2
     assert props["default_generation_settings"]["n_ctx"] == running.server.engine.n_ctx
     assert props["speculative"]["enabled"] is True
+    tokenizer = running.client.get("/tokenizer_info").json()  # vLLM's, for lm-eval
+    eos = running.ask("/tokenize", {"prompt": tokenizer["eos_token"], "add_special_tokens": False})["tokens"]
+    assert eos == [running.server.llm.token_eos()]
+    assert tokenizer["chat_template"] == props["chat_template"]
     for method, path, code in (("GET", "/nothing", 404), ("GET", "/completion", 405), ("POST", "/props", 501)):
         response = running.client.request(method, path)
         assert response.status_code == code

@@ -21,6 +21,12 @@ FUNCTION = {"name": "get_weather", "description": "w", "parameters": PARAMETERS}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 SAID = ("It is warm.", "<think>\nI think.\n</think>\n\nI ask.\n" + CALL + "\n" + CALL)
 N_ALL, N_CUT = 400, 9
+CODEX = {
+    **dict.fromkeys(("supported_reasoning_levels", "experimental_supported_tools"), list),
+    **dict.fromkeys(("supported_in_api", "support_verbosity", "supports_parallel_tool_calls"), bool),
+    **dict.fromkeys(("shell_type", "visibility", "apply_patch_tool_type"), str),
+    **{"priority": int, "truncation_policy": dict},
+}
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
@@ -139,6 +145,12 @@ def test_models(running: Running) -> None:
         check(openai_types.Model, model)
         check(anthropic_types.ModelInfo, model)
         assert (found["first_id"], found["last_id"], found["has_more"]) == (model["id"], model["id"], False)
+        (codex,) = found["models"]  # its fields without a default, in any version
+        assert codex["slug"] == codex["display_name"] == model["id"]
+        assert codex["context_window"] == running.server.engine.n_ctx
+        assert "apply_patch" in codex["base_instructions"]
+        assert codex["input_modalities"] == ["text"]
+        assert {name: type(codex[name]) for name in CODEX} == CODEX
     one = running.client.get(f"/v1/models/{model['id']}").json()
     check(openai_types.Model, one)
     check(anthropic_types.ModelInfo, one)
