@@ -65,7 +65,7 @@ def to_chat(
         if message.content is not None or message.role != "assistant"
     ]
     try:
-        chat["messages"] = [*_system(asked.system, left_out), *read_messages(messages, left_out)]
+        chat["messages"] = [*_system(asked.system, left_out), *_instructions_first(read_messages(messages, left_out))]
     except (ValueError, RecursionError) as e:
         raise invalid(str(e) or "the body is nested too deeply") from None
     tools = functions_of(asked, left_out_tools)
@@ -96,6 +96,16 @@ def _system(system: str | list[Any] | None, left_out: LeftOut | None) -> list[di
         if isinstance(message["content"], list):
             message["content"] = "".join(part.get("text", "") for part in message["content"])
     return [message for message in found if message["content"]] if system else found
+
+
+def _instructions_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Move instructions that precede the first answer before what the user said.
+
+    Claude Code sends pages of them after the user's first words: only before these are they a beginning that
+    conversations have in common, which the prefix cache finds.
+    """
+    n = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    return [*sorted(messages[:n], key=lambda message: message["role"] != "system"), *messages[n:]]
 
 
 def _function(**fields: Any) -> dict[str, Any]:

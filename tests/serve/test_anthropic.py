@@ -81,6 +81,9 @@ def test_plain_messages() -> None:
         "max_tokens": 4096,
     }
     assert chat_of(said, system="x", max_tokens=5)["messages"][0] == {"role": "system", "content": "x"}
+    rules, answer = {"role": "system", "content": "rules"}, {"role": "assistant", "content": "yes"}
+    found = chat_of(said, rules, answer, blocks, rules)["messages"]  # Claude Code sends its own after the user's words
+    assert found == [rules, said, answer, blocks, rules]
     assert chat_of(said, max_tokens=5, n=3, n_cmpl=3) == {"messages": [said], "max_tokens": 5}
 
 

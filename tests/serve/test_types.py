@@ -25,7 +25,8 @@ CODEX = {
     **dict.fromkeys(("supported_reasoning_levels", "experimental_supported_tools"), list),
     **dict.fromkeys(("supported_in_api", "support_verbosity", "supports_parallel_tool_calls"), bool),
     **dict.fromkeys(("shell_type", "visibility", "apply_patch_tool_type"), str),
-    **{"priority": int, "truncation_policy": dict},
+    "priority": int,
+    "truncation_policy": dict,
 }
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
