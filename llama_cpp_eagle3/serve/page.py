@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from .api_errors import invalid, not_found
+from .api_errors import invalid, no_such_path
 from .server import Server
 
 _PAGE = Path(__file__).with_name("page.html")
@@ -36,14 +36,14 @@ def _page() -> tuple[str, str]:
     return text, policy
 
 
-def _check(server: Server) -> None:
+def _check(server: Server, path: str) -> None:
     if not server.options.ui:
-        raise not_found()
+        raise no_such_path(path)
 
 
 async def page(server: Server, request: Request) -> Response:
     """GET /."""
-    _check(server)
+    _check(server, request.url.path)
     text, policy = _page()
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
     return HTMLResponse(text, headers=headers)
@@ -51,7 +51,7 @@ async def page(server: Server, request: Request) -> Response:
 
 def markdown(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """POST /markdown: HTML of an answer, for the page."""
-    _check(server)
+    _check(server, "/markdown")
     text = body.get("markdown")
     if not isinstance(text, str):
         raise invalid("Field 'markdown': expected a string")
