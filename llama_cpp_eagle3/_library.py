@@ -59,11 +59,12 @@ def _is_command() -> bool:
 def _load() -> None:
     try:
         import llama_cpp
-    except ModuleNotFoundError as e:
-        if e.name != "llama_cpp":
-            raise
-        raise LibraryMismatchError(f"llama-cpp-python is not installed. {_ADVICE}") from e
-    check_version(llama_cpp.__version__)
+    except (ImportError, RuntimeError, OSError) as e:  # the last two: it lacks a library, such as a driver's
+        is_missing = isinstance(e, ModuleNotFoundError) and e.name == "llama_cpp"
+        why = "is not installed" if is_missing else f"cannot be imported: {e}"
+        raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE}") from e
+    version = getattr(llama_cpp, "__version__", None)  # a folder of that name is a package too
+    check_version(version or f"{', '.join(getattr(llama_cpp, '__path__', ['a module']))} without a version")
 
     open_globally(str(libllama_path()))
     try:

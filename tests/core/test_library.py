@@ -91,6 +91,33 @@ def test_a_command_says_it_in_a_line(tmp_path: Path, command: list[str], args: l
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "raise RuntimeError('Failed to load shared library')",
+            "cannot be imported: Failed to load shared library. Type",
+        ),
+        ("raise FileNotFoundError(2, 'No such file', 'libcuda.so.1')", "libcuda.so.1'. Type `pip install"),
+        ("import no_such_module", "cannot be imported: No module named 'no_such_module'. Type"),
+        ("from llama_cpp import nothing", "cannot be imported: cannot import name 'nothing'"),
+        ("", "llama-cpp-python 0.3.36, found "),
+        (None, "without a version. Type"),
+    ],
+    ids=lambda text: text and text[:20],
+)
+def test_a_damaged_llama_cpp(tmp_path: Path, text: str | None, said: str) -> None:
+    """A library or a module that it needs is missing, or a folder has its name."""
+    (tmp_path / "llama_cpp").mkdir()
+    if text is not None:
+        (tmp_path / "llama_cpp" / "__init__.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    command = [sys.executable, "-S", "-c", "import llama_cpp_eagle3"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert "LibraryMismatchError: " in result.stderr.splitlines()[-1]
+    assert said in result.stderr.splitlines()[-1]
+
+
 def test_missing_llama_cpp():
     result = run("import sys\nsys.modules['llama_cpp'] = None\nimport llama_cpp_eagle3")
     assert "LibraryMismatchError: llama-cpp-python is not installed" in result.stderr
