@@ -115,6 +115,19 @@ def test_a_table_of_a_mac(tmp_path: Path) -> None:
     assert list(read_prompts(tmp_path / "a.csv")) == [_asked("one"), _asked("two\nlines")]
 
 
+def test_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n\n Instruction ;Output\none;x\n")
+    assert list(read_prompts(tmp_path / "a.csv")) == [_asked("one")]
+
+
+def test_a_quote_that_is_not_closed(tmp_path: Path) -> None:
+    """It takes the rest of the file, which would be one question."""
+    (tmp_path / "a.csv").write_text('question,answer\none,x\n"two,y\n' + "three,z\n" * 9)
+    left_out: list[str] = []
+    assert list(read_prompts(tmp_path / "a.csv", left_out)) == [_asked("one")]
+    assert left_out == [f"'{tmp_path / 'a.csv'}', record 2: a quote in it is not closed: it takes all lines after it"]
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_half_of_an_emoji(tmp_path: Path, name: str) -> None:
     """No tokenizer takes it: what is missing has a mark."""
@@ -172,6 +185,7 @@ def test_one_bad_record(tmp_path: Path, said: str) -> None:
         (b"oops", "Expecting value"),
         (b'{"question": "caf\xe9"}', "expected text in UTF-8, found the byte 0xe9"),
         (b"[" * 100_000, "maximum recursion depth"),
+        (b'{"text": ""}', "its text is empty"),
     ],
 )
 def test_damaged_lines(tmp_path: Path, line: bytes, said: str) -> None:
@@ -182,6 +196,15 @@ def test_damaged_lines(tmp_path: Path, line: bytes, said: str) -> None:
     assert list(read_prompts(path, left_out)) == [_asked(Q)] * 2
     assert len(left_out) == 1
     assert f"a.jsonl', line 2: {said}" in left_out[0]
+
+
+def test_a_damaged_array(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(
+        b'[{"question": "one"}, {"messages": [{"role": "user", "content": "caf\xe9"}]}, {"question": "two"}]'
+    )
+    left_out: list[str] = []
+    assert list(read_prompts(tmp_path / "a.json", left_out)) == [_asked("one"), _asked("two")]
+    assert left_out == [f"'{tmp_path / 'a.json'}', record 2: expected text in UTF-8, found the byte 0xe9"]
 
 
 def test_roles(tmp_path: Path) -> None:

@@ -40,8 +40,10 @@ _ROLES = {
 _N_FIELD_MAX = 2**31 - 1
 """Characters of a table's field, at most."""
 
-_BYTES = re.compile("[\0\udc80-\udcff]")
-"""Bytes that are no UTF-8, as `iter_lines` has them, and NUL, of which a file of UTF-16 without its mark is full."""
+_BYTES = re.compile("[\udc80-\udcff]")
+"""Bytes that are no UTF-8, as `iter_lines` has them."""
+_BYTES_OF_LINES = re.compile("[\0\udc80-\udcff]")
+"""The same and NUL, of which a file of UTF-16 without its mark is full; texts of JSON may have it."""
 _PACKED = re.compile(r"\.(gz|bz2|xz)$")
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -110,11 +112,24 @@ class _Unread(str):
 def _table(suffix: str, lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
     r"""Records of a table, of which the first line names the columns. Excel for Macs ends lines by \r alone."""
     lines = (part for line in lines for part in line.split("\r"))
-    head = next(lines, "")
+    head = next((line for line in lines if line.strip()), "")
     mark = "\t" if suffix == ".tsv" else max(",;\t", key=head.count)
     csv.field_size_limit(_N_FIELD_MAX)
-    for number, row in enumerate(csv.DictReader((f"{line}\n" for line in chain([head], lines)), delimiter=mark), 1):
-        yield f"record {number}", {name: value for name, value in row.items() if name and value}
+    is_at_end = False
+
+    def feed() -> Iterator[str]:
+        nonlocal is_at_end
+        yield from (f"{line}\n" for line in chain([head], lines))
+        is_at_end = True  # the reader asks for more only within a record
+
+    reader = csv.DictReader(feed(), delimiter=mark)
+    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    for number, row in enumerate(reader, 1):
+        fields = {name: value for name, value in row.items() if name and value}
+        yield (
+            f"record {number}",
+            ValueError("a quote in it is not closed: it takes all lines after it") if is_at_end else fields,
+        )
 
 
 def _is_json(text: str) -> bool:
@@ -171,6 +186,14 @@ def _without_halves(value: Any) -> Any:
     return [_without_halves(item) for item in value] if isinstance(value, list) else value
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """All texts of a record."""
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(item)
+
+
 def _question(text: str, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if not text.strip():
         raise ValueError("its question is empty")
@@ -186,9 +209,13 @@ def _text(record: Mapping[str, Any], names: Sequence[str]) -> str:
 
 def _parse(value: Any, notes: list[str]) -> dict[str, Any] | str:
     """A record's prompt. notes: gets what of it is left out."""
-    for text in value.values() if isinstance(value, dict) else (value,):
-        if isinstance(text, str) and (found := _BYTES.search(text)):
-            raise ValueError(f"expected text in UTF-8, found the byte {ord(found[0]) % 0xDC00:#x}")
+    if isinstance(value, ValueError):
+        raise value
+    fields = value.values() if isinstance(value, dict) else (value,)
+    found = next(filter(None, map(_BYTES_OF_LINES.search, (text for text in fields if isinstance(text, str)))), None)
+    found = found or next(filter(None, map(_BYTES.search, _texts(value))), None)
+    if found is not None:
+        raise ValueError(f"expected text in UTF-8, found the byte {ord(found[0]) % 0xDC00:#x}")
     if isinstance(value, _Unread):
         value = json.loads(value)
     value = _without_halves(value)
@@ -213,6 +240,8 @@ def _parse(value: Any, notes: list[str]) -> dict[str, Any] | str:
             about = _text(value, _BESIDE)
             return _question(f"{value[name]}\n\n{about}" if about else value[name], value)
     if isinstance(value.get("text"), str):
+        if not value["text"]:
+            raise ValueError("its text is empty")
         return str(value["text"])
     raise ValueError(f"expected {SHAPES}; found {_shape(value)}")
 
