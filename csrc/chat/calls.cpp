@@ -18,6 +18,7 @@ namespace {
 thread_local const call_wishes * wishes = nullptr;
 
 const char * const WHITE_SPACE = "[ \\t\\n]{0,4}"; // that may be left between a thought and a call
+constexpr int      HEAD_MAX    = 64;               // characters of an id, an index or the like
 
 class shaper {
   public:
@@ -115,8 +116,98 @@ class shaper {
         }
     }
 
+    // Bounds what a model may write around names and values: in some formats that is any text, without an end.
+    void bound_heads() {
+        for (const part_id part : heads()) {
+            std::string character;
+            int         n_min = 0;
+            if (const auto * until = std::get_if<common_peg_until_parser>(&parser_.get(part))) {
+                for (const std::string & end : until->delimiters) {
+                    character += first_of(end);
+                }
+                character = "[^\\n" + character + "]";
+            } else if (const auto * text = std::get_if<common_peg_string_parser>(&parser_.get(part))) {
+                character = "[^\\\\\\n" + first_of({ text->delimiter }) + "]";
+            } else if (const auto * chars = std::get_if<common_peg_chars_parser>(&parser_.get(part));
+                       chars && chars->max_count == -1) {
+                character = chars->pattern;
+                n_min     = chars->min_count;
+            } else {
+                continue;
+            }
+            const part_id was = builder_.eps().id();
+            parser_.get(was)  = parser_.get(part);
+            parser_.get(part) = common_peg_gbnf_parser{ was, "(" + character + "{" + std::to_string(n_min) + "," +
+                                                                 std::to_string(HEAD_MAX) + "})" };
+        }
+    }
+
+    // Calls have their ids where a comma stands beside them: llama.cpp's parser would leave the comma alone.
+    void require_ids() {
+        for (part_id id = 0; id < parser_.size(); ++id) {
+            const auto * sequence = std::get_if<common_peg_sequence_parser>(&parser_.get(id));
+            for (size_t i = 0; sequence && i < sequence->children.size(); ++i) {
+                auto * part = std::get_if<common_peg_repetition_parser>(&parser_.get(sequence->children[i]));
+                if (part && part->max_count == 1 && has(part->child, tags::TOOL_ID) &&
+                    is_beside_comma(sequence->children, i)) {
+                    part->min_count = 1;
+                }
+            }
+        }
+    }
+
   private:
     static std::string literal(const std::string & text) { return gbnf_format_literal(text) + " " + WHITE_SPACE; }
+
+    // The first character of a text, within a class of GBNF.
+    static std::string first_of(const std::string & text) {
+        if (static_cast<unsigned char>(text[0]) < 0x80) {
+            return std::string("\\x") + "0123456789ABCDEF"[text[0] >> 4] + "0123456789ABCDEF"[text[0] & 15];
+        }
+        size_t n = 1;
+        while (n < text.size() && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) {
+            ++n;
+        }
+        return text.substr(0, n);
+    }
+
+    // All parts of calls that are in no value.
+    std::set<part_id> heads() const {
+        std::set<part_id> calls;
+        std::set<part_id> values;
+        for (part_id id = 0; id < parser_.size(); ++id) {
+            const bool is_value = is_tagged(parser_, id, tags::TOOL_ARG_VALUE) ||
+                                  is_tagged(parser_, id, tags::TOOL_ARG_STRING_VALUE) ||
+                                  (is_tagged(parser_, id, tags::TOOL_ARGS) && !has(id, tags::TOOL_ARG));
+            if (is_value || is_tagged(parser_, id, tags::TOOL)) {
+                const auto all = all_parts_of(parser_, id);
+                (is_value ? values : calls).insert(all.begin(), all.end());
+            }
+        }
+        for (const part_id part : values) {
+            calls.erase(part);
+        }
+        return calls;
+    }
+
+    bool is_beside_comma(const std::vector<part_id> & parts, size_t i) const {
+        const auto is_space = [&](size_t k) {
+            return std::holds_alternative<common_peg_space_parser>(parser_.get(parts[k]));
+        };
+        const auto is_comma = [&](size_t k) {
+            const auto * found = std::get_if<common_peg_literal_parser>(&parser_.get(parts[k]));
+            return found && found->literal == ",";
+        };
+        size_t before = i;
+        while (before > 0 && is_space(before - 1)) {
+            --before;
+        }
+        size_t after = i + 1;
+        while (after < parts.size() && is_space(after)) {
+            ++after;
+        }
+        return (before > 0 && is_comma(before - 1)) || (after < parts.size() && is_comma(after));
+    }
 
     bool is_sequence(part_id id) const { return std::holds_alternative<common_peg_sequence_parser>(parser_.get(id)); }
 
@@ -239,7 +330,9 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
     if (wishes->is_single) {
         shape.leave_one_call();
     }
+    shape.require_ids();
     if (wishes->is_forced) {
+        shape.bound_heads();
         shape.end_thoughts();
         shape.require_call(parser.root());
         shape.leave_no_content(parser.root(), wishes->begun);

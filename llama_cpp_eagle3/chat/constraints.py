@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .json_limits import MAX_ITEMS, check_size
-from .schema import SchemaError, SchemaGrammar, schema_grammar
+from .schema import SchemaGrammar, given_grammar, schema_grammar
 from .schema.form import TEXT
 from .schema.gbnf import Rules, one_text_of
-from .schema.lark_grammar import lark_grammar
-from .schema.pattern import PatternError, parse
-from .schema.pattern_grammar import pattern_grammar
 
 _CHOICES_MAX = 20_000
 _LARK_RULE = re.compile(r"^[?!]?[A-Za-z_]\w*(?:\.-?[0-9]+)?[ \t]*:", re.MULTILINE)
@@ -68,13 +65,7 @@ def _any_object(name: str, value: Any) -> Constraint | None:
 
 
 def _regex(name: str, value: Any) -> Constraint:
-    rules = Rules()
-    root = rules.name("root")
-    try:
-        rules.set(root, pattern_grammar(rules, parse(_text(name, value), rules.work, whole=True), TEXT))
-    except (PatternError, SchemaError) as e:
-        raise ValueError(f"'{name}': the regular expression cannot be a grammar: {e}") from None
-    return Constraint(name, grammar=rules.text())
+    return Constraint(name, grammar=given_grammar(name, "regex", _text(name, value), TEXT))
 
 
 def _choice(name: str, value: Any) -> Constraint:
@@ -107,13 +98,7 @@ def _lark(name: str, text: str) -> Constraint:
             f'\'{name}\': expected a grammar in GBNF, which has rules as root ::= "yes" | "no", or in Lark, which has '
             'them as start: "yes" | "no"'
         )
-    rules = Rules()
-    root = rules.name("root")
-    try:
-        rules.set(root, lark_grammar(rules, text, TEXT))
-    except SchemaError as e:
-        raise ValueError(f"'{name}': {e}") from None
-    return Constraint(name, grammar=rules.text())
+    return Constraint(name, grammar=given_grammar(name, "lark", text, TEXT))
 
 
 def _format(name: str, value: Any) -> Constraint | None:

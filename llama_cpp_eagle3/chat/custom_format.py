@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .schema import SchemaError, check_lark
+from .schema import given_grammar
+from .schema.form import JSON
 from .schema.keywords import LARK
-from .schema.pattern import PatternError, parse
-from .schema.work import Work
 
 _FIELDS = ("syntax", "definition")
 
@@ -32,15 +31,6 @@ def input_schema(form: Any) -> tuple[dict[str, Any], str]:
     syntax, definition = (grammar.get(name) if isinstance(grammar, Mapping) else None for name in _FIELDS)
     if syntax not in ("regex", "lark") or not isinstance(definition, str):
         raise ValueError("expected a grammar of a custom tool to have 'syntax', lark or regex, and 'definition'")
-    try:
-        if syntax == "lark":
-            check_lark(definition)
-            keyword = {LARK: definition}
-        else:
-            parse(definition, Work(), whole=True)
-            keyword = {"pattern": f"^(?:{definition})$"}
-    except PatternError as e:
-        raise ValueError(f"'format.definition': the regular expression cannot be a grammar: {e}") from None
-    except SchemaError as e:
-        raise ValueError(f"'format.definition': {e}") from None
+    given_grammar("format.definition", syntax, definition, JSON)
+    keyword = {LARK: definition} if syntax == "lark" else {"pattern": f"^(?:{definition})$"}
     return {"type": "string", **keyword}, f"The input must match this grammar ({syntax}):\n{definition}"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from accepting import accepts
 from chat_cases import ROOT, templates
 from chatting import Load, joined
 from llama_cpp_eagle3 import Eagle3Llama
@@ -24,10 +25,6 @@ COUNT = {
     "required": ["n"],
     "additionalProperties": False,
 }
-
-
-NOT_HELD = ("Kimi-K3", "muse-glimmer")
-"""Templates for whose calls llama.cpp's grammars hold a call's head to nothing: it may be endless."""
 
 
 def tool(name: str, parameters: Any) -> dict[str, Any]:
@@ -76,13 +73,55 @@ def test_a_forced_call_is_made(path: Path, answer: Any) -> None:
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
     tools = [tool("count", COUNT), tool("switch", SWITCH)]
     for seed, choice in ((0, "required"), (1, named("count")), (2, "required"), (3, named("count"))):
-        kwargs = {"enable_thinking": seed < 2}
-        found = answer(chat, tools, choice, seed, parallel_tool_calls=False, chat_template_kwargs=kwargs)
-        if any(name in path.name for name in NOT_HELD) and found["finish_reason"] == "length":
-            continue
-        ((name, arguments),) = calls_of(found)
+        asked = {"parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": seed < 2}}
+        ((name, arguments),) = calls_of(answer(chat, tools, choice, seed, **asked))
         assert name == "count" or (name == "switch" and choice == "required")
         assert arguments["n"] in range(1, 10) if name == "count" else isinstance(arguments["on"], bool)
+
+
+HEADS = [
+    (
+        "Cohere2MoE.jinja",
+        '<|END_THINKING|><|START_ACTION|>[\n {"tool_call_id": %s, "tool_name": "count", "parameters": {"n": 3}}]'
+        "<|END_ACTION|>",
+        ['"0"', "12", '"' + 64 * "a" + '"'],
+        ['"' + 65 * "a" + '"', 66 * "1"],
+    ),
+    (
+        "Cohere2MoE.jinja",
+        '<|END_THINKING|><|START_ACTION|>[\n {%s"tool_name": "count", "parameters": {"n": 3}}]<|END_ACTION|>',
+        ['"tool_call_id": "0", '],
+        [", ", '"tool_call_id": "0"', ""],
+    ),
+    (
+        "Kimi-K3.jinja",
+        '<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool="count"%s<|sep|><|open|>argument key="n" type="x"'
+        "<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+        ["", ' index="0"', 64 * "x"],
+        [65 * "x", "\n"],
+    ),
+    (
+        "muse-glimmer.jinja",
+        ' to=%s<|message|><atem:function_calls>\n<atem:invoke name="count">\n<atem:parameter name="n">3'
+        "</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
+        ["count", "größe"],
+        [65 * "x", "a\nb"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "form", "right", "wrong"), HEADS)
+def test_what_may_stand_around_names(
+    name: str, form: str, right: list[str], wrong: list[str], chance: Eagle3Llama
+) -> None:
+    """In some formats llama.cpp's grammars take any text there, or a comma alone."""
+    found = sorted(ROOT.glob(f"build/*/llama.cpp/models/templates/{name}"))
+    if not found:
+        pytest.skip("llama.cpp's templates are not there: they are unpacked when the package is built")
+    chat = ChatTemplates(template=found[-1].read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    params = chat.apply([USER], tools=[tool("count", COUNT)], tool_choice="required")
+    for head in (*right, *wrong):
+        assert accepts(chance, params.grammar, params.generation_prompt + form % head) == (head in right), head
 
 
 NAMES = (
@@ -109,8 +148,6 @@ NAMES = (
 def test_names_of_tools(path: Path, answer: Any) -> None:
     """Whatever the names: each tool can be called, with its own parameters."""
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
-    if any(name in path.name for name in NOT_HELD):
-        pytest.skip("a call's head may be endless")
     tools = [
         tool(
             name,
@@ -129,8 +166,6 @@ KEYS = ("_id", "$filter", "@type", "名前", "市名", "a--b", "a-b", "a b")
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
 def test_names_of_parameters(path: Path, answer: Any) -> None:
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
-    if any(name in path.name for name in NOT_HELD):
-        pytest.skip("a call's head may be endless")
     parameters = {
         "type": "object",
         "properties": {key: {"type": "integer", "minimum": i, "maximum": i} for i, key in enumerate(KEYS)},
@@ -193,10 +228,7 @@ def test_a_forced_call_goes_on_from_a_text(path: Path, answer: Any) -> None:
             add_generation_prompt=False,
         )  # fmt: skip
         assert params.prompt.endswith(begun)
-        found = answer(chat, [tool("count", COUNT)], "required", seed, **asked)
-        if any(name in path.name for name in NOT_HELD) and found["finish_reason"] == "length":
-            continue
-        ((name, arguments),) = calls_of(found)
+        ((name, arguments),) = calls_of(answer(chat, [tool("count", COUNT)], "required", seed, **asked))
         assert name == "count"
         assert arguments["n"] in range(1, 10)
 

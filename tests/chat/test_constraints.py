@@ -11,7 +11,14 @@ import pytest
 from accepting import accepts
 from chatting import Load
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.chat import CONSTRAINTS, ChatTemplates, apply_request, constraint_of, without_constraints
+from llama_cpp_eagle3.chat import (
+    CONSTRAINTS,
+    ChatTemplates,
+    apply_request,
+    constraint_of,
+    input_schema,
+    without_constraints,
+)
 
 SCHEMA = {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"]}
 IS_SCHEMA = ('{"a": 5}', '{"a": 6}')
@@ -166,6 +173,15 @@ def test_no_constraint(body: dict[str, Any]) -> None:
 def test_constraints_that_are_refused(body: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         apply_request(ChatTemplates(template="chatml"), {"messages": [USER], **body})
+
+
+@pytest.mark.parametrize("pattern", ["(", r"[^\s\S]", "a(?=b)", "(a{200}){200}"])
+def test_patterns_of_custom_tools_are_refused_alike(pattern: str) -> None:
+    with pytest.raises(ValueError, match="'guided_regex': the regular expression cannot be a grammar: ") as of_answer:
+        constraint_of({"guided_regex": pattern})
+    with pytest.raises(ValueError, match="regular expression") as of_tool:
+        input_schema({"type": "grammar", "syntax": "regex", "definition": pattern})
+    assert str(of_tool.value) == str(of_answer.value).replace("guided_regex", "format.definition")
 
 
 def test_every_name_is_tried() -> None:

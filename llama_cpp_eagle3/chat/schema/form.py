@@ -15,7 +15,7 @@ _TEXT_CONTROLS: Ranges = ((0, 8), (11, 12), (14, 0x1F), (0x7F, 0x7F))
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """One way to write values."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
-from .form import JSON, Form
+from .form import Form
 from .gbnf import Rules, literal, one_of
 from .lark import NOTHING, All, Lark, LarkError, OneOf, Part, Ref, Terminal, Times, is_terminal, read_lark, refuse
 from .pattern import Node, PatternError, is_nullable, without_empty
@@ -36,12 +35,6 @@ def lark_grammar(rules: Rules, text: str, form: Form, *, hint: str = "lark") -> 
         return _Writer(rules, read_lark(text, rules.work), form, hint).start()
     except RecursionError:
         raise LarkError("its terminals are nested too deep") from None
-
-
-@lru_cache(maxsize=32)  # an agent sends the same tools with each request
-def check_lark(text: str) -> None:
-    """Raise `SchemaError` for a text that is no grammar in Lark, or one that cannot be held within a JSON string."""
-    lark_grammar(Rules(), text, JSON)
 
 
 class _Writer:
