@@ -39,7 +39,7 @@ def run_batch(args: argparse.Namespace) -> int:
             bar.update(len(requests) - len(left))
 
             def keep(line: dict[str, Any]) -> None:
-                file.write(dumps(line) + b"\n")
+                file.write(dumps(line, has_halves=True) + b"\n")  # `custom_id` is found again
                 file.flush()
                 count_result(totals[categories[line["custom_id"]]], line)
                 bar.update(1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ssl
 from pathlib import Path
 from typing import Any
 
 from ..config.serve_options import ServeOptions, is_loopback, is_unix_socket
-from ..files.text_file import read_lines
+from ..files.text_file import read_lines, whole_characters
 from ..files.whole_file import output_path
 from ..serve.embedder import POOLING
 from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, changed
@@ -56,7 +57,8 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
     Raises:
         ValueError, OSError: a flag is invalid, or a file that it names cannot be used.
     """
-    names = [name.strip() for name in (args.alias or args.hf_repo or Path(args.model).name).split(",") if name.strip()]
+    named = whole_characters(args.alias or args.hf_repo or Path(args.model).name)  # clients could not send others
+    names = [name.strip() for name in named.split(",") if name.strip()]
     if not names:
         raise ValueError("--alias: expected a name")
     keys = [key.strip() for key in (args.api_key or "").split(",") if key.strip()]
@@ -72,6 +74,7 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
         raise ValueError(f"--slot-save-path: '{folder}' is not a folder")
     if (args.ssl_key_file is None) != (args.ssl_cert_file is None):
         raise ValueError("--ssl-key-file and --ssl-cert-file belong together")
+    _check_certificate(args.ssl_cert_file, args.ssl_key_file)
     if args.reasoning_budget < -1:
         raise ValueError("--reasoning-budget: expected a number of tokens, or -1 for no limit")
     if args.timeout <= 0:
@@ -87,7 +90,7 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
         **{name: getattr(args, name) for name in _AS_GIVEN},
         model_name=min(names),
         aliases=frozenset(names),
-        tags=frozenset(tag.strip() for tag in args.tags.split(",") if tag.strip()),
+        tags=frozenset(tag.strip() for tag in whole_characters(args.tags).split(",") if tag.strip()),
         defaults=defaults_of(args),
         api_keys=tuple(keys),
         local_only=not keys and all(is_unix_socket(host) or is_loopback(host) for host in hosts),
@@ -103,3 +106,21 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
         n_record_max=args.record_max_size << 20,
         media_http="private" if args.media_http_private else args.media_http,
     )
+
+
+def _check_certificate(certificate: Path | None, key: Path | None) -> None:
+    """Raise ValueError if there is no TLS with these files. A key that has a password is tried when the server asks."""
+    if certificate is None or key is None:
+        return
+    asked: list[bool] = []
+
+    def password() -> str:
+        asked.append(True)
+        return ""
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password=password)
+    except OSError as e:
+        if not asked:
+            why = e.strerror or e
+            raise ValueError(f"--ssl-cert-file '{certificate}' with --ssl-key-file '{key}': {why}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ _PACKERS = {
 }
 """Python's modules -> how their files begin."""
 _OTHER_PACKERS = {"zip": b"PK\3\4", "zstd": b"\x28\xb5\x2f\xfd", "7-zip": b"7z\xbc\xaf"}
+_HALF = re.compile("[\ud800-\udfff]")
 _NUL = "found a NUL character: save it as UTF-8, or as UTF-16 with a byte order mark"
 
 
@@ -96,6 +98,11 @@ def as_text(data: bytes, source: str) -> str:
     if "\0" in text:
         raise ValueError(f"{source}: expected text, {_NUL}")
     return text.replace("\r\n", "\n")
+
+
+def whole_characters(text: str) -> str:
+    """A text with a mark for each half surrogate: of a character that was cut, or of a byte in a file's name."""
+    return _HALF.sub("\ufffd", text)
 
 
 def _mark_of(data: bytes) -> bytes:

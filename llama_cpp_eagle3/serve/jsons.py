@@ -17,6 +17,7 @@ from typing import Any
 from .._chat import without_halves
 from ..chat import CONSTRAINTS
 from ..chat.json_limits import MAX_ITEMS, MAX_MESSAGES, MAX_TOOLS, check_size
+from ..files.text_file import whole_characters
 from .api_errors import invalid
 
 _PARSING = threading.Lock()
@@ -98,8 +99,11 @@ LIMITS: dict[str, Limit] = {
 """Field -> limit. Other fields are numbers, whose bounds are in `schema`, or are ignored."""
 
 
-def dumps(value: Any) -> bytes:
-    """Encode a value as JSON; infinity and NaN, which JSON lacks, become null."""
+def dumps(value: Any, has_halves: bool = False) -> bytes:
+    """Encode a value as JSON; infinity and NaN, which it lacks, become null.
+
+    has_halves: half surrogates are written as JSON's escapes; else they become a mark, as many parsers refuse them.
+    """
     if orjson is not None:
         with suppress(TypeError):  # orjson writes neither lone surrogates nor large integers
             return bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
@@ -107,7 +111,7 @@ def dumps(value: Any) -> bytes:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace")  # a lone surrogate becomes JSON's own escape of it
+    return text.encode(errors="backslashreplace") if has_halves else whole_characters(text).encode()
 
 
 def dumps_large(value: Any) -> bytes:

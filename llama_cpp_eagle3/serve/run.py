@@ -86,6 +86,8 @@ def _at_file(path: str) -> Iterator[socket.socket]:
     if not hasattr(socket, "AF_UNIX"):
         raise OSError("this Python has no UNIX sockets")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as opened:
+        if os.path.lexists(path) and not Path(path).is_socket():
+            raise OSError("there is a file of this name that is no socket: remove it, or give another name")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             if Path(path).is_socket() and probe.connect_ex(path) == errno.ECONNREFUSED:
                 os.unlink(path)  # a server that was killed left it behind

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -64,3 +68,21 @@ def test_flash_attention_by_default(tiny_target: Any, flags: list[str], has_flas
         assert server.engine.target.is_pooled == (flags[:2] != ["-np", "2"] or "-kvu" in flags)
     finally:
         server.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are texts")
+def test_a_name_that_is_no_utf8(tiny_target: Any, tmp_path: Path) -> None:
+    """Its bytes have marks wherever clients read it: neither /metrics nor JSON could have them."""
+    path = tmp_path / os.fsdecode(b"caf\xe9.gguf")
+    shutil.copyfile(path_of(tiny_target), path)
+    parser = Parser()
+    serve.add_arguments(parser)
+    args = parser.parse_args(["-m", str(path), "--tags", os.fsdecode(b"\xff")])
+    options = serve_options(args)
+    with Running(path, options={"model_name": options.model_name, "tags": options.tags}) as running:
+        assert 'model_name="caf\ufffd.gguf"' in running.client.get("/metrics").text
+        assert running.client.get("/v1/models/caf\ufffd.gguf").json()["tags"] == ["\ufffd"]
+        assert running.client.get("/props").content.count("caf\ufffd.gguf".encode()) == 2
+        answer = running.post("/completion", {"prompt": "a", "n_predict": 1, "model": "x"})
+        assert "caf\ufffd.gguf".encode() in answer.content
+        assert b"\\ud" not in answer.content

@@ -52,6 +52,8 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
             (flags(pair, "--api-key", ""), "expected a key"),
             (flags(pair, "--api-key", " , "), "expected a key"),
             (flags(pair, "--ssl-key-file", key_file), "belong together"),
+            (flags(pair, "--ssl-key-file", key_file, "--ssl-cert-file", key_file), f"--ssl-key-file '{key_file}': "),
+            (flags(pair, "--ssl-key-file", key_file, "--ssl-cert-file", tmp_path / "x"), "No such file"),
             (flags(pair, "--host", "192.0.2.1", "--port", "0"), "192.0.2.1"),
         ):
             assert main(["serve", *map(str, args)]) == 2, args
@@ -94,9 +96,12 @@ def test_unix_sockets(short_path: Path) -> None:
         assert path.is_socket()
     assert not path.exists()
     path.write_text("a file")
-    with pytest.raises(OSError, match="in use"), bind(str(path), 0):
+    with pytest.raises(OSError, match="there is a file of this name that is no socket"), bind(str(path), 0):
         pass
     assert path.read_text() == "a file"
+    (short_path / "y.sock").symlink_to("/nowhere")
+    with pytest.raises(OSError, match="that is no socket"), bind(f"{short_path}/y.sock", 0):
+        pass
 
 
 def test_a_socket_of_another_server_stays(short_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_eagle3.errors import Eagle3Error
-from llama_cpp_eagle3.files.text_file import iter_lines
+from llama_cpp_eagle3.files.text_file import iter_lines, whole_characters
 
 _OF_TEMPLATES = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
 """Fields of a request that change its prompt."""
@@ -45,8 +45,6 @@ _BYTES = re.compile("[\udc80-\udcff]")
 _BYTES_OF_LINES = re.compile("[\0\udc80-\udcff]")
 """The same and NUL, of which a file of UTF-16 without its mark is full; texts of JSON may have it."""
 _PACKED = re.compile(r"\.(gz|bz2|xz)$")
-
-_HALF = re.compile("[\ud800-\udfff]")
 
 SHAPES = (
     "messages, conversations (from and value, or role and content), turns, prompt, question, instruction with input, "
@@ -180,7 +178,7 @@ def _without_null(value: Any) -> Any:
 def _without_halves(value: Any) -> Any:
     """A record with a mark for each half surrogate, as of an emoji that JavaScript has cut: no tokenizer takes one."""
     if isinstance(value, str):
-        return _HALF.sub("\ufffd", value)
+        return whole_characters(value)
     if isinstance(value, dict):
         return {_without_halves(name): _without_halves(field) for name, field in value.items()}
     return [_without_halves(item) for item in value] if isinstance(value, list) else value
