@@ -1,4 +1,4 @@
-"""The prefill budget: how many rows of prompts may join a step in which other sequences decode."""
+"""The prefill budget: how many rows of prompts a step may read while other sequences wait for its end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ _RATE = 1.0 / 8.0
 _RATE_SELDOM = 1.0 / 2.0  # rate of learning from steps without prefill, which are rare while a long prompt is evaluated
 _LESS, _MORE = 0.5, 1.25  # how much fewer or more rows the next step may have
 _N_MIXED = 16
+_QUICK_NS = 0.25e9
+_SHARE_READING = 0.03
+_N_ROWS_SHARED_MIN = 64
 
 
 class PrefillBudget:
@@ -38,6 +41,20 @@ class PrefillBudget:
         if self._fixed is not None:
             return self._fixed
         return 0 if self._n_mixed >= _N_MIXED else self._n_allowed
+
+    def n_rows_alone(self, n_ubatch: int, n_batch: int, *, is_shared: bool) -> int:
+        """Rows of a step that reads nothing but prompts, during which whoever comes has to wait.
+
+        A batch if that is soon over, else a ubatch, for which llama.cpp takes as long within a batch. is_shared: while
+        other prompts wait, as few as cost 3 % of the throughput: so large a part of the step's time is then the reading
+        of the weights, which a step without prefill measures.
+        """
+        if not self._row_ns:
+            return n_ubatch
+        n_rows = n_batch if self._row_ns * n_batch <= _QUICK_NS else n_ubatch
+        if not is_shared or not self._step_ns:
+            return n_rows
+        return min(n_rows, max(_N_ROWS_SHARED_MIN, int(self._step_ns / self._row_ns / _SHARE_READING)))
 
     @property
     def _n_allowed(self) -> int:

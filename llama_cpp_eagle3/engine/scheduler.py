@@ -17,6 +17,7 @@ from operator import attrgetter
 from ..errors import ContextFullError
 from .memory import Memory
 from .prefill_budget import PrefillBudget
+from .prefill_turns import PrefillTurns
 from .request import Shift
 from .sequence import Outputs, ScheduledSequence, Sequence, State, Step
 from .slots import Slots
@@ -45,6 +46,7 @@ class Scheduler:
         self.slots, self.verifier, self.outputs = slots, verifier, outputs
         self.memory: Memory = slots.memory
         self.prefill_budget, self.n_batch = prefill_budget, n_batch
+        self.turns = PrefillTurns()
         self.n_ctx = slots.memory.target.n_ctx
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -304,17 +306,10 @@ class Scheduler:
             scheduled.append(ScheduledSequence(s, s.n_past, s.tokens[-1:], is_prefill=False))
         # until some sequence has sampled its second token, prefill may use the whole batch: prompts start together
         is_decoding = any(len(x.sequence.tokens) > x.sequence.n_prompt + 1 for x in scheduled)
-        n_prefill_max = self.prefill_budget.n_rows if is_decoding and prefills else n_room
-        n_prefill_rows = 0
-        for s in prefills:
-            n_replay = self.memory.n_replay(s)
-            n = min(n_room - n_replay, n_prefill_max - n_prefill_rows)
-            if n <= 0:
-                break
-            chunk = s.next_chunk(n)
-            scheduled.append(ScheduledSequence(s, s.n_past, chunk, is_prefill=True))
-            n_prefill_rows += len(chunk)
-            n_room -= n_replay + len(chunk)
+        read = self._read_prompts(prefills, n_room, is_decoding) if prefills else []
+        scheduled += read
+        n_prefill_rows = sum(len(x.tokens) for x in read)
+        n_room -= sum(self.memory.n_replay(x.sequence) + len(x.tokens) for x in read)
         if images and not (scheduled and self._is_token_turn):
             self._is_token_turn = True
             return self._image_step(images[0])
@@ -326,6 +321,28 @@ class Scheduler:
         # a full batch has no drafts, so that no tokens must be evaluated again and the next one has room for all
         n_rows = self.n_batch if is_crowded else self.n_batch - n_room
         return Step(scheduled, n_rows, n_prefill_rows)
+
+    def _read_prompts(
+        self, prompts: SequenceOf[Sequence], n_room: int, is_decoding: bool
+    ) -> list[ScheduledSequence]:
+        """Chunks of prompts for a step that has room for n_room rows."""
+        budget, n_ubatch, is_shared = self.prefill_budget, self.memory.target.n_ubatch, self.turns.is_shared(prompts)
+        n_max = budget.n_rows if is_decoding else budget.n_rows_alone(n_ubatch, self.n_batch, is_shared=is_shared)
+        ordered = self.turns.order(prompts, n_max)
+        read: list[ScheduledSequence] = []
+        for s in ordered:
+            n_replay = self.memory.n_replay(s)
+            n = min(n_room - n_replay, n_max)
+            if n <= 0:
+                break
+            chunk = s.next_chunk(n)
+            if read and ordered[0] is not prompts[0] and s.n_past + len(chunk) < len(s.tokens):
+                continue  # prompts that pass the oldest wait for no piece of another
+            read.append(ScheduledSequence(s, s.n_past, chunk, is_prefill=True))
+            n_max -= len(chunk)
+            n_room -= n_replay + len(chunk)
+        self.turns.count(prompts[0], read)
+        return read
 
     def _image_step(self, s: Sequence) -> Step:
         """A step for rows of one image: a batch of llama.cpp holds either tokens or embeddings."""

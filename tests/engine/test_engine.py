@@ -139,6 +139,45 @@ def test_who_comes_together_begins_together(tiny_target: Any) -> None:
             assert [s.n_past for s in sequences] == reached
 
 
+@pytest.mark.parametrize("is_first", [False, True], ids=["after", "before"])
+def test_a_short_prompt_passes_a_long_one(tiny_target: Any, is_first: bool) -> None:
+    """Each short prompt is read in the next step, and the long one gets half of the rows while they keep coming."""
+    with closing(load(tiny_target, n_parallel=3, n_ctx=3 * 1024, n_batch=64, n_ubatch=32)) as llm:
+        engine = llm.engine
+        if is_first:
+            short = engine.add([2] * 20, GREEDY, max_tokens=1, exact=True)
+        long = engine.add([1] * 900, GREEDY, max_tokens=1, exact=True)
+        if not is_first:
+            engine.step()
+            short = engine.add([2] * 20, GREEDY, max_tokens=1, exact=True)
+        n_steps = n_short = 0
+        while not long.is_done:
+            if short.is_done:
+                n_short += 20
+                short = engine.add([n_steps % 50 + 3] * 20, GREEDY, max_tokens=1, exact=True)
+            n_past = long.n_past
+            engine.step()
+            n_steps += 1
+            if not short.is_done:
+                engine.step()
+                assert short.is_done, "it waited for more than one step of the long prompt"
+                assert long.n_past - n_past <= 64, "the long prompt's steps became longer"
+        assert 0.5 * 900 < n_short < 1.5 * 900
+
+
+def test_a_prompt_alone_is_read_in_ubatches(tiny_target: Any) -> None:
+    """A lone prompt has llama.cpp's ubatches, whatever was measured, so that its rows do not depend on a stopwatch."""
+    with closing(load(tiny_target, n_parallel=2, n_batch=64, n_ubatch=32)) as llm:
+        for _ in range(3):
+            one, reached = llm.engine.add([1] * 100, GREEDY, max_tokens=1, exact=True), [0]
+            while not one.is_done:
+                llm.engine.step()
+                reached.append(one.n_past)
+            assert len(reached) > 2
+            assert all(n % 32 == 0 for n in reached[:-1])
+            llm.engine.clear()
+
+
 def test_an_error_belongs_to_its_sequence(llm: Eagle3Llama, reference: Reference) -> None:
     class Oops(Exception):
         pass

@@ -97,3 +97,21 @@ def test_unknown_and_fixed() -> None:
     budget.observe(7, 0, 100 * MS)
     assert budget.n_rows > 40
     assert PrefillBudget(64).n_rows == 64
+
+
+def test_steps_of_prompts_alone() -> None:
+    """A ubatch, or a batch where that takes at most a quarter of a second; less while others wait."""
+    budget = PrefillBudget()
+    assert budget.n_rows_alone(512, 2048, is_shared=True) == 512
+    budget.observe(512, 512, 512 * 5 * MS)
+    assert budget.n_rows_alone(512, 2048, is_shared=False) == 512
+    assert budget.n_rows_alone(512, 2048, is_shared=True) == 512  # what reading the weights takes is not known yet
+    budget.observe(1, 0, 25 * MS)
+    assert budget.n_rows_alone(512, 2048, is_shared=False) == 512
+    assert budget.n_rows_alone(512, 2048, is_shared=True) == 166
+    budget.observe(1, 0, 900 * MS)  # experts, of which each pass reads most
+    assert budget.n_rows_alone(512, 2048, is_shared=True) == 512
+    accelerator = PrefillBudget()
+    accelerator.observe(512, 512, 50 * MS)
+    accelerator.observe(1, 0, 10 * MS)
+    assert accelerator.n_rows_alone(512, 2048, is_shared=True) == 2048
