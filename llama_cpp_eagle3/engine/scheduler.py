@@ -322,9 +322,7 @@ class Scheduler:
         n_rows = self.n_batch if is_crowded else self.n_batch - n_room
         return Step(scheduled, n_rows, n_prefill_rows)
 
-    def _read_prompts(
-        self, prompts: SequenceOf[Sequence], n_room: int, is_decoding: bool
-    ) -> list[ScheduledSequence]:
+    def _read_prompts(self, prompts: SequenceOf[Sequence], n_room: int, is_decoding: bool) -> list[ScheduledSequence]:
         """Chunks of prompts for a step that has room for n_room rows."""
         budget, n_ubatch, is_shared = self.prefill_budget, self.memory.target.n_ubatch, self.turns.is_shared(prompts)
         n_max = budget.n_rows if is_decoding else budget.n_rows_alone(n_ubatch, self.n_batch, is_shared=is_shared)

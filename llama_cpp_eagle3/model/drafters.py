@@ -109,7 +109,7 @@ def _place_in(target: LoadedTarget) -> Place:
         n_vocab=int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model.model))),
         n_ctx=context.n_ctx,
         n_seq=given["n_parallel"],
-        is_pooled=plan.is_pooled,
+        is_pooled=target.context.is_pooled,
         has_trees=context.n_leaves_max > 1,
         has_servers=bool(target.servers),
         draft_n_ctx=given["draft_n_ctx"],

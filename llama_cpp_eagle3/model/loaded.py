@@ -60,10 +60,15 @@ class Loaded:
             """The ggml type that a head's matrices are converted to; None: as in the file."""
             self._maker = self._begin_maker(metadata)
             vocab, folder = Vocab(target.model.model), given["prefix_cache_dir"]
+            n_batch, n_swa = target.options["n_batch"], int(lib.llama_model_n_swa(target.model.model))
+            if (
+                n_swa > 0
+            ):  # of several ubatches in a batch a later one may take cells that an earlier one reads (`room`)
+                n_batch = min(n_batch, int(target.ctx.params.n_ubatch))
             self.engine = Engine(
                 target.context,
                 vocab,
-                n_batch=target.options["n_batch"],
+                n_batch=n_batch,
                 drafters=drafters,
                 tap=target.tap,
                 draft_model=target.options["draft_model"],
@@ -77,7 +82,7 @@ class Loaded:
                 ctx_checkpoints=given["ctx_checkpoints"],
                 checkpoint_min_step=given["checkpoint_min_step"],
                 prefix_folder=None if folder is None else self._begin_folder(folder, given["prefix_cache_disk_bytes"]),
-                n_swa=int(lib.llama_model_n_swa(target.model.model)),
+                n_swa=n_swa,
                 swa_full=bool(target.ctx.params.swa_full),
             )
             stack.pop_all()

@@ -53,6 +53,8 @@ class Room:
     """Ids that keep cells that have left the windows of a pool."""
     note: str = ""
     """What is lost with these sizes."""
+    may_pool: bool = True
+    """Whether the sequences can share their cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +161,17 @@ class LoadPlan:
         n_seq, is_pooled = self.given["n_parallel"], self.is_pooled
         n_most = lib.llama_max_parallel_sequences()
         n_max = min(max(n_seq, n_ubatch), n_most)
-        n_guards, note = 0, ""
-        if n_swa > 0 and swa_full and not has_states and is_pooled and n_seq > 1:
+        n_guards, note, may_pool = 0, "", True
+        if n_swa > 0 and has_states and is_pooled and n_seq > 1:
+            # Such models need several ubatches for a batch. llama.cpp plans the cells of all before it computes the
+            # first, and what a later one takes of a window is missing there: llama_kv_cache::prepare restores the cells
+            # that were taken, not those that apply_ubatch purges beside them
+            is_pooled = may_pool = False
+            note = (
+                f"a model with recurrent layers and sliding windows gives each of {n_seq} sequences cells of its own: "
+                "llama.cpp would lose some of those that they share"
+            )
+        if n_swa > 0 and swa_full and is_pooled and n_seq > 1:
             if n_seq <= n_max // 2:
                 n_guards = n_seq
             else:
@@ -172,10 +183,10 @@ class LoadPlan:
                 )
         n_ids = n_seq + n_guards
         if not self.drafts and not self.settings.sources:
-            return Room(n_ids, 0, n_guards, note)
+            return Room(n_ids, 0, n_guards, note, may_pool)
         if has_states:
             # llama.cpp makes it 0 if the architecture keeps no snapshots
-            return Room(n_ids, min(self.settings.depth, self._n_snapshots(on_cpu)), n_guards, note)
+            return Room(n_ids, min(self.settings.depth, self._n_snapshots(on_cpu)), n_guards, note, may_pool)
         if is_pooled and (swa_full or n_swa == 0):
             # The ids after n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp frees
             # no cell that a leaf borrows: the cache would run full, so that there are only chains

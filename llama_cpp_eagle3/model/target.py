@@ -297,7 +297,7 @@ def _fit_context(plan: LoadPlan, params: Any, model: Any, on_cpu: bool, log: Cal
         log(room.note)
     params.n_rs_seq = room.n_states
     if room.n_seq > 1:
-        params.n_seq_max, params.kv_unified = room.n_seq, plan.is_pooled
+        params.n_seq_max, params.kv_unified = room.n_seq, plan.is_pooled and room.may_pool
     params.n_outputs_max_per_seq = min(N_ROWS_ARGMAX, params.n_batch)
     if params.embeddings:  # one call embeds many texts
         params.n_seq_max = min(params.n_batch, lib.llama_max_parallel_sequences())

@@ -175,6 +175,10 @@ def test_room() -> None:
     crowded = rooms(planned(HEAD, n_parallel=4, kv_unified=True), n_swa=16, n_ubatch=7)
     assert (crowded.n_seq, crowded.n_guards) == (7, 0)
     assert crowded.note.endswith("n_ubatch of at least 8 prevents that")
+    both = rooms(planned(HEAD, n_parallel=4, kv_unified=True), n_swa=16, has_states=True)
+    assert (both.n_seq, both.n_guards, both.may_pool) == (4, 0, False)
+    assert "gives each of 4 sequences cells of its own" in both.note
+    assert rooms(planned(HEAD), n_swa=16, has_states=True).may_pool  # of one sequence
     for n_parallel, on_cpu, file, n_states in (
         (1, True, HEAD, 3), (4, True, HEAD, 1), (5, True, HEAD, 0), (5, False, HEAD, 1), (1, True, None, 0),
     ):  # fmt: skip

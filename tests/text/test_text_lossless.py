@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3._core import NgramStore
+from llama_cpp_eagle3.engine.prefill_budget import PrefillBudget
 from loading import cheap_rows, is_tie, load, load_plain, take
 from recurrent_pairs import KINDS, write_pair
 
@@ -64,6 +65,27 @@ def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
         # a replay of one of several sequences is a pass of its own, which would not pay for these texts
         assert llm.last_stats.of("ngram").drafted > 0 or kind == "checkpoint"
+
+
+def test_prompts_in_pieces_of_any_size(pair: tuple[str, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside drafts that are taken back, prompts are read in pieces that a stopwatch chooses.
+
+    Of LFM2's windows llama.cpp lost cells, which sequences with a common pool gave up (`LoadPlan.room`).
+    """
+    _, target, head = pair
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(PrefillBudget, "n_rows", property(lambda budget: int(rng.choice([0, 1, 3, 7, 20, 32]))))
+    options: dict[str, Any] = {"n_parallel": 3, "kv_unified": True, "n_ctx": 768, "draft": "auto"}
+    with closing(load_plain(target)) as plain, closing(load(target, head, **options)) as llm:
+        cheap_rows(llm)
+        n_ties, texts = 0, looping(5, 2)
+        expected = [take(plain, text, N_TOKENS) for text in texts]
+        for _ in range(12):
+            llm.engine.clear()
+            results = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True)
+            found = [result.tokens[:N_TOKENS] for result in results]
+            n_ties += sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True))
+        assert n_ties <= 2
 
 
 def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: Any) -> None:
