@@ -1,7 +1,8 @@
 """List what the cache folder keeps, or remove it.
 
-All of it is fetched or made again when it is needed. --remove takes names as
-the list prints them: a kind, one file of a large kind (models/FILE), or all.
+All of it but the history of chat is fetched or made again when it is needed.
+--remove takes names as the list prints them: a kind, one file of a large kind
+(models/FILE), or all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 from ..files.cache_dir import ENV_CACHE, cache_dir
+from .line_editor import HISTORY_NAME
 from .parser import Parser
 
 _KINDS = {
@@ -23,6 +25,7 @@ _KINDS = {
     "kernels": "which CPU kernels are faster here",
     "fingerprints": "what identifies model files",
     "tried_files.txt": "files that llama.cpp could load",
+    HISTORY_NAME: "messages that were typed in chat",
 }
 """What this package keeps there; other programs' files are neither listed nor removed."""
 _IN_FILES = ("models", "heads", "drafters")

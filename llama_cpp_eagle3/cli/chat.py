@@ -21,6 +21,7 @@ from ..llama import Eagle3Llama
 from .chat_session import ChatSession, Piece
 from .flags import CONVERSATION, LOAD, LOG, REFUSED, REFUSED_BY_CHAT, SAMPLING, TEMPLATE
 from .flags.template import template_of
+from .line_editor import LineEditor
 from .load_model import calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
@@ -32,9 +33,14 @@ _HELP = """\
 /regen   another answer instead of the last one
 /clear   begin anew
 /stats   figures of the last answer
-/exit    end, as Ctrl-D does
+/help    these lines
+/exit    end, as /quit and Ctrl-D do
 A line that ends with \\ goes on with the next one, and lines that are pasted are one message.
-With the flag -mli all lines go on, until one ends with \\."""
+With the flag -mli all lines go on, until one ends with \\.
+Ctrl-C stops an answer, whose text stays in the conversation; two at the prompt end the program."""
+_EDITING = """
+The arrows up and down bring earlier messages, also of earlier runs, and Ctrl-R searches in them. They are in
+'{path}', which the flag --simple-io leaves alone."""
 
 _TEXT = "{% for message in messages %}{{ message.content }}{% endfor %}"
 """Template for a model that has none: the text so far."""
@@ -84,12 +90,10 @@ class _Chat:
         self._llm, self._is_multiline = llm, args.multiline_input
         self._is_terminal = sys.stdin.isatty()
         self._color = is_coloured(sys.stdout, args.color)
+        self._editor: LineEditor | None = None
         if self._is_terminal and not args.simple_io:
             with contextlib.suppress(ImportError):  # Windows
-                import readline
-
-                # Python switches it off for its own prompt; without it each line that is pasted would be a message
-                readline.parse_and_bind("set enable-bracketed-paste on")
+                self._editor = LineEditor(lambda text: print(text, file=sys.stderr))
         templates = named_templates(llm.model_address, template_of(args))
         self._is_chat = templates.is_explicit
         if not self._is_chat:
@@ -123,6 +127,7 @@ class _Chat:
             if self._is_single:
                 return 130 if self._conversation.finish_reason == "interrupted" else 0
         elif self._is_terminal:
+            print(_about(self._llm), file=sys.stderr)
             print("/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends", file=sys.stderr)
         n_interrupts = 0
         while True:
@@ -154,7 +159,7 @@ class _Chat:
         elif text == "/stats":
             self._write(self._stats())
         elif text == "/help":
-            self._write(_HELP + "\n")
+            self._write(_HELP + (_EDITING.format(path=self._editor.path) if self._editor else "") + "\n")
         elif text.startswith("/") and text[1:].isalpha() and "\n" not in text:
             self._write(f"there is no command {text}; /help shows them\n")
         elif text.strip() or (self._conversation.messages and not self._is_chat):
@@ -170,7 +175,10 @@ class _Chat:
             goes_on = line.endswith("\\") != self._is_multiline
             lines.append(line.removesuffix("\\"))
             if not goes_on:
-                return "\n".join(lines).removesuffix("\n") if self._is_multiline else "\n".join(lines)
+                text = "\n".join(lines).removesuffix("\n") if self._is_multiline else "\n".join(lines)
+                if self._editor is not None:
+                    self._editor.add(text)
+                return text
 
     def _show(self, pieces: Iterator[Piece]) -> None:
         """Write an answer as it comes; Ctrl-C stops it."""
@@ -213,6 +221,13 @@ class _Chat:
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def _about(llm: Eagle3Llama) -> str:
+    """Name the model, its drafters and the context, in a line."""
+    file = f" ({Path(llm.draft_model_path).name})" if llm.draft_model_path else ""
+    sources = ", ".join(llm.draft_sources) or "nothing"
+    return f"{Path(llm.model_path).name}, context: {llm.n_ctx()} tokens, drafts by: {sources}{file}"
 
 
 def _system(args: argparse.Namespace) -> str:

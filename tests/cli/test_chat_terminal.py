@@ -37,7 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
 class Terminal:
     """The command on a terminal of its own."""
 
-    def __init__(self, pair: Any, *flags: str):
+    def __init__(self, pair: Any, *flags: str, **env: str):
         command = [sys.executable, "-m", "llama_cpp_eagle3", "chat", "-m", path_of(pair[0]), "-md", path_of(pair[1])]
         command += ["--chat-template", TEMPLATE, "-t", "1", "-c", "2048", "--temp", "0", "--spec-draft-n-max", "4"]
         self._ours, theirs = os.openpty()
@@ -47,7 +47,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            env={**os.environ, "TERM": "xterm", "NO_COLOR": ""},
+            env={**os.environ, "TERM": "xterm", "NO_COLOR": "", **env},
         )
         os.close(theirs)
         self.output = ""
@@ -172,6 +172,51 @@ def test_pasted_lines_are_one_message(pair: Any) -> None:
     finally:
         terminal.process.kill()
         terminal.process.wait()
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_the_history_of_messages(pair: Any, tmp_path: Path) -> None:
+    """The arrow brings an earlier run's message with all its lines; model, drafter and all commands are named."""
+    env = {"LLAMA_CPP_EAGLE3_CACHE": str(tmp_path)}
+    first = Terminal(pair, "-n", "4", **env)
+    began = first.wait_for("> $")
+    assert re.search(r"target\.gguf, context: 2048 tokens, drafts by: eagle3.* \(head\.gguf\)", began)
+    first.send("\x1b[200~the\nself\x1b[201~\n")
+    first.wait_for("\x1b\\[36m(.|\n)*> $")
+    first.send("/help\n")
+    said = first.wait_for("--simple-io(.|\n)*> $")
+    for name in ("/regen", "/clear", "/stats", "/help", "/exit", "/quit", "-mli", "pasted", "Ctrl-C", "Ctrl-R"):
+        assert name in said
+    first.send("/exit\n")
+    first.close()
+    path = tmp_path / "chat_history.jsonl"
+    assert path.read_text() == '"the\\nself"\n'
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text(path.read_text() + '"cut\n')
+    second = Terminal(pair, "-n", "4", **env)
+    second.wait_for("> $")
+    second.send("\x1b[A\n")
+    second.wait_for("\x1b\\[36m(.|\n)*> $")
+    second.send("/stats\n")
+    n_prompt = re.search(r"prompt: (\d+) tokens", second.wait_for("context: (.|\n)*> $"))
+    second.send("/exit\n")
+    second.close()
+    with closing(load(pair[0])) as llm:
+        assert n_prompt is not None
+        assert int(n_prompt[1]) == len(llm.tokenize(b"[user]the\nself[assistant]", special=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_a_history_that_cannot_be_kept(pair: Any, tmp_path: Path) -> None:
+    """It is said once, and the chat goes on."""
+    (tmp_path / "chat_history.jsonl").mkdir()
+    terminal = Terminal(pair, "-n", "4", LLAMA_CPP_EAGLE3_CACHE=str(tmp_path))
+    terminal.wait_for("messages are not kept for the next run: .*chat_history(.|\n)*> $")
+    terminal.send("the self\n")
+    terminal.wait_for("\x1b\\[36m(.|\n)*> $")
+    terminal.send("/exit\n")
+    terminal.close()
+    assert terminal.output.count("not kept") == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
