@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
+_SUPPLIES = Path("/sys/class/power_supply")
 
 
 def default_threads() -> int:
@@ -55,6 +58,16 @@ def cpu_name() -> str:
     """The processor's name, or its architecture."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def is_on_battery() -> bool:
+    """Whether the machine runs on its battery; False where the system does not say it."""
+    if sys.platform == "darwin":
+        told = subprocess.run(["/usr/bin/pmset", "-g", "batt"], capture_output=True, text=True, check=False).stdout
+        return "Battery Power" in told
+    supplies = [path.parent for path in _SUPPLIES.glob("*/type")]
+    is_plugged = any(_read(path / "online").strip() == "1" for path in supplies)
+    return not is_plugged and any(_read(path / "status").strip() == "Discharging" for path in supplies)
 
 
 def cpu_flags() -> set[str]:

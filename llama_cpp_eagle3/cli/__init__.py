@@ -29,6 +29,10 @@ COMMANDS = {
     "convert": ("llama_cpp_eagle3_heads.cli.convert", "turn a Hugging Face head into a GGUF"),
     "doctor": ("llama_cpp_eagle3.cli.doctor", "check this machine, and a pair: what is right, what is not, what to do"),
     "inspect": ("llama_cpp_eagle3_heads.cli.inspect", "describe a head"),
+    "learn": (
+        "llama_cpp_eagle3.cli.learn",
+        "what --learn has kept and learned: see it, learn now, take it along, forget",
+    ),
     "quantize": ("llama_cpp_eagle3_heads.cli.quantize", "rewrite a GGUF head in another type"),
     "serve": ("llama_cpp_eagle3.cli.serve", "an OpenAI-compatible server"),
     "train": ("llama_cpp_eagle3_heads.cli.train", "make a head for a GGUF, from the GGUF alone"),

@@ -85,6 +85,8 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
     if args.prefix_cache_disk_bytes is not None and (args.prefix_cache_dir is None or args.prefix_cache_disk_bytes < 1):
         n_mib = args.prefix_cache_disk_bytes >> 20
         raise ValueError(f"--cache-disk-size: expected 1 or more and --cache-disk, found {n_mib}")
+    if not 0.0 <= args.learn_share <= 1.0:
+        raise ValueError(f"--learn-share: expected 0 to 1, found {args.learn_share:g}")
     hosts = [host.strip() for host in args.host.split(",") if host.strip()]
     return ServeOptions(
         **{name: getattr(args, name) for name in _AS_GIVEN},
@@ -104,6 +106,7 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
         pooling=None if args.pooling is None else POOLING[args.pooling],
         record=None if args.record is None else output_path(args.record, args.model),
         n_record_max=args.record_max_size << 20,
+        learn_share=args.learn_share,
         media_http="private" if args.media_http_private else args.media_http,
     )
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from ..engine import check_rng
 from . import flag as flags
-from .drafting_options import DraftingOptions
+from .drafting_options import DRAFTS, DraftingOptions
 from .flag import flag
 from .llama_options import DEVICES, MODELS, LlamaOptions
 from .option import Option, flags_of, one_of, options_of, types_of
@@ -24,13 +24,20 @@ SERVER = "server"
 """Title of the help."""
 KERNEL_MODES = ("auto", "on", "off")
 MODEL_PARAMS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
-_server_flag, _device_flag, _model_flag = (partial(flag, title=title) for title in (SERVER, DEVICES, MODELS))
+_server_flag, _device_flag, _model_flag, _draft_flag = (
+    partial(flag, title=title) for title in (SERVER, DEVICES, MODELS, DRAFTS)
+)
 
 
 def _host_bytes(text: str) -> int:
     """MiB as bytes, where a negative number is no limit."""
     n_bytes = flags.mebibytes(text)
     return n_bytes if n_bytes >= 0 else sys.maxsize
+
+
+def _at_least_one(name: str, value: Any) -> None:
+    if value < 1:
+        raise ValueError(f"expected {name} >= 1, found {value}")
 
 
 def _model_params(name: str, value: Any) -> None:
@@ -125,6 +132,34 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
                 "tokens between two of them (default: 256)",
                 int,
                 differs="256, llama.cpp 8192",
+            ),
+        ),
+    ]
+    learn_dir: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "a folder for prompts and answers, for their owner alone, from which a head learns ([learn](learn.md)); "
+            "its newest head drafts. `None`: nothing is kept",
+            flag=_draft_flag(
+                "--learn DIR",
+                "keep prompts and answers there, and learn to draft them (default: off)",
+                Path,
+                is_ours=True,
+            ),
+        ),
+    ]
+    learn_max_bytes: Annotated[
+        int,
+        Option(
+            "of all files in that folder; when there is no room, hidden states of old texts go first",
+            default=4 << 30,
+            check=_at_least_one,
+            flag=_draft_flag(
+                "--learn-max-size MiB",
+                "of that folder (default: 4 GiB)",
+                flags.mebibytes,
+                default=4 << 30,
+                is_ours=True,
             ),
         ),
     ]

@@ -57,6 +57,10 @@ class ServeOptions:
     """File to which prompts and answers are written; None: none."""
     n_record_max: int = 256 << 20
     """Bytes of that file."""
+    learn_share: float = 0.25
+    """The share of each day in which a head may learn, if the model keeps texts."""
+    learn_idle_seconds: float = 60.0
+    """Seconds without a request, after which it does."""
     media_http: AllowHttp = False
     """Whether images are fetched from addresses that requests name."""
 

@@ -8,6 +8,7 @@ from .detokenizer import Detokenizer
 from .drafters import Drafters
 from .engine import Engine
 from .fim import FimTokens
+from .keeping import KeptText
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .prefix_cache import PrefixStats
@@ -23,8 +24,8 @@ from .vocab import Vocab
 
 __all__ = [
     "GRAMMAR", "NGRAM", "N_ROWS_ARGMAX", "RNGS", "SAMPLERS", "WITHOUT_MODEL", "Detokenizer", "DraftSettings",
-    "Drafters", "Engine", "FimTokens", "FinishReason", "FolderEntry", "GrammarError", "LogitsProcessor", "Media",
-    "Memory", "Output", "PrefixFolder", "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain",
+    "Drafters", "Engine", "FimTokens", "FinishReason", "FolderEntry", "GrammarError", "KeptText", "LogitsProcessor",
+    "Media", "Memory", "Output", "PrefixFolder", "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain",
     "Sampling", "ScheduledSequence", "Sequence", "Shift", "Slot", "Slots", "State", "Step", "StoredFile",
     "StoredPrefix", "TokenLogprob", "Vocab", "check_media", "check_prompt", "check_rng", "check_seed", "media_tokens",
     "n_common",

@@ -19,6 +19,7 @@ from .detokenizer import N_COMPLETE, Detokenizer
 from .draft_state import DraftState
 from .drafters import Drafters
 from .drafting import Drafting
+from .keeping import Keeping, KeptText
 from .memory import Memory
 from .prefix_disk import PrefixFolder
 from .request import DraftSettings, Request, RequestOptions
@@ -160,6 +161,13 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` has sequences to run, or outputs of a failed step to return."""
         return bool(self.scheduler.running or self.scheduler.waiting or len(self.stepper.outputs))
+
+    def keep_texts(self, take: Callable[[KeptText], None]) -> None:
+        """Hand over each text that may be kept when it ends, with hidden states of the target that have passed by.
+
+        take: called in the engine's thread; it must not wait.
+        """
+        self.stepper.keeping = Keeping(self.memory.tap, take)
 
     # sequences
 

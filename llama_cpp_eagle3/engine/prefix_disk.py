@@ -51,6 +51,9 @@ class PrefixFolder(Protocol):
     def entries(self) -> Iterable[FolderEntry]:
         """The files that fit target and settings, the most recently used first."""
 
+    def use_drafters(self, draft: str) -> None:
+        """Note that states of other drafters are written from now on. draft: the fingerprint of their files."""
+
     def size_of(self, stored: StoredPrefix) -> int:
         """Bytes of a file."""
 

@@ -41,8 +41,9 @@ class Scheduler:
         prefill_budget: PrefillBudget,
         n_batch: int,
         on_run: Callable[[Sequence], None],
+        on_end: Callable[[Sequence], None],
     ):
-        """n_batch: rows of a step. on_run: called with each sequence that gets a slot."""
+        """n_batch: rows of a step. on_run: called with each sequence that gets a slot. on_end: with each that ends."""
         self.slots, self.verifier, self.outputs = slots, verifier, outputs
         self.memory: Memory = slots.memory
         self.prefill_budget, self.n_batch = prefill_budget, n_batch
@@ -50,7 +51,7 @@ class Scheduler:
         self.n_ctx = slots.memory.target.n_ctx
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._on_run = on_run
+        self._on_run, self._on_end = on_run, on_end
         self._has_cancelled = False
         self._is_token_turn = False  # whether the next step is one of tokens, if there are images too
         self._has_shifted = False
@@ -219,6 +220,7 @@ class Scheduler:
         self.slots.forget(sequence)
         sequence.state = State.DONE
         sequence.chain = None
+        self._on_end(sequence)
 
     # steps
 

@@ -7,6 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from .._core import SavedState
 from .detokenizer import Detokenizer
 from .draft import Draft
@@ -95,9 +98,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "cached_in", "chain", "detokenizer", "draft", "ends", "is_cancelled", "is_dirty", "is_paced", "logits_all",
-        "max_tokens", "media", "n_cached", "n_cut", "n_past", "n_prompt", "n_turn", "request", "result", "rows",
-        "saved", "saves", "scheduled", "seq_id", "state", "tokens", "wants_logits",
+        "cached_in", "chain", "detokenizer", "draft", "ends", "is_cancelled", "is_dirty", "is_paced", "keeps",
+        "kept_rows", "logits_all", "max_tokens", "media", "n_cached", "n_cut", "n_past", "n_prompt", "n_turn",
+        "request", "result", "rows", "saved", "saves", "scheduled", "seq_id", "state", "tokens", "wants_logits",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +141,10 @@ class Sequence:
         self.logits_all = request.prompt_logprobs
         """Whether rows of prompts have logits too."""
         self.is_cancelled = False
+        self.keeps = True
+        """Whether its text may be kept for learning, if any are."""
+        self.kept_rows: list[tuple[int, npt.NDArray[np.float16]]] = []
+        """(position, hidden states from there on) of its text so far, if texts are kept."""
 
         # its slot
         self.state = State.PAUSED if is_paced else State.WAITING

@@ -9,12 +9,14 @@ the engine does next commits first, however many tokens were taken.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from time import perf_counter_ns
 
 from ..errors import ContextFullError, LogitsError
 from .detokenizer import Detokenizer
 from .drafting import Drafting
+from .keeping import Keeping
 from .logprobs import token_logprob, token_prob
 from .memory import Memory
 from .prefill_budget import PrefillBudget
@@ -23,6 +25,8 @@ from .sequence import FinishReason, Output, Outputs, ScheduledSequence, Sequence
 from .slots import Slots
 from .verifier import Verifier
 from .vocab import Vocab
+
+_log = logging.getLogger("llama_cpp_eagle3")
 
 
 class Stepper:
@@ -44,8 +48,10 @@ class Stepper:
         self.prefill_budget = PrefillBudget(prefill_budget)
         self.verifier = Verifier(self.memory, n_batch, after_pass)
         self.scheduler = Scheduler(
-            slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=drafting.begin
+            slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=drafting.begin, on_end=self.keep
         )
+        self.keeping: Keeping | None = None
+        """Keeps the texts that end, and hidden states of theirs; None: they are not kept."""
         self.on_sample: Callable[[ScheduledSequence, int], int] | None = None
         """Hook for experiments: (scheduled sequence, sampled token) -> the token to go on with."""
         self.opened: Step | None = None
@@ -147,12 +153,32 @@ class Stepper:
             if scheduled.tokens and has_rows:
                 s.rows = scheduled.rows if scheduled.has_logits else []
                 s.is_dirty = False
+                self._see(scheduled)
                 self._save(scheduled)
             s.scheduled = None
         self.opened = None
         commit_ns = perf_counter_ns() - start
         _count(step, commit_ns)
         self.drafting.observe(step, commit_ns)
+
+    def _see(self, scheduled: ScheduledSequence) -> None:
+        if self.keeping is not None:
+            try:
+                self.keeping.see(scheduled)
+            except Exception as e:  # such as too little memory: the texts go on
+                self._keep_no_more(e)
+
+    def keep(self, s: Sequence) -> None:
+        """Hand over the text of a sequence that has ended to those who keep texts."""
+        if self.keeping is not None and s.result.finish_reason not in ("cancelled", "error"):
+            try:
+                self.keeping.end(s)
+            except Exception as e:
+                self._keep_no_more(e)
+
+    def _keep_no_more(self, e: Exception) -> None:
+        self.keeping = None
+        _log.warning("no more texts are kept for learning, until the model is loaded again: %s", e)
 
     def recover(self) -> None:
         """Finish what the last call left undone when an error or interrupt ended it."""

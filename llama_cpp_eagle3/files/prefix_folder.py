@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,6 +79,10 @@ class PrefixFolder:
             part.unlink()
         except OSError as e:
             self._warn(e)
+
+    def use_drafters(self, draft: str) -> None:
+        """Note that other drafters' states are written from now on: their fingerprint."""
+        self._maker = replace(self._maker, draft=draft)
 
     # the engine's
 

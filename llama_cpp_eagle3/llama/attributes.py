@@ -24,6 +24,7 @@ from .context import Context
 from .features import Features
 
 if TYPE_CHECKING:
+    from ..draft.learn import Keeper
     from ..media import Projector
 
 DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for f in fields(DraftSettings))
@@ -56,6 +57,7 @@ class LlamaAttributes:
     _loaded: Loaded | None
     _plan: LoadPlan
     _projector: Projector | None
+    _keeper: Keeper | None
     _stack: ExitStack
     n_batch: int
     verbose: bool
@@ -168,7 +170,12 @@ class LlamaAttributes:
     @property
     def draft_model_path(self) -> str | None:
         """The head's file; None without one."""
-        return self._plan.draft_path
+        return (self._plan if self._loaded is None else self._loaded.plan).draft_path
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """Keeps texts in the folder of `learn_dir`; None: they are not kept."""
+        return self._keeper
 
     @property
     def draft_type(self) -> int | None:

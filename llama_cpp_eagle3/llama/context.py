@@ -213,7 +213,8 @@ class Context:
             with guard.if_free() as is_in:
                 if is_in and generation is not None:
                     if self._driver is generation:
-                        self._begin()  # the context holds everything before the token that came last
+                        engine, sequence = self._begin()  # it holds everything before the token that came last
+                        engine.stepper.keep(sequence)
                     self.explain(self.stats, generation.draft)
                     if self.engine is not None:
                         self.engine.keep()

@@ -18,6 +18,7 @@ from .._core import Guard
 from ..config.eagle3_options import DEFAULTS, check_names, show_arguments
 from ..config.llama_options import LLAMA_DEFAULTS
 from ..engine import Media, SamplerChain, Sampling, check_seed
+from ..errors import Eagle3Error
 from ..files.model_file import file_errors
 from ..guard import bury
 from ..log import log_info, show_llama_cpp
@@ -35,12 +36,21 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from ..config.eagle3_options import ConstructorOptions, Eagle3LlamaOptions
+    from ..draft.learn import Keeper, Opening
     from ..media import Projector
 
 _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
 )  # fmt: skip
 _NOT_PICKLED = ("progress", "draft_ngram_store")
+
+
+def _open_learning(path: str | os.PathLike[str] | None, target: str) -> Opening | None:
+    if path is None:
+        return None
+    from ..draft.learn import Opening  # not above: most models learn nothing
+
+    return Opening(path, target)
 
 
 class Eagle3Llama(LlamaCompletion):
@@ -79,10 +89,19 @@ class Eagle3Llama(LlamaCompletion):
         """
         log = partial(log_info, bool(options.get("verbose", True)))
         path, draft = resolve(model_path, log), None if draft_model_path is None else resolve(draft_model_path, log)
-        given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft}
-        self._plan = plan(path, given)
-        self._guard = Guard(type(self).__name__)
         self._stack = ExitStack()
+        self._keeper: Keeper | None = None
+        learned = self._learned = _open_learning(options.get("learn_dir"), path)
+        try:
+            if learned is not None:
+                self._stack.callback(learned.close)
+                draft = learned.head(draft)
+            given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft}
+            self._plan = plan(path, given)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._guard = Guard(type(self).__name__)
         self._context = Context()
         self._loaded: Loaded | None = None
         self._projector: Projector | None = None
@@ -108,8 +127,14 @@ class Eagle3Llama(LlamaCompletion):
     def _start(self, target: LoadedTarget, log: Callable[[str], None]) -> None:
         """Make the engine of the loaded target, with drafters and a projector if they are given."""
         given = self._plan.given
-        loaded = self._loaded = self._stack.enter_context(closing(Loaded(target, log)))
+        if self._learned is not None:
+            boundaries = () if target.tap is None else target.tap.boundaries
+            self._keeper = self._learned.start(self._plan.lora, boundaries, given["learn_max_bytes"])
+        kept = None if self._keeper is None else self._keeper.ngrams()
+        loaded = self._loaded = self._stack.enter_context(closing(Loaded(target, log, kept)))
         engine, self._plan = loaded.engine, loaded.plan
+        if self._keeper is not None:
+            engine.keep_texts(self._keeper.take)
         self.draft_sources = self._plan.settings.sources  # without a block that cannot draft
         engine.draft = self.draft_settings
         self._n_ctx = engine.n_ctx
@@ -227,6 +252,26 @@ class Eagle3Llama(LlamaCompletion):
         """Load the head again with its matrices in another ggml type; its cache is empty then."""
         with self._guard:
             self.loaded.convert_draft(draft_type)
+
+    def use_learned(self, version: int, gain: float = 0.0) -> Callable[[], None]:
+        """Load a head of the folder of `learn_dir` beside the one that drafts; the result puts it in its place.
+
+        The second call belongs between two steps; the first may come from any thread.
+
+        Args:
+            version: its number; 0: the head that came with the model.
+            gain: tokens a step that it is expected to give beyond the present one.
+
+        Raises:
+            Eagle3Error: there is no such head, or it cannot be used.
+        """
+        learned = self._learned
+        if learned is None:
+            raise Eagle3Error("nothing is learned: learn_dir was not given")
+        path = learned.heads.path(version) if version else learned.first_head()
+        if path is None:
+            raise Eagle3Error(f"head {version} of '{learned.folder.path}' is gone")
+        return partial(self.loaded.use_head, self.loaded.load_head(str(path)), gain)
 
     def calibrate(self, seconds: float | None = None, log: Callable[[str], None] | None = None) -> None:
         """Measure what passes cost now, unless that is known; else the first generation with `draft="auto"` does it.

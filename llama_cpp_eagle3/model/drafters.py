@@ -80,10 +80,12 @@ def load_drafter(
     return drafter
 
 
-def load_ngrams(plan: LoadPlan, vocab: Vocab, log: Callable[[str], None]) -> NgramDrafter | None:
+def load_ngrams(
+    plan: LoadPlan, vocab: Vocab, log: Callable[[str], None], kept: NgramStore | None = None
+) -> NgramDrafter | None:
     """Make the n-gram drafter, if it is a source; it searches in a store of texts and in a corpus too, if given.
 
-    What grammars force is drafted through it.
+    What grammars force is drafted through it. kept: answers of other processes, its store unless one is given.
     """
     store: NgramStore | bool = plan.given["draft_ngram_store"]
     corpus: str | PathLike[str] | None = plan.given["draft_corpus"]
@@ -94,6 +96,8 @@ def load_ngrams(plan: LoadPlan, vocab: Vocab, log: Callable[[str], None]) -> Ngr
         return None
     if store is True:  # those of this process and file
         store = _stores.setdefault(file_key(plan.path), NgramStore())
+    elif kept is not None and not isinstance(store, NgramStore):
+        store = kept
     read = None if corpus is None else read_corpus(corpus, vocab, log)
     return NgramDrafter(plan.given["n_parallel"], store if isinstance(store, NgramStore) else None, read)
 

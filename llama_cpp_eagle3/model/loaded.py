@@ -7,16 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from os import PathLike
 from time import perf_counter_ns
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import Drafter, Eagle3Drafter, Target, local_accelerators
+from .._core import Drafter, Eagle3Drafter, NgramStore, Target, local_accelerators
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..draft.costs import experts_of, keep_learned, learn_costs, load_costs, machine
+from ..draft.kinds.eagle3 import Eagle3Head
 from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
+from ..errors import Eagle3Error
 from ..files.fingerprint import fingerprint, header_fingerprint, once_fingerprinted
 from ..files.prefix_file import Maker
 from ..files.prefix_folder import open_folder
@@ -40,11 +43,23 @@ _IN_FILES = (
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
+@dataclass(frozen=True, slots=True)
+class NewHead:
+    """A head that is loaded and does not draft yet."""
+
+    drafter: Drafter
+    plan: LoadPlan
+    """The plan with it in the place of the old one."""
+    maker: Maker
+
+
 class Loaded:
     """The engine on a target and its drafters. Close it before the target is freed."""
 
-    def __init__(self, target: LoadedTarget, log: Callable[[str], None]):
+    def __init__(self, target: LoadedTarget, log: Callable[[str], None], kept: NgramStore | None = None):
         """Load the drafters, and make the engine.
+
+        kept: answers of other processes, for the n-gram drafter.
 
         Raises:
             ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
@@ -65,6 +80,7 @@ class Loaded:
                 n_swa > 0
             ):  # of several ubatches in a batch a later one may take cells that an earlier one reads (`room`)
                 n_batch = min(n_batch, int(target.ctx.params.n_ubatch))
+            self._folder = None if folder is None else self._begin_folder(folder, given["prefix_cache_disk_bytes"])
             self.engine = Engine(
                 target.context,
                 vocab,
@@ -72,7 +88,7 @@ class Loaded:
                 drafters=drafters,
                 tap=target.tap,
                 draft_model=target.options["draft_model"],
-                ngram=load_ngrams(self.plan, vocab, log),
+                ngram=load_ngrams(self.plan, vocab, log, kept),
                 why_no_source=self.plan.why_nothing_drafts,
                 before_step=target.servers.check,
                 after_pass=target.servers.check,
@@ -81,7 +97,7 @@ class Loaded:
                 prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
                 ctx_checkpoints=given["ctx_checkpoints"],
                 checkpoint_min_step=given["checkpoint_min_step"],
-                prefix_folder=None if folder is None else self._begin_folder(folder, given["prefix_cache_disk_bytes"]),
+                prefix_folder=self._folder,
                 n_swa=n_swa,
                 swa_full=bool(target.ctx.params.swa_full),
             )
@@ -320,6 +336,47 @@ class Loaded:
         self.engine.set_drafters(drafters)
         for drafter in old:
             drafter.close()
+
+    def load_head(self, path: str) -> NewHead:
+        """Load another head for the target, beside the one that drafts. From any thread.
+
+        Raises:
+            ModelFileError, IncompatibleDraftError: it cannot be used.
+            Eagle3Error: no head drafts here that it could replace, or it reads other layers.
+        """
+        heads = [file for file in self.plan.drafts if isinstance(file, Eagle3Head)]
+        pair, tap = self.plan.pair, self.target.tap
+        if not heads or pair is None or tap is None:
+            raise Eagle3Error(f"'{path}' drafts from the next start on: no head was loaded that it could replace")
+        file = Eagle3Head(path)
+        boundaries = file.fit(self.plan.path, pair.target, None)
+        if not set(boundaries) <= set(tap.boundaries):
+            raise Eagle3Error(f"'{path}' reads layers {list(boundaries)}, the model has a tap on {tap.boundaries}")
+        drafts = [file if other is heads[0] else other for other in self.plan.drafts]
+        plan = replace(self.plan, pair=replace(pair, drafts=tuple(drafts)))
+        maker = replace(self.maker, draft=plan.ids(fingerprint)[1])
+        return NewHead(load_drafter(self.target, file, self.draft_type, self._log), plan, maker)
+
+    def use_head(self, new: NewHead, gain: float = 0.0) -> None:
+        """Draft with another head from the next step on; the old one is freed. Texts go on, and do not change.
+
+        Costs are those of the old head, and what is known of that is believed of the new one, until texts show more.
+
+        gain: tokens a step that it is expected to give beyond the old one.
+        """
+        drafting, old = self.engine.drafting, list(self.engine.drafters)
+        policy, was_guessed = drafting.policy, drafting.is_guessed
+        costs, priors = (policy.costs, policy.priors()) if policy.is_measured else ([], [])
+        for drafter, prior in zip(old, priors, strict=False):
+            if prior is not None and isinstance(drafter, Eagle3Drafter):
+                prior["worth"] += gain
+        self.set_drafters([new.drafter if isinstance(drafter, Eagle3Drafter) else drafter for drafter in old])
+        self.plan, self._maker = new.plan, Future()
+        self._maker.set_result(new.maker)
+        if self._folder is not None and (folder := self._folder.result()) is not None:
+            folder.use_drafters(new.maker.draft)
+        if costs:
+            drafting.learn(costs, is_guessed=was_guessed, priors=priors)
 
     def use_stored_type(self) -> None:
         """Convert the head to the type that was measured to be the fastest, if it was measured before."""

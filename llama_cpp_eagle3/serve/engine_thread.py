@@ -37,6 +37,8 @@ class EngineThread:
         self.engine = engine
         self.answers: set[Answer] = set()
         """The answers that have not ended. Two threads change this: iterate over a copy."""
+        self.on_submit: Callable[[], None] = lambda: None
+        """Called with each answer that is submitted, before it runs."""
         self.failure = ""
         """Why the model cannot be used any more; empty while it can."""
         self._metrics = metrics
@@ -68,6 +70,7 @@ class EngineThread:
 
     def submit(self, answer: Answer) -> None:
         """Queue a sequence. After `stop` it fails at once."""
+        self.on_submit()
         with self._lock:
             if not self._has_ended:
                 self.answers.add(answer)

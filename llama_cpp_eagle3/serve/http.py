@@ -21,6 +21,7 @@ from .reply import Prepare, Reply, start
 from .server import Server
 
 T = TypeVar("T")
+_NO = ("no", "off", "false", "0")
 ANTHROPIC = "/v1/messages"
 """The beginning of the paths of Anthropic's API."""
 
@@ -76,7 +77,8 @@ async def generate(request: Request, prepare: Prepare) -> Response:
 
     An error before the first event is a response of its own.
     """
-    reply = request.state.reply = await compute(request, partial(start, prepare))
+    may_learn = request.headers.get("x-learn", "yes").strip().lower() not in _NO
+    reply = request.state.reply = await compute(request, partial(start, prepare, may_learn=may_learn))
     if not reply.stream:
         return Json(await until_gone(request.receive, _whole(reply)))
     batches = reply.batches(reply.server.options.ping_seconds)

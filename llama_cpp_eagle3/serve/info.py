@@ -13,6 +13,7 @@ from .absent import Absent
 from .api_errors import ApiError, invalid, not_found, unsupported
 from .fields import Completion, generation_settings, parse
 from .jsons import LIMITS, check_field
+from .metrics import learn_lines
 from .reply import FINGERPRINT
 from .server import Server
 
@@ -130,6 +131,7 @@ async def props(server: Server, request: Request) -> Any:
         "model_path": server.llm.model_path,
         "draft_model_path": server.llm.draft_model_path,
         "speculative": await server.run_on_engine_thread(server.drafting),
+        "learn": None if server.learner is None else server.learner.figures(),
         "modalities": {"vision": images, "audio": sounds, "video": False},
         "endpoint_slots": options.slots,
         "endpoint_props": False,
@@ -175,6 +177,8 @@ async def metrics(server: Server, request: Request) -> Response:
     text = server.metrics.prometheus(
         len(server.engine_thread.answers), server.n_slots, server.cache_usage, server.engine.slots.cache.stats
     )
+    if server.learner is not None:
+        text += learn_lines(server.learner.figures())
     headers = {"Process-Start-Time-Unix": str(server.metrics.t_start)}
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4", headers=headers)
 

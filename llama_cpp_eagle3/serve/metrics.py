@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..engine import Engine, PrefixStats
 from ..engine.stats import SourceStats
@@ -225,6 +226,27 @@ def _prefix_lines(stats: PrefixStats) -> Iterator[str]:
     by_tier = {f'tier="{tier}"': n for tier, n in stats.reused_tokens.items()}
     text = "Prompt tokens reused, by where they were"
     yield _metric("llamacpp:prefix_cache_reused_tokens_total", "counter", by_tier, text)
+
+
+def learn_lines(figures: Mapping[str, Any]) -> str:
+    """Return the metrics of `--learn`. figures: of its learner."""
+    heads = {f'version="{head["version"]}"': head for head in figures["heads"]}
+    items: tuple[tuple[str, str, str, Mapping[str, float]], ...] = (
+        ("texts", "gauge", "Texts that are kept", {"": figures["texts"]}),
+        ("tokens", "gauge", "Tokens of their answers", {"": figures["tokens"]}),
+        ("bytes", "gauge", "Bytes of the folder", {"": figures["bytes"]}),
+        ("seconds_total", "counter", "Seconds of learning", {"": figures["seconds"]}),
+        ("head", "gauge", "The version of the head that drafts", {"": figures["head"]}),
+        (
+            "head_tokens_total", "counter", "Tokens that each head has drafted for",
+            {label: head["tokens"] for label, head in heads.items()},
+        ),
+        (
+            "head_tokens_per_step", "gauge", "Tokens a step with each head",
+            {label: head["tokens_per_step"] for label, head in heads.items()},
+        ),
+    )  # fmt: skip
+    return "".join(_metric(f"llamacpp:learn_{name}", kind, values, text) for name, kind, text, values in items)
 
 
 def _metric(name: str, kind: str, values: Mapping[str, float], text: str = "") -> str:

@@ -74,7 +74,8 @@ class Reply(ABC):
                             raise _error_of(answer)
                 yield batch
             if self.server.recorder is not None:
-                self.server.recorder.add(self.answers)
+                for answer in self.answers:
+                    self.server.recorder.add(answer)
         finally:
             if n_left:
                 self.cancel()
@@ -189,9 +190,12 @@ Prepare = Callable[[Server, dict[str, Any], Place], Reply]
 """A function that makes the reply to a request's JSON; it runs in a thread."""
 
 
-def start(prepare: Prepare, server: Server, body: dict[str, Any], place: Place) -> Reply:
-    """Make the reply to a request, and have its answers run, or wait."""
+def start(prepare: Prepare, server: Server, body: dict[str, Any], place: Place, *, may_learn: bool = True) -> Reply:
+    """Make the reply to a request, and have its answers run, or wait. may_learn: whether their texts may be kept."""
     reply = prepare(server, body, place)
+    if not may_learn or body.get("store") is False:
+        for answer in reply.answers:
+            answer.sequence.keeps = False
     place.start(reply.answers)
     return reply
 

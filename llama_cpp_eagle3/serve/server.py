@@ -14,8 +14,10 @@ from typing import Any
 from ..chat import LeftOut, Loosened
 from ..chat.builtin_templates import named_templates
 from ..config.serve_options import ServeOptions
+from ..draft.learn import Learner
 from ..engine import DraftSettings, GrammarError, Request, Shift
 from ..errors import ContextFullError
+from ..files.line_file import LineWriter
 from ..llama import Eagle3Llama
 from .answer import Answer
 from .api_errors import failed, invalid, too_long
@@ -27,7 +29,7 @@ from .infill import Infill
 from .jsons import N_LOGPROBS_MAX
 from .metrics import Metrics
 from .queue import Queue
-from .record import Recorder
+from .record import open_record
 from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -57,16 +59,34 @@ class Server:
         self.queue = Queue(self.engine_thread, self.metrics, *limits)
         self.executor = Executor(options.prepare_seconds)
         self._file_executor = Executor(_UNLIMITED_SECONDS)
-        self.recorder: Recorder | None = None
+        self.recorder: LineWriter[Answer] | None = None
         if options.record is not None:
-            self.recorder = Recorder(options.record, options.n_record_max, self.tokenizer)
+            self.recorder = open_record(options.record, options.n_record_max, self.tokenizer)
+
+        self.learner: Learner | None = None
 
     def start(self) -> None:
         """Start the engine thread, in the running loop."""
         self.engine_thread.start(asyncio.get_running_loop())
+        if self.llm.keeper is not None:
+            self.learner = Learner(
+                self.llm.keeper,
+                self._use_learned,
+                lambda: bool(self.engine_thread.answers or self.queue.n_preparing),
+                self.llm.n_threads,
+                self.options.learn_share,
+                self.options.learn_idle_seconds,
+            )
+            self.engine_thread.on_submit = self.learner.busy
+
+    def _use_learned(self, version: int, gain: float) -> None:
+        """Draft with another head: it is loaded in this thread, and put in its place between two steps."""
+        self.engine_thread.call(self.llm.use_learned(version, gain)).result()
 
     def stop(self) -> None:
         """Cancel all requests and free the model, unless a pass or a request does not end in time."""
+        if self.learner is not None:
+            self.learner.close()
         has_ended = self.engine_thread.stop()
         if self.recorder is not None:
             self.recorder.close()

@@ -17,8 +17,8 @@ import pytest
 from llama_cpp_eagle3 import _library
 from llama_cpp_eagle3.errors import Eagle3Error
 from llama_cpp_eagle3.files import file_lock
+from llama_cpp_eagle3.files.line_file import LineFile
 from llama_cpp_eagle3.model.rpc import RpcServers
-from llama_cpp_eagle3.serve.record import RecordFile
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,7 +84,7 @@ def test_other_errors_of_a_lock_are_errors(tmp_path: Path, msvcrt: Msvcrt, monke
 def test_records_on_windows(tmp_path: Path, msvcrt: Msvcrt) -> None:
     path = tmp_path / "record.jsonl"
     path.write_bytes(b'{"a": 1}\n{"cut o')
-    file = RecordFile(path, 1 << 20)
+    file = LineFile(path, 1 << 20)
     assert file.append(b'{"b": 2}\n')
     file.close()
     assert path.read_bytes() == b'{"a": 1}\n{"b": 2}\n'

@@ -14,12 +14,16 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.serve import record
-from llama_cpp_eagle3.serve.record import RecordFile
+from llama_cpp_eagle3.files import line_file
+from llama_cpp_eagle3.files.line_file import LineFile
 from llama_cpp_eagle3_heads.train.data import file_prompts
 from serving import Running
 
 CHAT = {"messages": [{"role": "user", "content": "the self"}], "max_tokens": 8}
+
+
+def _is_of_record(r: logging.LogRecord) -> bool:
+    return "record" in r.getMessage() and r.name.startswith("llama_cpp_eagle3")
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -82,14 +86,14 @@ def test_what_is_left_out(pair: Any, tmp_path: Path, caplog: pytest.LogCaptureFi
         running.server.engine.stepper.on_sample = None
         running.ask("/completion", {"prompt": "one", "n_predict": 3})
     assert [line["text"] for line in lines_of(path)] == ["one"]
-    said = [r.getMessage() for r in caplog.records if r.name.endswith("record")]
+    said = [r.getMessage() for r in caplog.records if _is_of_record(r)]
     assert "0.0 MiB of at most 3.0 (--record-max-size)" in said[0]
     assert "images, errors, and answers that were cancelled" in said[0]
     assert said[1:] == [f"1 answers were recorded in '{path}'"]
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name.endswith("record") and r.levelno == logging.WARNING]
+    return [r.getMessage() for r in caplog.records if _is_of_record(r) and r.levelno == logging.WARNING]
 
 
 def test_the_limit(pair: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +126,7 @@ def test_a_full_disk(
         return write(fd, data[: len(data) // 2])
 
     with Running(*pair, options={"record": path}) as running, monkeypatch.context() as patch:
-        patch.setattr(record.os, "write", full)
+        patch.setattr(line_file.os, "write", full)
         for i in range(6):
             assert running.ask("/completion", {"prompt": f"text {i}", "n_predict": 3})["content"]
         running.server.recorder.close()
@@ -138,15 +142,15 @@ def test_what_a_crash_cut_off(tmp_path: Path) -> None:
     for whole in (b"", b'{"text": "a"}\n', b'{"text": "' + b"a" * 200_000 + b'"}\n'):
         for cut in (b"", b'{"text": "b', b"b" * 200_000):
             path.write_bytes(whole + cut)
-            RecordFile(path, 1 << 20).close()
+            LineFile(path, 1 << 20).close()
             assert path.read_bytes() == whole
 
 
 WORKER = """
 import sys
 from pathlib import Path
-from llama_cpp_eagle3.serve.record import RecordFile
-file = RecordFile(Path(sys.argv[1]), 150_000)
+from llama_cpp_eagle3.files.line_file import LineFile
+file = LineFile(Path(sys.argv[1]), 150_000)
 line = (b'"' + sys.argv[2].encode() * 997 + b'"\\n')
 print(sum(file.append(line) for _ in range(100)))
 """

@@ -18,6 +18,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from llama_cpp_eagle3.engine import Sampling
+from llama_cpp_eagle3.engine.keeping import half
 from llama_cpp_eagle3.files.whole_file import whole_file
 from llama_cpp_eagle3.llama import Eagle3Llama
 
@@ -249,13 +250,6 @@ class AnswerGenerator:
     def close(self) -> None:
         """Free the target."""
         self.llm.close()
-
-
-def half(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Return rows (n, n_boundaries, n_embd) as (n, n_boundaries * n_embd) in float16, clipped to its range."""
-    limit = np.finfo(np.float16).max
-    flat = np.asarray(rows).reshape(len(rows), -1)
-    return np.clip(flat, -limit, limit).astype(np.float16)
 
 
 class Source:

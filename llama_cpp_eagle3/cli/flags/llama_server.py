@@ -64,6 +64,13 @@ SERVER = (
         is_ours=True,
     ),
     flag("--record-max-size MiB", "of that file, then recording ends (default: 256)", int, default=256, is_ours=True),
+    flag(
+        "--learn-share SHARE",
+        "of each day in which --learn may learn, while nobody waits (default: 0.25; 0: never)",
+        float,
+        default=0.25,
+        is_ours=True,
+    ),
     flag("--log-format FORMAT", "text or json (default: text)", one_of(("text", "json")), default="text", is_ours=True),
     flag(
         "-n --predict --n-predict N LLAMA_ARG_N_PREDICT", "tokens by default (default: -1, no limit)", int, default=-1
