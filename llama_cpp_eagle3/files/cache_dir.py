@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
 
+from .whole_file import write_whole
+
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
+_log = logging.getLogger("llama_cpp_eagle3")
+_refused = set[Path]()
 
 
 def cache_dir() -> Path:
@@ -21,3 +26,22 @@ def cache_dir() -> Path:
     else:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "llama-cpp-eagle3"
+
+
+def keep(path: Path, text: str) -> bool:
+    """Write a file of the folder; returns whether it could be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    except OSError as e:
+        tell_refused(path, e)
+        return False
+    return True
+
+
+def tell_refused(path: Path, e: OSError) -> None:
+    """Log that a file of the folder cannot be written: the first one of a process."""
+    if (folder := cache_dir()) not in _refused:
+        _refused.add(folder)
+        why = f"cannot write '{path}', so what it is to keep is found out again at each start: {e.strerror or e}"
+        _log.warning("%s; %s names another folder", why, ENV_CACHE)

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .._core import header_size
-from .cache_dir import cache_dir
-from .whole_file import write_whole
+from .cache_dir import cache_dir, keep
 
 _N_DIGEST = 32
 _N_BLOCK = 1 << 22
@@ -172,10 +171,8 @@ def _kept(key: _Key) -> str | None:
 
 
 def _keep(key: _Key, digest: str) -> None:
-    with suppress(OSError, RuntimeError):  # then it is read again
-        path = _kept_in(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"file": key, "blake2b": digest}))
+    with suppress(RuntimeError):  # there is no home
+        keep(_kept_in(key), json.dumps({"file": key, "blake2b": digest}))
 
 
 def _blake2b(data: bytes = b"") -> hashlib.blake2b:

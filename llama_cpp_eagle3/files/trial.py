@@ -22,7 +22,7 @@ import llama_cpp
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..errors import ModelFileError
 from ._trial_child import REFUSED
-from .cache_dir import cache_dir
+from .cache_dir import cache_dir, tell_refused
 from .whole_file import write_whole
 
 CPU_SECONDS = 60
@@ -152,7 +152,10 @@ def _known() -> list[str]:
 
 
 def _remember(digest: str) -> None:
-    path = _known_path()
+    try:
+        path = _known_path()
+    except RuntimeError:  # there is no home
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         known = _known()
@@ -160,5 +163,5 @@ def _remember(digest: str) -> None:
             write_whole(path, "\n".join(known[_N_KEPT // 2 :]) + "\n")
         with path.open("a", encoding="ascii") as file:
             file.write(digest + "\n")
-    except (OSError, RuntimeError):
-        pass  # then it is tried again
+    except OSError as e:
+        tell_refused(path, e)

@@ -109,13 +109,18 @@ def test_a_trial_that_cannot_be_made(
     assert trials == ["", ""]
 
 
-def test_a_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: list[Any]) -> None:
+def test_a_cache_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is said once."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "file"))
     path = write_random_arch(tmp_path, "llama")
     for _ in range(2):
         load(path).close()
     assert trials == [None, None]
+    (said,) = [text for text in caplog.messages if "cannot write" in text]
+    assert str(tmp_path / "file") in said
 
 
 def test_what_is_remembered_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...files.cache_dir import cache_dir
-from ...files.whole_file import write_whole
+from ...files.cache_dir import cache_dir, keep
 from .costs import GGML_TYPE_NARROW, NO_GROWTH, Costs, Growth
 
 _FORMAT = 6
@@ -122,9 +121,4 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
     }
     target = {"curve": costs.target, "contention": costs.contention, "growth": growths[0]}
     document = {"format": _FORMAT, "key": key["target"], "target": target, "pairs": [*pairs, pair]}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(document, indent=1))
-    except OSError:
-        return None
-    return path
+    return path if keep(path, json.dumps(document, indent=1)) else None

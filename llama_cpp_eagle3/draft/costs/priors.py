@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..._core import Policy
-from ...files.cache_dir import cache_dir
-from ...files.whole_file import write_whole
+from ...files.cache_dir import cache_dir, keep
 
 Priors = list[dict[str, Any] | None]
 """For each drafter what `Policy.priors` returns."""
@@ -39,7 +37,4 @@ def keep_priors(policy: Policy, key: dict[str, Any]) -> None:
     priors = policy.priors()
     if not any(priors):
         return
-    path = priors_path(key)
-    with suppress(OSError):  # the folder cannot be written
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"format": _FORMAT, "key": key, "priors": priors}, indent=1))
+    keep(priors_path(key), json.dumps({"format": _FORMAT, "key": key, "priors": priors}, indent=1))
