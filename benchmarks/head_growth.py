@@ -3,7 +3,7 @@
     python benchmarks/head_growth.py
     python benchmarks/head_growth.py --add "9,000 tokens more" --work WORK --chat 2.2 --raw 2.1 --questions 1.6
 
-The figures come from runs that took hours; docs/training.md says how they were made. --add adds a run from a work
+The figures come from runs that took hours; docs/training-notes.md says how they were made. --add adds a run from a work
 folder of ``llama-cpp-eagle3 train --init HEAD`` whose head is that of the last run, with figures of head_quality.py.
 """
 

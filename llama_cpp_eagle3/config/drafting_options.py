@@ -44,10 +44,11 @@ class DraftingOptions(LlamaOptions, total=False):
     draft: Annotated[
         Literal["auto", "chain", "tree"] | None,
         Option(
-            '`"auto"`: each step drafts what pays best on this machine, which may be nothing; `"chain"`: `draft_n_max` '
-            'tokens; `"tree"`: a tree. The default, `None`, is `"auto"`, unless a drafter with weights gets a fixed '
-            'size: `draft_n_max`, `draft_n_min` or `draft_p_min` make it `"chain"`, those of trees `"tree"`. N-grams '
-            "draft in auto alone. On targets with a recurrent state, or with `swa_full=False`, trees become chains",
+            '`None` is `"auto"`. `"auto"`: each step drafts what pays best on this machine, which may be nothing; '
+            '`"chain"`: `draft_n_max` tokens; `"tree"`: a tree. One exception: with a drafter that has weights, a '
+            'fixed size says the mode, `draft_n_max`, `draft_n_min` and `draft_p_min` `"chain"`, those of trees '
+            '`"tree"`. N-grams draft in auto alone. On targets with a recurrent state, or with `swa_full=False`, trees '
+            "become chains",
             check=one_of(MODES),
         ),
     ]

@@ -235,8 +235,8 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         Literal["gumbel", "llama"],
         Option(
             'the generator that samples; also an attribute. `"gumbel"`: seeded noise that drafters can compute too, so '
-            'that more drafts are accepted; `"llama"`: llama.cpp\'s, for its texts for a seed. The probabilities are '
-            "the same",
+            'that more drafts are accepted; `"llama"`: llama.cpp\'s, for its texts for a seed (with '
+            '`cpu_kernels="off"`). The probabilities are the same',
             default="gumbel",
             check=lambda name, value: check_rng(value),
         ),

@@ -33,7 +33,7 @@ def bundled_pair() -> tuple[Path, Path]:
     pair = _FOLDER / TARGET_NAME, _FOLDER / DRAFT_NAME
     for path in pair:
         if not path.is_file():
-            raise FileNotFoundError(f"the bundled model '{path}' is missing; see docs/training.md to make it")
+            raise FileNotFoundError(f"the bundled model '{path}' is missing; see docs/training-notes.md to make it")
     return pair
 
 

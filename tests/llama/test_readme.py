@@ -11,11 +11,17 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def test_readme_snippets(tmp_path, capsys, monkeypatch):
-    """The snippets run with a tiny pair in place of the one that pip fetches."""
+    """The snippets run with a tiny pair in place of those that are fetched; the names that they use are ours."""
     pair = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
-    monkeypatch.setattr(models, "smollm2", lambda say: tuple(model.path for model in pair))
-    snippets = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S)
+    text = README.read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     assert len(snippets) >= 2
+    assert len(snippets[0].strip().splitlines()) <= 4
+    assert text.index(snippets[0]) < text.index("\n|")  # before any table
+    named = re.findall(r'Eagle3Llama\("([^"]+)", "([^"]+)"', text)
+    assert named
+    assert {name for names in named for name in names} <= set(models.names())
+    monkeypatch.setattr(models, "fetched", lambda name, log: pair[name.endswith("eagle3")].path)
     script = tmp_path / "readme.py"
     script.write_text("\n".join(snippets))
     names = runpy.run_path(str(script))

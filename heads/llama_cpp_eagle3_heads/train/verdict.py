@@ -10,7 +10,7 @@ _WANTED = 1.1
 """The speed, as a multiple of plain decoding, for which a longer training's time is estimated."""
 _PER_DOUBLING = 0.215
 """Tokens a step gained by each doubling of the answers' tokens: SmolLM2's head grew from 1.59 to 2.86 from 52,343 to
-3,132,154 of them (docs/training.md)."""
+3,132,154 of them (docs/training-notes.md)."""
 _LENGTH_THERE, _TOKENS_THERE = 1.59, 52_343
 _DAYS_MAX = 30
 
