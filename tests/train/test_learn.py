@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.draft.learn import Folder, Heads, Texts
+from llama_cpp_eagle3.draft.learn import Folder, Heads, Texts, learner, rounds
 from llama_cpp_eagle3.draft.learn.rounds import divide, read_result
 from loading import load
-from tiny import write_head, write_target
+from serving import Running
+from tiny import write_head, write_perfect_pair, write_target
 
 torch = pytest.importorskip("torch")
 
@@ -82,7 +84,7 @@ def test_a_poisoned_head_is_refused(pair: Any, kept: Path, monkeypatch: pytest.M
     samples = [source.get(source.text(number)) for number in texts.by_id]
     head, same = (head_from_gguf(Path(path.path), Path(target.path), 128, 4) for _ in range(2))
     assert "not better by more than chance" in judge(head, same, samples, [], 4).why
-    # teach one head the texts: all that it drafts is right
+    # of which the drafts are simulated as told
     taught = head_from_gguf(Path(path.path), Path(target.path), 128, 4)
     answers = {id(taught): 1.0, id(head): 0.5, id(same): 0.2}
 
@@ -96,6 +98,23 @@ def test_a_poisoned_head_is_refused(pair: Any, kept: Path, monkeypatch: pytest.M
     answers[id(taught)] = 1.0
     worse_before = judge(head, taught, samples[:4], _Worse(samples[4:], answers, taught), 4)
     assert "worse on the last gate's texts" in worse_before.why
+
+
+def test_real_drafts_tell_a_poisoned_head(tmp_path: Path) -> None:
+    """A head that is always right passes in the place of a spoiled one, never the other way round."""
+    target, path = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
+    keep((target, path), tmp_path / "kept")
+    texts = Texts(Folder(tmp_path / "kept"))
+    source = learning.KeptTexts(texts, None)
+    samples = [source.get(source.text(number)) for number in texts.by_id]
+    right, spoiled = (head_from_gguf(Path(path.path), Path(target.path), 128, 4) for _ in range(2))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        spoiled.lm_head.weight.normal_()
+    verdict = judge(spoiled, right, samples, samples, 4)
+    assert verdict.why == ""
+    assert verdict.after > 3.0 > verdict.before + 1
+    assert "not better by more than chance" in judge(right, spoiled, samples, [], 4).why
 
 
 class _Worse(list[Any]):
@@ -178,6 +197,39 @@ def test_from_texts_to_a_head_that_drafts(
         assert llm.draft_model_path == path.path
         assert llm.last_stats.drafts > 5
     assert json.loads((kept / "about.json").read_text())["head"] == path.path
+
+
+def test_a_server_learns_by_itself(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nobody asks, a process learns; requests stop it, and their text is the target's; then a gate decides."""
+    monkeypatch.setattr(rounds, "N_ANSWER_MIN", 100)
+    monkeypatch.setattr(rounds, "N_CONVERSATIONS_MIN", 10)
+    monkeypatch.setattr(learner, "minutes_of", lambda *a: 0.02)
+    monkeypatch.setattr(learner, "is_on_battery", lambda: False)
+    kept = tmp_path / "kept"
+    options = {"learn_idle_seconds": 0.2, "learn_share": 1.0}
+    with Running(*pair, learn_dir=kept, options=options) as running:
+        body = {"max_tokens": 24, "temperature": 0}
+        texts = [running.ask("/v1/completions", {**body, "prompt": f"what is {i}?"}) for i in range(12)]
+        found = running.server.learner
+        assert found is not None
+        deadline = time.monotonic() + 120
+        was_stopped = False
+        while len(found.heads.entries) < 2:
+            assert time.monotonic() < deadline, found.state
+            time.sleep(0.02)
+            if found.state == "learns" and not was_stopped:
+                again = running.ask("/v1/completions", {**body, "prompt": "what is 3?"})
+                assert again["choices"][0]["text"] == texts[3]["choices"][0]["text"]
+                was_stopped = True
+        assert was_stopped
+        entry = found.heads.entries[1]
+        assert entry.state in ("used", "refused")
+        assert (entry.state == "used") == (not entry.why)
+        shown = running.client.get("/props").json()
+        assert shown["learn"]["head"] == (entry.state == "used")
+        assert shown["learn"]["seconds"] > 0
+        again = running.ask("/v1/completions", {**body, "prompt": "what is 5?"})
+        assert again["choices"][0]["text"] == texts[5]["choices"][0]["text"]
 
 
 def test_a_first_head(pair: Any, tmp_path: Path) -> None:

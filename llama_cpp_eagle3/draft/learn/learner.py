@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -66,6 +67,8 @@ class Learner:
         self._lock = threading.Lock()
         self._idle_since = monotonic()
         self._not_before = 0.0
+        self._n_texts = -1
+        """How many texts were too few for a training."""
         self._why_not = ""
         self._told: set[str] = set()
         self._ends = threading.Event()
@@ -164,7 +167,12 @@ class Learner:
             self._begin()
 
     def _begin(self) -> None:
-        why = self._why_no_more() or why_not_yet(self._keeper.texts, self.heads, self._folder)
+        n_texts = len(self._keeper.texts)
+        if n_texts == self._n_texts and self._why_not:  # nothing is new
+            return
+        why = why_not_yet(self._keeper.texts, self.heads, self._folder)
+        self._n_texts = n_texts if why else -1
+        why = why or self._why_no_more()
         if not why and (free := free_memory()) is not None:
             needed = _memory_of(str(self._folder.about().get("target", "")))
             if free < needed:
@@ -208,10 +216,12 @@ class Learner:
 
     def _take_in(self, training: Training) -> None:
         self._end_training()
-        result = read_result(self._folder)
+        result, why = read_result(self._folder), training.why
         if result is None:
+            if training.has_failed:  # it would fail again: the next one begins anew
+                shutil.rmtree(self._folder.round, ignore_errors=True)
             self._not_before = monotonic() + _FAILED_SECONDS
-            self._why_not = f"a training failed: {training.why}"
+            self._why_not = f"a training failed: {why}"
             _log.warning("--learn: %s. The next try is in an hour", self._why_not)
             return
         entry = self.heads.take_in(result)

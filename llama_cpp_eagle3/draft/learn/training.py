@@ -72,6 +72,12 @@ class Training:
         return self._process.poll() is not None
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error of its own, with which it would end again; not by a signal."""
+        code = self._process.returncode
+        return code is not None and code > 0
+
+    @property
     def stands_seconds(self) -> float:
         """For how long it has stood still."""
         return 0.0 if self._since is not None else monotonic() - self._paused_at
