@@ -19,11 +19,11 @@ from llama_cpp_eagle3.engine.draft import Draft
 from loading import Drafts, bundled_pair, is_tie, load, load_plain, prompts, take
 from tiny import write_head, write_target
 
-N_PROMPTS, N_TOKENS = 100, 128
+N_PROMPTS, N_TRAINED, N_TOKENS = 100, 50, 128
 
 
 class Reference:
-    """A target, and plain llama_cpp's texts after 100 prompts."""
+    """A target, and plain llama_cpp's texts after some prompts."""
 
     def __init__(self, target: Any, head: Any, texts: list[list[int]], n_ctx: int = 512):
         self.target, self.head, self.prompts, self.n_ctx = target, head, texts, n_ctx
@@ -57,8 +57,8 @@ def trained_reference() -> Iterator[Reference]:
         texts = [llm.tokenize(text.encode()) for text in heldout_prompts()]
     # the texts after 24, 48, ... tokens of each
     texts = [text[:n] for n in (24, 48, 72, 96) for text in texts if len(text) >= n]
-    assert len(texts) >= N_PROMPTS
-    reference = Reference(target, head, texts[:N_PROMPTS])
+    assert len(texts) >= N_TRAINED
+    reference = Reference(target, head, texts[:N_TRAINED])
     yield reference
     reference.llm.close()
 
@@ -90,7 +90,7 @@ def test_perfect_head(perfect_reference: Reference, n_max: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_max", range(1, 9))
+@pytest.mark.parametrize("n_max", [1, 2, 4, 8])
 def test_trained_head(trained_reference: Reference, n_max: int) -> None:
     llm = compare(trained_reference, n_max)
     assert 0.1 < llm.stats.draft_acceptance_rate < 0.99
