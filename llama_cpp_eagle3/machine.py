@@ -88,7 +88,7 @@ def _groups(controller: str) -> Iterator[Path]:
         if not controllers:
             places[_CGROUPS] = path
         elif controller in controllers.split(","):
-            places[_CGROUPS / controller] = path
+            places[_CGROUPS / controller] = places[_CGROUPS / controllers] = path  # the first is a link, if it is there
     for root, path in places.items():
         folder = root / path.lstrip("/")
         yield folder

@@ -101,8 +101,14 @@ def as_text(data: bytes, source: str) -> str:
 
 
 def whole_characters(text: str) -> str:
-    """A text with a mark for each half surrogate: of a character that was cut, or of a byte in a file's name."""
-    return _HALF.sub("\ufffd", text)
+    """A text with a mark for each half surrogate: of a character that was cut, or of a byte that Python could not read.
+
+    Such bytes are in names of files; those that are UTF-8, which other locales do not read, become their characters.
+    """
+    try:
+        return text.encode(errors="surrogateescape").decode(errors="replace")
+    except UnicodeEncodeError:
+        return _HALF.sub("\ufffd", text)
 
 
 def _mark_of(data: bytes) -> bytes:

@@ -43,6 +43,10 @@ def test_no_groups(groups: Path) -> None:
         ("", {"cpu": {"cpu__cfs_quota_us": "-1", "cpu__cfs_period_us": "100000"}}, None),
         ("3:cpu,cpuacct:/d/1", {"cpu/d/1": {"cpu__cfs_quota_us": "50000", "cpu__cfs_period_us": "100000"}}, 0.5),
         ("3:cpu,cpuacct:/d/1", {"cpu": {"cpu__cfs_quota_us": "50000", "cpu__cfs_period_us": "100000"}}, 0.5),
+        ("3:cpu,cpuacct:/d", {"cpu,cpuacct/d": {"cpu__cfs_quota_us": "50000", "cpu__cfs_period_us": "100000"}}, 0.5),
+        ("2:name=systemd:/a\n0::/a", {"a": {"cpu__max": "70000 100000"}}, 0.7),
+        ("0::/a:b c", {"a:b c": {"cpu__max": "70000 100000"}}, 0.7),
+        ("", {"": {"cpu__max": "0 100000"}}, None),
         ("", {"": {"cpu__max": "garbage"}}, None),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_cpp_eagle3.files.text_file import as_text, iter_lines, read_lines, read_text
+from llama_cpp_eagle3.files.text_file import as_text, iter_lines, read_lines, read_text, whole_characters
 
 TEXT = "größe 😀\n\n\x85 \u2028 next\n"
 LINES = ["größe 😀", "", "\x85 \u2028 next"]
@@ -102,3 +102,16 @@ def test_damaged_gzip(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.gz").write_bytes(data)
     with pytest.raises(ValueError, match=r"a\.gz': gzip cannot unpack it"):
         list(iter_lines(tmp_path / "a.gz"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("größe 😀", "größe 😀"),
+        ("gr\udcc3\udcb6\udcc3\udc9fe", "größe"),  # as a path in the locale C
+        ("caf\udce9.gguf", "caf\ufffd.gguf"),
+        ("a\ud83d b\ude00 \udce9", "a\ufffd b\ufffd \ufffd"),
+    ],
+)
+def test_half_surrogates(text: str, expected: str) -> None:
+    assert whole_characters(text) == expected
