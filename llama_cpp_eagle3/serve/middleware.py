@@ -27,7 +27,7 @@ class Middleware:
 
     def __init__(self, app: ASGIApp, options: ServeOptions):
         self.app, self.options = app, options
-        self._keys = [key.encode() for key in options.api_keys]
+        self._keys = [key.encode(errors="surrogateescape") for key in options.api_keys]  # the bytes that were typed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the endpoints, or answer it with an error."""

@@ -27,7 +27,7 @@ UNICODE_KEY = "schlüssel"
 @pytest.fixture(scope="module")
 def locked(tiny_target: Any) -> Iterator[Running]:
     options = {
-        "api_keys": (KEY, "another", UNICODE_KEY),
+        "api_keys": (KEY, "another", UNICODE_KEY, "caf\udce9"),
         "cors_origins": "localhost",
         "n_body_max": 4096,
         "timeout_seconds": 0.5,
@@ -49,6 +49,7 @@ def test_keys(locked: Running) -> None:
         {"X-Api-Key": "another"},
         {"Authorization": KEY},
         {"Authorization": f"Bearer {UNICODE_KEY}".encode()},
+        {"Authorization": b"Bearer caf\xe9"},
         {"Authorization": "Bearer of-another-service", "X-Api-Key": KEY},
     ):
         assert locked.client.post("/completion", json=BODY, headers=headers).status_code == 200
