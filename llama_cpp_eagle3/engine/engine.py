@@ -280,6 +280,7 @@ class Engine:
                 del sequence.tokens[n_tokens:]
                 sequence.n_prompt = min(sequence.n_prompt, n_tokens)
                 sequence.media = [m for m in sequence.media if m.end <= n_tokens]
+                sequence.kept_rows = [(at, rows[: n_tokens - at]) for at, rows in sequence.kept_rows if at < n_tokens]
             if sequence.n_past > n_tokens:
                 sequence.n_past, sequence.rows, sequence.is_dirty = n_tokens, [], True
             if sequence.is_dirty:

@@ -194,6 +194,23 @@ def test_answers_are_drafted_by_the_next_process(pair: Any, tmp_path: Path) -> N
         assert [node[1] for node in drafter.propose(4, 4)] == answer.tokens[6:10]
 
 
+def test_rows_of_tokens_that_were_taken_back(pair: Any, tmp_path: Path) -> None:
+    """After going back, rows are those of the tokens that came instead."""
+    target, head = pair
+    with closing(load(target, head, learn_dir=tmp_path / "kept", logits_all=True)) as llm:
+        llm.eval([1, 9, 9, 9, 9, 9, 9, 9])
+        llm.n_tokens = 3
+        for _ in zip(llm.generate([1, 9, 9, 5, 6, 7], temp=0), range(12), strict=False):
+            pass
+    found = Texts(Folder(tmp_path / "kept"))
+    (entry,) = found
+    first, rows = found.rows(entry, 512)
+    with closing(load(target, head, logits_all=True, n_batch=512)) as llm:
+        llm.eval(found.tokens(entry))
+        np.testing.assert_array_equal(rows, half(np.asarray(llm.features))[first : first + len(rows)])
+        assert len(rows) > 12
+
+
 def test_a_process_that_is_killed(pair: Any, tmp_path: Path) -> None:
     """A process that ends in the middle leaves a folder that the next one takes."""
     target, head = pair

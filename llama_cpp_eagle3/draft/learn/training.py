@@ -52,7 +52,10 @@ class Training:
         command = [sys.executable, "-m", MODULE, str(folder), "--minutes", f"{minutes:g}", "--threads", str(n_threads)]
         command += [] if is_shown else ["--background"]
         with contextlib.ExitStack() as stack:
-            out = None if is_shown else stack.enter_context(open(log, "wb"))
+            out = None
+            if not is_shown:
+                fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # for its owner alone, as all there is
+                out = stack.enter_context(os.fdopen(fd, "wb"))
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # its end tells the process that this one has ended
