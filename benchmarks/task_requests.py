@@ -65,6 +65,13 @@ def _agent() -> list[Asked]:
     return [_chat(spec["messages"][:i], 384, tools=spec["tools"]) for i in turns]
 
 
+def _calls() -> list[Asked]:
+    """Return the turns of the agent in which it calls tools, each with a call required."""
+    spec = json.loads((FOLDER / "agent.json").read_text(encoding="utf-8"))
+    turns = [i for i, message in enumerate(spec["messages"]) if message.get("tool_calls")]
+    return [_chat(spec["messages"][:i], 384, tools=spec["tools"], tool_choice="required") for i in turns]
+
+
 def _fim() -> list[Asked]:
     """Return holes to the end of a line, with the other file of its kind as context, as llama.vim sends them."""
     places = _lines("fim.jsonl")
@@ -109,6 +116,7 @@ TASKS: dict[str, Callable[[], list[Asked]]] = {
     "quotes": lambda: _about_files("quotes.jsonl", 256),
     "json": lambda: _about_files("json.jsonl", 256),
     "agent": _agent,
+    "calls": _calls,
 }
 
 

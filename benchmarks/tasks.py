@@ -5,10 +5,10 @@
 The requests lie in tasks/, in the model's own chat template: coding questions, short questions of many kinds from which
 nothing learned and to which nothing was tuned, edits of a file, holes in a file at 40 places (/infill, as llama.vim
 sends it; and typed, where each character cancels the last request), questions about a document, quotes, JSON by schema,
-an agent's conversation with tools. All sides are open at once and take turns, request by request, since a machine's
-speed changes meanwhile; the rounds differ in a word at the beginning of the prompt, so that no cache has the prompt of
-an earlier round. Times are the client's. With --add a call adds to the figures that earlier calls have published under
-the same name.
+an agent's conversation with tools, and its turns that call, where a call is required. All sides are open at once and
+take turns, request by request, since a machine's speed changes meanwhile; the rounds differ in a word at the beginning
+of the prompt, so that no cache has the prompt of an earlier round. Times are the client's. With --add a call adds to
+the figures that earlier calls have published under the same name.
 
 Sides are `plain`, `auto` (all that can draft), `auto-ngram` and `auto-draft` (one drafter alone), `auto-spm` (n-grams,
 and /infill with the suffix first), `chain-3` (fixed chains of -md); `auto=FILE` and the like have another -md;

@@ -672,6 +672,12 @@ class LoadGuard:
     def tensors(self) -> set[str]:
         """Names of the tensors that llama.cpp has asked a model's file for: those of its graph."""
 
+class TokenTree:
+    """The tokens of a vocabulary by their characters, which all grammars of a model read."""
+
+    def __init__(self, vocab: int) -> None:
+        """Read a vocabulary, by the address of its llama_vocab, which must outlive this object and grammars."""
+
 class GrammarLookahead:
     """Tells which tokens a grammar allows after tokens that are not drawn yet."""
 
@@ -1394,15 +1400,15 @@ class Policy:
 
         `steps`: all steps. `drafted`: steps that asked a drafter; `asked`: the same for each drafter; `probes`:
         those with its gate closed; `trials`: those in which none could pay. `ngram`: steps that verified tokens
-        of the n-gram drafter. `levels`: levels that were drafted after first graphs. `draft_tokens`: {drafted
-        tokens verified: steps}. `draft_us`: microseconds of drafting. `planning_us`: microseconds of the policy
-        itself. `tokens_per_second`: the present estimate.
+        of the n-gram drafter; `grammar`: those that a grammar forces. `levels`: levels that were drafted after
+        first graphs. `draft_tokens`: {drafted tokens verified: steps}. `draft_us`: microseconds of drafting.
+        `planning_us`: microseconds of the policy itself. `tokens_per_second`: the present estimate.
 
         `unread`: for each drafter with an unread prompt in the last step, the microseconds that reading takes,
         that its drafts would have saved in this text, and that reading may cost. `saved_us`: microseconds that
         each drafter's drafts have saved beyond the others (negative: they cost time). `ngram_saved_us`: those
-        that n-grams have saved in steps that asked no drafter. `is_open`: whether each drafter is asked in each
-        step of a single sequence at present.
+        that n-grams have saved in steps that asked no drafter; `grammar_saved_us`: in those with nothing but what
+        a grammar forces. `is_open`: whether each drafter is asked in each step of a single sequence at present.
         """
 
     @property
@@ -1458,7 +1464,7 @@ def grammar_is_waiting(grammar: int) -> bool:
     """Whether a lazy `grammar_sampler` has not been triggered yet, so that it allows every token."""
 
 def grammar_sampler(
-    vocab: int,
+    tokens: TokenTree,
     grammar: str,
     root: str = "root",
     lazy: bool = False,
@@ -1468,8 +1474,8 @@ def grammar_sampler(
 ) -> int:
     """Return the address of a new llama_sampler for a grammar in GBNF, which neither hangs nor ends the process.
 
-    vocab: the address of the llama_vocab. trigger_patterns (regular expressions), trigger_tokens: the triggers
-    that a lazy grammar waits for. n_best: if later samplers use only so many of the greatest logits, the
+    tokens: the vocabulary's. trigger_patterns (regular expressions), trigger_tokens: the triggers that a lazy
+    grammar waits for. n_best: if later samplers use only so many of the greatest logits, the
     grammar need not check more; 0 = all. The sampler's methods throw where llama.cpp's grammar sampler would
     end the process.
 

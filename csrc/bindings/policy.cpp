@@ -238,12 +238,14 @@ py::dict stats(py_policy & self) {
     result["trials"]            = p.stats.n_trials;
     result["asked"]             = p.stats.n_asked;
     result["ngram"]             = p.stats.n_ngram;
+    result["grammar"]           = p.stats.n_grammar;
     result["levels"]            = p.stats.n_levels;
     result["draft_tokens"]      = chosen;
     result["draft_us"]          = p.stats.t_draft_us;
     result["planning_us"]       = p.stats.t_plan_us;
     result["tokens_per_second"] = 1e6 * p.value().price();
     result["ngram_saved_us"]    = p.stats.t_ngram_saved_us;
+    result["grammar_saved_us"]  = p.stats.t_grammar_saved_us;
     std::vector<std::tuple<float, float, float>> unread;
     std::vector<double>                          saved_us;
     std::vector<bool>                            is_open;
@@ -431,14 +433,15 @@ void register_policy(py::module_ & m) {
 
             `steps`: all steps. `drafted`: steps that asked a drafter; `asked`: the same for each drafter; `probes`:
             those with its gate closed; `trials`: those in which none could pay. `ngram`: steps that verified tokens of
-            the n-gram drafter. `levels`: levels that were drafted after first graphs. `draft_tokens`: {drafted tokens
+            the n-gram drafter; `grammar`: those that a grammar forces. `levels`: levels that were drafted after first graphs. `draft_tokens`: {drafted tokens
             verified: steps}. `draft_us`: microseconds of drafting. `planning_us`: microseconds of the policy itself.
             `tokens_per_second`: the present estimate.
 
             `unread`: for each drafter with an unread prompt in the last step, the microseconds that reading takes, that
             its drafts would have saved in this text, and that reading may cost. `saved_us`: microseconds that each
             drafter's drafts have saved beyond the others (negative: they cost time). `ngram_saved_us`: those that
-            n-grams have saved in steps that asked no drafter. `is_open`: whether each drafter is asked in each step of
+            n-grams have saved in steps that asked no drafter; `grammar_saved_us`: in those with nothing but what a
+            grammar forces. `is_open`: whether each drafter is asked in each step of
             a single sequence at present.
         )pbdoc");
 }

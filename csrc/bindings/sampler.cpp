@@ -13,23 +13,30 @@ namespace eagle3::python {
 void register_sampler(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
+    py::class_<token_tree, std::shared_ptr<token_tree>>(
+        m, "TokenTree", "The tokens of a vocabulary by their characters, which all grammars of a model read.")
+        .def(py::init([](uintptr_t vocab) {
+                 return std::make_shared<token_tree>(*reinterpret_cast<const llama_vocab *>(vocab));
+             }),
+             py::arg("vocab"), without_gil,
+             "Read a vocabulary, by the address of its llama_vocab, which must outlive this object and grammars.");
+
     m.def(
         "grammar_sampler",
-        [](uintptr_t vocab, const std::string & grammar, const std::string & root, bool lazy,
+        [](std::shared_ptr<token_tree> tokens, const std::string & grammar, const std::string & root, bool lazy,
            const std::vector<std::string> & trigger_patterns, const std::vector<llama_token> & trigger_tokens,
            size_t n_best) {
-            return reinterpret_cast<uintptr_t>(grammar_sampler_init(reinterpret_cast<const llama_vocab *>(vocab),
-                                                                    grammar, root, lazy, trigger_patterns,
-                                                                    trigger_tokens, n_best));
+            return reinterpret_cast<uintptr_t>(
+                grammar_sampler_init(std::move(tokens), grammar, root, lazy, trigger_patterns, trigger_tokens, n_best));
         },
-        py::arg("vocab"), py::arg("grammar"), py::arg("root") = "root", py::arg("lazy") = false,
+        py::arg("tokens"), py::arg("grammar"), py::arg("root") = "root", py::arg("lazy") = false,
         py::arg("trigger_patterns") = std::vector<std::string>(),
         py::arg("trigger_tokens") = std::vector<llama_token>(), py::arg("n_best") = 0, without_gil,
         R"pbdoc(
             Return the address of a new llama_sampler for a grammar in GBNF, which neither hangs nor ends the process.
 
-            vocab: the address of the llama_vocab. trigger_patterns (regular expressions), trigger_tokens: the triggers
-            that a lazy grammar waits for. n_best: if later samplers use only so many of the greatest logits, the
+            tokens: the vocabulary's. trigger_patterns (regular expressions), trigger_tokens: the triggers that a lazy
+            grammar waits for. n_best: if later samplers use only so many of the greatest logits, the
             grammar need not check more; 0 = all. The sampler's methods throw where llama.cpp's grammar sampler would
             end the process.
 

@@ -156,6 +156,24 @@ class shaper {
         }
     }
 
+    // Removes fences around JSON from what its grammar allows, and without thoughts white space around it: parsers do
+    // not send them, and a text that is sent is to be the one that was sampled.
+    void leave_no_fence() {
+        const bool thinks = has(parser_.root(), tags::REASONING);
+        for (part_id id = 0, n = static_cast<part_id>(parser_.size()); id < n; ++id) {
+            const auto * found    = std::get_if<common_peg_literal_parser>(&parser_.get(id));
+            const bool   is_fence = found && (found->literal == "```json" || found->literal == "```");
+            const bool   is_space = std::holds_alternative<common_peg_space_parser>(parser_.get(id));
+            if (is_fence || (is_space && !thinks)) {
+                const part_id was      = builder_.eps().id();
+                const part_id optional = builder_.eps().id();
+                parser_.get(was)       = parser_.get(id);
+                parser_.get(optional)  = common_peg_repetition_parser{ was, 0, 1 };
+                parser_.get(id)        = common_peg_gbnf_parser{ optional, gbnf_format_literal("") };
+            }
+        }
+    }
+
   private:
     static std::string literal(const std::string & text) { return gbnf_format_literal(text) + " " + WHITE_SPACE; }
 
@@ -271,9 +289,9 @@ bool has_calls(const common_peg_arena & parser) {
 
 } // namespace
 
-call_wishes::call_wishes(const std::vector<common_chat_tool> & tools, bool is_forced, bool is_single,
-                         std::string begun) :
-    tools(tools), is_forced(is_forced), is_single(is_single), begun(std::move(begun)) {
+call_wishes::call_wishes(const std::vector<common_chat_tool> & tools, bool is_forced, bool is_single, std::string begun,
+                         bool is_bare) :
+    tools(tools), is_forced(is_forced), is_single(is_single), begun(std::move(begun)), is_bare(is_bare) {
     wishes = this;
 }
 
@@ -322,6 +340,9 @@ std::string new_rule_name(const common_peg_arena & parser, const std::string & n
 }
 
 void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder) {
+    if (wishes && wishes->is_bare && !has_tag(parser, parser.root(), tags::TOOL_NAME)) {
+        shaper(parser, builder).leave_no_fence();
+    }
     if (!wishes || !has_calls(parser)) {
         return; // a parser that llama.cpp analyzes templates with
     }

@@ -15,8 +15,10 @@ namespace eagle3::chat {
 class call_wishes {
   public:
     // is_forced: first in the answer is a call, after thoughts at most. is_single: it has one call. begun: text with
-    // which the prompt begins the answer; a call that is required follows it.
-    call_wishes(const std::vector<common_chat_tool> & tools, bool is_forced, bool is_single, std::string begun);
+    // which the prompt begins the answer; a call that is required follows it. is_bare: an answer that is JSON is
+    // nothing else.
+    call_wishes(const std::vector<common_chat_tool> & tools, bool is_forced, bool is_single, std::string begun,
+                bool is_bare);
     ~call_wishes();
 
     call_wishes(const call_wishes &)             = delete;
@@ -26,6 +28,7 @@ class call_wishes {
     const bool                            is_forced;
     const bool                            is_single;
     const std::string                     begun;
+    const bool                            is_bare;
 };
 
 // The text before a call in the answer that a prompt begins: all of `begun` with what the parser counts to it, or what

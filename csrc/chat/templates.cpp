@@ -65,8 +65,9 @@ common_chat_params templates::apply(const std::string & request) const {
     const auto & tools     = framed.empty() ? inputs.tools : framed;
     const bool   is_forced = !tools.empty() && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
     const bool   is_single = body.at("one_call").get<bool>();
+    const bool   is_bare   = !inputs.json_schema.empty() && begun(inputs).empty();
     const auto   answer_to = [&](const std::string & text) {
-        const call_wishes  wishes(tools, is_forced, is_single, text);
+        const call_wishes  wishes(tools, is_forced, is_single, text, is_bare);
         common_chat_params params = common_chat_templates_apply(tmpls.get(), inputs);
         if (!framed.empty() && inputs.json_schema.empty()) {
             frame_calls(params, begun(inputs), is_forced, inputs.reasoning_format, framed);

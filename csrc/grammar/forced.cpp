@@ -1,5 +1,6 @@
 #include "grammar/forced.h"
 
+#include "grammar/automaton.h"
 #include "grammar/budget.h"
 #include "grammar/sampler.h"
 #include "llama-grammar.h"
@@ -14,15 +15,18 @@ namespace {
 constexpr size_t   n_bytes_max = 96;
 constexpr size_t   n_next_max  = 4;
 constexpr uint64_t max_ticks   = 10000; // see grammar_lookahead
+constexpr float    p_end       = 0.8f;  // where the text may end, that it does
 
 // The characters that may come next.
 struct choice {
     uint32_t              one       = 0; // the first that was found
-    uint32_t              other     = 0; // the first that is no white space
+    uint32_t              other     = 0; // the first that is neither white space nor a comma
     size_t                n         = 0; // different ones; 2: or more
-    size_t                n_others  = 0; // those that are no white space
+    size_t                n_others  = 0; // of those like `other`
+    bool                  has_comma = false;
     bool                  has_space = false;
-    bool                  is_open   = false; // the text may end, or a rule names tokens or what may not come
+    bool                  may_end   = false;
+    bool                  is_open   = false; // a rule names tokens or what may not come
     bool                  has_a     = false; // letters
     std::vector<uint32_t> some;
 
@@ -36,6 +40,8 @@ struct choice {
             one = n == 1 ? c : one;
             if (white_space::is_space(c)) {
                 has_space = true;
+            } else if (c == ',') {
+                has_comma = true;
             } else {
                 n_others += n_others == 0 || c != other;
                 other = n_others == 1 ? c : other;
@@ -56,15 +62,22 @@ struct choice {
         } while (pos->type == LLAMA_GRETYPE_CHAR_ALT);
     }
 
-    bool is_one() const { return !is_open && n == 1; }
-    bool may_be_guessed() const { return !is_open && !has_a && has_space; }
+    bool is_one() const { return !is_open && !may_end && n == 1; }
+    bool may_be_guessed() const { return !is_open && !may_end && !has_a && has_space; }
+
+    // The one besides white space; 0: there are several. Outside of all brackets a comma is not likely.
+    char besides_space(bool is_outside) const {
+        const size_t   n_all = n_others + (has_comma && !(is_outside && n_others > 0));
+        const uint32_t found = n_others > 0 ? other : static_cast<uint32_t>(',');
+        return n_all == 1 && found < 0x80 ? static_cast<char>(found) : '\0';
+    }
 };
 
 choice choice_of(const llama_grammar_stacks & stacks) {
     choice found;
     for (const llama_grammar_stack & stack : stacks) {
         if (stack.empty()) {
-            found.is_open = true;
+            found.may_end = true;
         } else {
             found.add(stack.back());
         }
@@ -85,80 +98,82 @@ std::string utf8(uint32_t c) {
     return bytes;
 }
 
-// A text that grows along a grammar, which it moves.
+// A text that grows along a grammar.
 class walk {
   public:
-    walk(llama_grammar & grammar, const white_space & habit) : grammar_(grammar), habit_(habit) {}
+    walk(const grammar_place & place, const white_space & habit) :
+        automaton_(place.automaton), state_(&place.state), habit_(habit) {}
+
+    choice next() const { return choice_of(state_->stacks()); }
 
     // Goes on by what is forced or guessed; false: neither.
     bool go_on() {
-        const choice next = choice_of(grammar_.stacks);
-        if (next.is_one()) {
-            return append(next.one, 1.0f, false);
+        const choice found = next();
+        if (found.is_one()) {
+            return append(found.one, 1.0f);
         }
-        if (!next.may_be_guessed()) {
+        if (!found.may_be_guessed()) {
             return false;
         }
-        const bool is_known = next.n_others == 1 && next.other < 0x80;
-        const auto guess    = habit_.before(is_known ? static_cast<char>(next.other) : '\0');
+        const char known = found.besides_space(habit_.is_outside());
+        const auto guess = habit_.before(known);
         if (!guess) {
             return false;
         }
         float p = guess->p;
         for (const char c : guess->text) {
-            if (!append(static_cast<unsigned char>(c), p, true)) {
+            if (!append(static_cast<unsigned char>(c), p)) {
                 return false;
             }
             p = 1.0f;
         }
-        return guess->text.empty() ? is_known && append(next.other, p, true) : true;
+        return guess->text.empty() ? known != 0 && append(static_cast<unsigned char>(known), p) : true;
     }
 
-    forced_text found;
+    forced_text text;
 
   private:
     // false: it is a guess that the grammar does not allow
-    bool append(uint32_t c, float p, bool is_guess) {
-        llama_grammar_stacks before = is_guess ? grammar_.stacks : llama_grammar_stacks();
-        llama_grammar_accept(&grammar_, c);
-        if (grammar_.stacks.empty()) {
-            grammar_.stacks = std::move(before);
+    bool append(uint32_t c, float p) {
+        grammar_automaton::state * after = automaton_.after(*state_, c);
+        if (after == nullptr) {
             return false;
         }
+        state_ = after;
         for (const char byte : utf8(c)) {
             habit_.read(byte);
-            found.text += byte;
-            found.p.push_back(p);
+            text.text += byte;
+            text.p.push_back(p);
             p = 1.0f;
         }
         return true;
     }
 
-    llama_grammar & grammar_;
-    white_space     habit_;
+    grammar_automaton &        automaton_;
+    grammar_automaton::state * state_;
+    white_space                habit_;
 };
 
 } // namespace
 
 forced_text find_forced(const llama_sampler * smpl, const white_space & habit) {
-    forced_text found;
-    with_grammar(smpl, [&](llama_grammar & grammar) {
-        const choice first = choice_of(grammar.stacks);
-        if (grammar.awaiting_trigger || grammar.partial_utf8.n_remain != 0 ||
-            !(first.is_one() || first.may_be_guessed())) {
-            return; // quickly, since this is so in most of a text
-        }
-        const grammar_budget::scope scope(max_ticks);
-        walk                        w(grammar, habit);
-        while (w.found.text.size() < n_bytes_max && w.go_on()) {
-        }
-        const choice next = choice_of(grammar.stacks);
-        for (const uint32_t c : next.has_a ? std::vector<uint32_t>{ 'a' } : next.some) {
-            w.found.next.push_back(utf8(c));
-        }
-        found = std::move(w.found);
-    });
-    return found;
+    const grammar_place place = grammar_place_of(smpl);
+    const choice        first = choice_of(place.state.stacks());
+    if (grammar_is_waiting(smpl) || !place.is_whole || !(first.is_one() || first.may_be_guessed())) {
+        return {}; // quickly, since this is so in most of a text
+    }
+    const grammar_budget::scope scope(max_ticks);
+    walk                        w(place, habit);
+    while (w.text.text.size() < n_bytes_max && w.go_on()) {
+    }
+    const choice next = w.next();
+    if (next.may_end && !next.is_open) { // what else may come is white space, or another call
+        w.text.p_end = next.n == 0 ? 1.0f : p_end;
+    }
+    for (const uint32_t c : next.has_a ? std::vector<uint32_t>{ 'a' } : next.some) {
+        w.text.next.push_back(utf8(c));
+    }
+    return std::move(w.text);
 }
 
 } // namespace eagle3

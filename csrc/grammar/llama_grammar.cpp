@@ -26,8 +26,17 @@
 
 namespace eagle3 {
 
-std::pair<std::vector<uint32_t>, llama_partial_utf8> decode_piece(const std::string & text) {
-    return decode_utf8(text, {});
+std::pair<std::vector<uint32_t>, llama_partial_utf8> decode_piece(const std::string &        text,
+                                                                  const llama_partial_utf8 & before) {
+    return decode_utf8(text, before);
+}
+
+bool matches(const llama_grammar_element * pos, uint32_t c) {
+    return llama_grammar_match_char(pos, c).first;
+}
+
+bool may_match(const llama_grammar_element * pos, const llama_partial_utf8 & part) {
+    return llama_grammar_match_partial_char(pos, part);
 }
 
 } // namespace eagle3

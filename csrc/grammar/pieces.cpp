@@ -4,92 +4,81 @@
 #include "llama-vocab.h"
 
 #include <algorithm>
-#include <cmath>
-#include <unordered_map>
 
 namespace eagle3 {
 
 namespace {
 
-bool wants_token(const llama_grammar_stack & stack) {
-    return !stack.empty() &&
-           (stack.back()->type == LLAMA_GRETYPE_TOKEN || stack.back()->type == LLAMA_GRETYPE_TOKEN_NOT);
-}
+// A token's characters, of which a 0 is the end.
+struct spelling {
+    llama_token    token;
+    size_t         offset;
+    character_part end;
+};
 
-// The candidates that no stack accepts.
-llama_grammar_candidates refused(const llama_grammar & grammar, llama_grammar_candidates candidates) {
-    for (const llama_grammar_stack & stack : grammar.stacks) {
-        candidates = llama_grammar_reject_candidates_for_stack(grammar.rules, stack, candidates);
+size_t n_common(const uint32_t * a, const uint32_t * b) {
+    size_t n = 0;
+    while (a[n] != 0 && a[n] == b[n]) {
+        ++n;
     }
-    return candidates;
+    return n;
 }
 
 } // namespace
 
-void grammar_pieces::decode() {
-    std::unordered_map<uint32_t, uint32_t> firsts;
-    pieces_.resize(vocab_.n_tokens());
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-        const auto          token = static_cast<llama_token>(i);
-        const std::string & text  = vocab_.token_to_piece(token);
-        piece &             made  = pieces_[i];
-        if (vocab_.is_eog(token)) {
-            made.what = kind::end_of_generation;
+token_tree::token_tree(const llama_vocab & vocab) : vocab_(vocab) {
+    std::vector<uint32_t> characters = { 0 };
+    std::vector<spelling> spelt;
+    for (llama_token token = 0; token < static_cast<llama_token>(vocab.n_tokens()); ++token) {
+        const std::string & text = vocab.token_to_piece(token);
+        if (vocab.is_eog(token)) {
+            ends_texts_.push_back(token);
         } else if (!text.empty() && text[0] != 0) {
-            const auto [code_points, end] = decode_piece(text);
-
-            made.what   = code_points[0] == 0 ? kind::fragment : kind::character;
-            made.offset = code_points_.size();
-            made.end    = end;
-            code_points_.insert(code_points_.end(), code_points.begin(), code_points.end());
-            if (made.what == kind::character) {
-                const auto [found, is_new] =
-                    firsts.emplace(code_points[0], static_cast<uint32_t>(beginnings_.size() / 2));
-                if (is_new) {
-                    beginnings_.insert(beginnings_.end(), { code_points[0], 0 });
-                }
-                made.first = found->second;
-            }
+            const auto [own, end] = decode_piece(text, {});
+            spelt.push_back({ token, characters.size(), { end.value, end.n_remain } });
+            characters.insert(characters.end(), own.begin(), own.end());
         }
     }
-}
-
-std::vector<bool> grammar_pieces::allowed_beginnings(const llama_grammar & grammar) const {
-    std::vector<bool> result(beginnings_.size() / 2, true);
-    if (std::any_of(grammar.stacks.begin(), grammar.stacks.end(), wants_token)) {
-        return result; // a rule that names tokens does not depend on characters
-    }
-    llama_grammar_candidates candidates;
-    candidates.reserve(result.size());
-    for (size_t i = 0; i < result.size(); ++i) {
-        candidates.push_back({ i, beginnings_.data() + 2 * i, {}, LLAMA_TOKEN_NULL });
-    }
-    for (const llama_grammar_candidate & candidate : refused(grammar, std::move(candidates))) {
-        result[candidate.index] = false;
-    }
-    return result;
-}
-
-void grammar_pieces::apply(const llama_grammar & grammar, llama_token_data_array * cur_p) {
-    if (pieces_.empty()) {
-        decode();
-    }
-    const std::vector<bool> begins  = allowed_beginnings(grammar);
-    const bool              may_end = std::any_of(grammar.stacks.begin(), grammar.stacks.end(),
-                                                  [](const llama_grammar_stack & stack) { return stack.empty(); });
-
-    llama_grammar_candidates candidates;
-    for (size_t i = 0; i < cur_p->size; ++i) {
-        llama_token_data & token = cur_p->data[i];
-        const piece &      spelt = pieces_.at(token.id);
-        if (spelt.what == kind::fragment || (spelt.what == kind::character && begins[spelt.first])) {
-            candidates.push_back({ i, code_points_.data() + spelt.offset, spelt.end, token.id });
-        } else if (spelt.what != kind::end_of_generation || !may_end) {
-            token.logit = -INFINITY;
+    const uint32_t * all = characters.data();
+    std::sort(spelt.begin(), spelt.end(), [all](const spelling & a, const spelling & b) {
+        const uint32_t *x = all + a.offset, *y = all + b.offset;
+        const size_t    n = n_common(x, y);
+        return x[n] != y[n] ? x[n] < y[n] : a.token < b.token;
+    });
+    const uint32_t *      before = all;
+    std::vector<uint32_t> path   = { 0 };
+    nodes_.push_back({ 0, 1, 0, 0 });
+    for (const spelling & s : spelt) {
+        const uint32_t * own = all + s.offset;
+        const size_t     n   = n_common(before, own);
+        close(path, n + 1);
+        for (size_t i = n; own[i] != 0; ++i) {
+            path.push_back(static_cast<uint32_t>(nodes_.size()));
+            nodes_.push_back({ own[i] & 0x7fffffffu, 1, 0, static_cast<uint32_t>(tokens_.size()) });
         }
+        if (s.end.n_remain != 0) {
+            nodes_[path.back()].is_plain = 0;
+        }
+        tokens_.push_back(s.token);
+        ends_.push_back(s.end);
+        before = own;
     }
-    for (const llama_grammar_candidate & candidate : refused(grammar, std::move(candidates))) {
-        cur_p->data[candidate.index].logit = -INFINITY;
+    close(path, 0);
+    nodes_.push_back({ 0, 0, static_cast<uint32_t>(nodes_.size()), static_cast<uint32_t>(tokens_.size()) });
+    nodes_.shrink_to_fit();
+    tokens_.shrink_to_fit();
+    ends_.shrink_to_fit();
+}
+
+// Ends the last nodes of a path, so that n_left stay.
+void token_tree::close(std::vector<uint32_t> & path, size_t n_left) {
+    while (path.size() > n_left) {
+        node & n = nodes_[path.back()];
+        n.end    = static_cast<uint32_t>(nodes_.size());
+        path.pop_back();
+        if (!path.empty() && !(n.is_plain && is_plain(n.c))) {
+            nodes_[path.back()].is_plain = 0;
+        }
     }
 }
 

@@ -1,47 +1,60 @@
 #pragma once
 
-#include "llama-grammar.h"
+#include "llama.h"
 
 #include <cstdint>
 #include <vector>
 
 namespace eagle3 {
 
-// Applies a grammar to all tokens of a vocabulary, with the result of llama_grammar_apply_impl. That decodes each token
-// each time. Here each is decoded once for a grammar, and tokens that begin with a refused character are refused
-// together.
-class grammar_pieces {
-  public:
-    // vocab must live as long as this
-    explicit grammar_pieces(const llama_vocab & vocab) : vocab_(vocab) {}
+// What a text that ends within a character has of it, as llama_partial_utf8.
+struct character_part {
+    uint32_t value;
+    int32_t  n_remain; // 0: the text ends with a whole character
+};
 
-    // Lowers the logits of what is refused to -INFINITY.
-    //
-    // grammar: waits for no trigger, and its text ends with a whole character
-    void apply(const llama_grammar & grammar, llama_token_data_array * cur_p);
+// The tokens of a vocabulary as a tree of their characters, so that a grammar is asked once about a beginning that many
+// share. Made once for a model: all its grammars read it, in whatever thread.
+class token_tree {
+  public:
+    // A beginning of tokens.
+    struct node {
+        uint32_t c : 31;       // its last character
+        uint32_t is_plain : 1; // all longer ones end with plain characters alone, and so do the tokens
+        uint32_t end;          // index after its last longer beginning
+        uint32_t first;        // index of its first token; those of longer ones follow its own
+    };
+
+    // vocab must live as long as this.
+    explicit token_tree(const llama_vocab & vocab);
+
+    token_tree(const token_tree &)             = delete;
+    token_tree & operator=(const token_tree &) = delete;
+
+    // Each before longer ones; [0]: the empty one. After the last one is another, whose `first` is their end.
+    const std::vector<node> & nodes() const { return nodes_; }
+
+    // Those with text, in the order of nodes. Tokens that end texts are not among them.
+    const std::vector<llama_token> & tokens() const { return tokens_; }
+
+    // By the same index: the part of a character with which a token ends.
+    const std::vector<character_part> & ends() const { return ends_; }
+
+    const std::vector<llama_token> & ends_texts() const { return ends_texts_; }
+
+    const llama_vocab & vocab() const { return vocab_; }
+
+    // A character that strings of JSON have as it is.
+    static bool is_plain(uint32_t c) { return c >= 0x20 && c != '"' && c != '\\' && c != 0x7f; }
 
   private:
-    enum class kind : uint8_t {
-        end_of_generation,
-        silent,    // it has no text
-        character, // it begins with a character, which is beginnings_[first]
-        fragment,  // it is a part of a character
-    };
+    void close(std::vector<uint32_t> & path, size_t n_left);
 
-    struct piece {
-        kind               what   = kind::silent;
-        uint32_t           first  = 0;
-        size_t             offset = 0; // of its code points
-        llama_partial_utf8 end    = {};
-    };
-
-    void              decode();
-    std::vector<bool> allowed_beginnings(const llama_grammar & grammar) const;
-
-    const llama_vocab &   vocab_;
-    std::vector<piece>    pieces_;      // by token; empty until they are needed
-    std::vector<uint32_t> code_points_; // of all tokens, each with a 0 at its end
-    std::vector<uint32_t> beginnings_;  // the first characters that there are, each with a 0 at its end
+    const llama_vocab &         vocab_;
+    std::vector<node>           nodes_;
+    std::vector<llama_token>    tokens_;
+    std::vector<character_part> ends_;
+    std::vector<llama_token>    ends_texts_;
 };
 
 } // namespace eagle3

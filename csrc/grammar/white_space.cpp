@@ -44,6 +44,10 @@ void white_space::read(char c) {
     } else if (at == place::comma && !has_line(pending_)) {
         after_comma_ = pending_;
     }
+    if ((c == '{' || c == '[') && containers_.empty()) {
+        outside_   = pending_;
+        is_framed_ = last_ != 0;
+    }
     pending_.clear();
     last_      = c;
     in_string_ = c == '"';
@@ -93,6 +97,9 @@ std::optional<std::string> white_space::usual(place at) const {
         }
         case place::opening: {
             const bool is_square = containers_.back().bracket == '[';
+            if (depth == 1 && is_framed_) {
+                return "";
+            }
             if (depth < 2 || !containers_[depth - 2].begin || (is_square && !after_square_)) {
                 return std::nullopt;
             }
@@ -103,19 +110,21 @@ std::optional<std::string> white_space::usual(place at) const {
             const std::string outer = indent(depth - 2), inner = indent(depth - 1);
             return "\n" + inner + inner.substr(std::min(outer.size(), inner.size()));
         }
-        default: return std::nullopt;
+        default: break;
     }
+    if (!containers_.empty()) {
+        return std::nullopt;
+    }
+    return last_ == '}' || last_ == ']' ? outside_ : pending_; // as much around a value; nothing more before it
 }
 
 std::optional<white_space::guess> white_space::before(char next) const {
     if (in_string_) {
         return std::nullopt;
     }
-    const place at = place_before(next);
-    if (at == place::elsewhere) {
-        return std::nullopt;
-    }
-    const auto                       known = at == place::none ? habits_.end() : habits_.find(habit_of(at));
+    const place                      at    = place_before(next);
+    const bool                       has   = at != place::none && at != place::elsewhere;
+    const auto                       known = has ? habits_.find(habit_of(at)) : habits_.end();
     const std::optional<std::string> all   = known == habits_.end() ? usual(at) : known->second;
     if (!all || all->compare(0, pending_.size(), pending_) != 0) {
         return std::nullopt;

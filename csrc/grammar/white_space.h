@@ -26,6 +26,9 @@ class white_space {
     // white space.
     std::optional<guess> before(char next) const;
 
+    // Are all brackets closed?
+    bool is_outside() const { return containers_.empty(); }
+
     static bool is_space(uint32_t c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
   private:
@@ -52,6 +55,8 @@ class white_space {
     std::string                  after_colon_ = " ";
     std::string                  after_comma_ = " "; // in one line
     std::optional<std::string>   after_square_;      // brackets
+    std::string                  outside_;           // before the last value that is in no other
+    bool                         is_framed_ = false; // that comes after another text, as a call's arguments do
     std::string                  pending_;           // white space that was read last
     char                         last_       = 0;    // character before that
     bool                         in_string_  = false;

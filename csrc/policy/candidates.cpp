@@ -23,7 +23,8 @@ void candidates::add(llama_seq_id seq_id, const std::vector<ngram_node> & sugges
     for (const ngram_node & s : suggested) {
         const int32_t parent = s.parent < 0 ? -1 : static_cast<int32_t>(first) + s.parent;
         nodes_.push_back({ parent, s.token, s.depth, seq_id });
-        nodes_.back().p_ngram = s.p;
+        nodes_.back().p_ngram   = s.p;
+        nodes_.back().is_forced = s.is_forced;
     }
     has_ngrams_ = has_ngrams_ || !suggested.empty();
     rate(first, nullptr);
@@ -75,7 +76,7 @@ void candidates::rate(size_t first, const acceptance * source) {
         node &      n        = nodes_[i];
         const float p        = n.p_source > 0.0f ? n.p_source : 0.0f;
         const float q_source = n.in_source < 0 ? 0.0f : source ? source->at(p, n.depth, n.is_best) : p;
-        const float q_ngram  = n.p_ngram > 0.0f ? ngram.at(n.p_ngram, n.depth, true) : 0.0f;
+        const float q_ngram  = n.p_ngram > 0.0f ? of_text(n).at(n.p_ngram, n.depth, true) : 0.0f;
         const float q        = 1.0f - (1.0f - q_source) * (1.0f - q_ngram);
         n.cum                = (source ? std::min(q, acceptance::q_max) : q) * (n.parent < 0 ? 1.0 : at(n.parent).cum);
         ranked_.insert(std::upper_bound(ranked_.begin(), ranked_.end(), n.cum,
@@ -147,7 +148,8 @@ void candidates::publish(size_t n, std::vector<draft_tree> & drafts) {
         draft.parents.push_back(c.parent < 0 ? -1 : at(c.parent).in_draft);
         draft.tokens.push_back(c.token);
         draft.probs.push_back(c.in_source >= 0 ? c.p_source : c.p_ngram);
-        draft.sources.push_back((c.in_source >= 0 ? bit_ : 0) | (c.p_ngram > 0.0f ? draft_tree::by_ngram : 0));
+        const int32_t by_text = c.is_forced ? draft_tree::by_grammar : c.p_ngram > 0.0f ? draft_tree::by_ngram : 0;
+        draft.sources.push_back((c.in_source >= 0 ? bit_ : 0) | by_text);
     }
     for (draft_tree & draft : drafts) {
         while (params_.uniform && draft.tokens.size() < n) { // padding: no drafter proposed these tokens

@@ -20,13 +20,14 @@ class candidates {
         llama_token  token;
         int32_t      depth; // 1, 2, ...
         llama_seq_id seq_id;
-        float        p_source   = 0.0f; // the source's probability of it
-        float        p_ngram    = 0.0f; // the n-gram drafter's, 0 = it did not propose it
-        int32_t      in_source  = -1;   // its index among the source's nodes, -1 = the source did not propose it
-        bool         is_best    = true; // the most probable token that the source proposes after its parent
-        double       cum        = 0.0;  // probability that the whole path to it is accepted
-        int32_t      n_children = -1;   // number of chosen children, -1 = the node itself is not chosen
-        int32_t      in_draft   = -1;   // its index in the published draft
+        float        p_source   = 0.0f;  // the source's probability of it
+        float        p_ngram    = 0.0f;  // the n-gram drafter's, 0 = it did not propose it
+        int32_t      in_source  = -1;    // its index among the source's nodes, -1 = the source did not propose it
+        bool         is_forced  = false; // by a grammar, which the n-gram drafter proposes
+        bool         is_best    = true;  // the most probable token that the source proposes after its parent
+        double       cum        = 0.0;   // probability that the whole path to it is accepted
+        int32_t      n_children = -1;    // number of chosen children, -1 = the node itself is not chosen
+        int32_t      in_draft   = -1;    // its index in the published draft
     };
 
     explicit candidates(const planner_params & params) : params_(params) {}
@@ -60,7 +61,12 @@ class candidates {
     int32_t                   n_levels(llama_seq_id seq_id) const { return sequences_.at(seq_id).n_levels; }
     bool                      has_ngrams() const { return has_ngrams_; }
 
-    acceptance ngram; // of the n-gram drafter's tokens
+    // What is known of the n-gram drafter's tokens like this one.
+    acceptance &       of_text(const node & n) { return n.is_forced ? grammar : ngram; }
+    const acceptance & of_text(const node & n) const { return n.is_forced ? grammar : ngram; }
+
+    acceptance ngram;   // of the n-gram drafter's tokens
+    acceptance grammar; // of those that a grammar forces
 
   private:
     struct sequence {

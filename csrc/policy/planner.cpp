@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -290,13 +292,14 @@ size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth, in
 // Makes the drafts, and keeps the nodes that judge() compares the texts with.
 void planner::publish() {
     candidates_.publish(static_cast<size_t>(step_.n_best), drafts_);
-    bool has_ngram = false;
+    int32_t by = 0;
     for (const draft_tree & draft : drafts_) {
         step_.n_drafted += static_cast<int32_t>(draft.tokens.size());
-        has_ngram = has_ngram || std::any_of(draft.sources.begin(), draft.sources.end(),
-                                             [](int32_t by) { return (by & draft_tree::by_ngram) != 0; });
+        by = std::accumulate(draft.sources.begin(), draft.sources.end(), by, std::bit_or<>());
     }
-    stats.n_ngram += has_ngram;
+    step_.has_ngrams = (by & draft_tree::by_ngram) != 0;
+    stats.n_ngram += step_.has_ngrams;
+    stats.n_grammar += (by & draft_tree::by_grammar) != 0;
     if (step_.by == nullptr && !candidates_.has_ngrams()) {
         return; // the texts may go on along the nodes of an earlier step
     }
@@ -328,7 +331,7 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
                 judged_by_->accepted.observe(n.p_source, n.depth, n.is_best, accepted);
             }
             if (n.p_ngram > 0.0f) {
-                candidates_.ngram.observe(n.p_ngram, n.depth, true, accepted);
+                candidates_.of_text(n).observe(n.p_ngram, n.depth, true, accepted);
                 is_over = true;
                 seq.n_ngram *= accepted && n.depth == seq.n_ngram ? 2 : 1;
             }
@@ -364,7 +367,7 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         s.earn(payoff_.n_seqs(), t_draft + t_verify_us + t_other_us);
     }
     if (step_.by == nullptr && step_.n_drafted > 0) {
-        stats.t_ngram_saved_us += more / payoff_.price();
+        (step_.has_ngrams ? stats.t_ngram_saved_us : stats.t_grammar_saved_us) += more / payoff_.price();
     }
     if (step_.by != nullptr && !step_.is_trial) {
         // a draft that was not verified counts by whether the text agreed with it

@@ -20,17 +20,19 @@ struct unread {
 
 struct planner_stats {
     int64_t              n_steps   = 0;
-    int64_t              n_drafted = 0;          // steps in which a drafter was asked
-    int64_t              n_probes  = 0;          // those of n_drafted whose drafter had not paid lately
-    int64_t              n_trials  = 0;          // those of n_drafted in which the costs said that no drafter can pay
-    int64_t              n_ngram   = 0;          // steps in which tokens of the n-gram drafter were verified
-    int64_t              n_levels  = 0;          // levels drafted after the first one of a step
-    std::vector<int64_t> n_asked;                // [source]: steps in which it was asked
-    std::vector<int64_t> n_chosen;               // [n]: steps in which n drafted tokens were verified
-    std::vector<unread>  unread_prompt;          // [source]: the prompt for which it was left out last
-    double               t_ngram_saved_us = 0.0; // saved by steps with n-grams alone; negative: lost
-    double               t_draft_us       = 0.0;
-    double               t_plan_us        = 0.0; // the planner's own time
+    int64_t              n_drafted = 0;            // steps in which a drafter was asked
+    int64_t              n_probes  = 0;            // those of n_drafted whose drafter had not paid lately
+    int64_t              n_trials  = 0;            // those of n_drafted in which the costs said that no drafter can pay
+    int64_t              n_ngram   = 0;            // steps in which tokens of the n-gram drafter were verified
+    int64_t              n_grammar = 0;            // the same of tokens that a grammar forces
+    int64_t              n_levels  = 0;            // levels drafted after the first one of a step
+    std::vector<int64_t> n_asked;                  // [source]: steps in which it was asked
+    std::vector<int64_t> n_chosen;                 // [n]: steps in which n drafted tokens were verified
+    std::vector<unread>  unread_prompt;            // [source]: the prompt for which it was left out last
+    double               t_ngram_saved_us   = 0.0; // saved by steps with n-grams alone; negative: lost
+    double               t_grammar_saved_us = 0.0; // by steps with nothing but what a grammar forces
+    double               t_draft_us         = 0.0;
+    double               t_plan_us          = 0.0; // the planner's own time
 };
 
 // Chooses what to draft in each step so that tokens come fastest: of all sources, lengths and widths the draft with the
@@ -114,8 +116,9 @@ class planner {
         int32_t  n_best      = 0;       // candidates to verify; of uniform chains their length
         int32_t  n_drafted   = 0;       // tokens that are verified
         int32_t  n_emitted   = 0;
-        int32_t  n_right     = 0;    // sequences whose next token the source predicted, minus the others
-        float    value_ngram = 0.0f; // what the best drafts without a source are worth
+        int32_t  n_right     = 0;     // sequences whose next token the source predicted, minus the others
+        float    value_ngram = 0.0f;  // what the best drafts without a source are worth
+        bool     has_ngrams  = false; // some of these are the n-gram drafter's
         bool     is_trial    = false;
     };
 

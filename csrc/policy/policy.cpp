@@ -104,28 +104,6 @@ draft_tree policy::forced_chain(const draft_request & request, const draft_shape
     return static_cast<int32_t>(chain.tokens.size()) < shape.depth ? draft_tree() : chain;
 }
 
-// Names the source of forced tokens, which the planner knows as the n-gram drafter's.
-void policy::name_forced(const std::vector<draft_request> & requests) {
-    for (size_t i = 0; ngram_ != nullptr && i < requests.size(); ++i) {
-        draft_tree & draft  = drafts_[i];
-        int32_t      parent = -1;
-        for (const draft_candidate & c : ngram_->forced(requests[i].seq_id)) {
-            int32_t node = parent + 1;
-            while (node < static_cast<int32_t>(draft.tokens.size()) &&
-                   (draft.parents[static_cast<size_t>(node)] != parent ||
-                    draft.tokens[static_cast<size_t>(node)] != c.id)) {
-                ++node;
-            }
-            if (node == static_cast<int32_t>(draft.tokens.size())) {
-                break;
-            }
-            int32_t & by = draft.sources[static_cast<size_t>(node)];
-            by += (by & draft_tree::by_ngram) != 0 ? draft_tree::by_grammar - draft_tree::by_ngram : 0;
-            parent = node;
-        }
-    }
-}
-
 // Drafts the requested shapes with the first drafter, one graph per level for all sequences. A draft is empty if its
 // sequence has no waiting row or its shape no tokens.
 void policy::draft_fixed(const std::vector<draft_request> & requests) {
@@ -199,9 +177,7 @@ const std::vector<draft_tree> & policy::propose(const std::vector<draft_request>
     std::partition_copy(requests.begin(), requests.end(), std::back_inserter(planned), std::back_inserter(fixed),
                         is_planned);
     if (fixed.empty()) {
-        drafts_ = plan().propose(requests, n_rows_extra);
-        name_forced(requests);
-        return drafts_;
+        return plan().propose(requests, n_rows_extra);
     }
     draft_fixed(fixed);
     if (planned.empty()) {
@@ -216,7 +192,6 @@ const std::vector<draft_tree> & policy::propose(const std::vector<draft_request>
             drafts_.insert(drafts_.begin() + static_cast<std::ptrdiff_t>(i), plans[k++]);
         }
     }
-    name_forced(requests);
     return drafts_;
 }
 

@@ -31,7 +31,6 @@ class policy {
     draft_shape shape_of(const draft_request & request) const;
     draft_tree  forced_chain(const draft_request & request, const draft_shape & shape) const;
     void        draft_fixed(const std::vector<draft_request> & requests);
-    void        name_forced(const std::vector<draft_request> & requests);
 
     draft_session *                first_; // the first drafter; null: there is none with weights
     std::shared_ptr<ngram_drafter> ngram_;

@@ -9,6 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -21,8 +22,8 @@ from .constraints import constraint_of
 from .fitting import apply_fitting
 from .history import read_messages
 from .other_forms import in_one_form
-from .schema import SchemaError
-from .schema.gbnf import Rules, through
+from .schema import SchemaError, SchemaGrammar
+from .schema.gbnf import Rules, literal, through
 from .schema.tools import name_of
 from .templates import ChatParams, ChatTemplates
 
@@ -234,14 +235,41 @@ def apply_request(
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continuation,
         )
+        # some of llama.cpp's formats know no schemas of answers
+        is_open = constraint is not None and constraint.json_schema is not None and not params.grammar
+        if constraint is not None and is_open:
+            params = _with_schema(params, constraint.compile())
     except SchemaError as e:
         raise ValueError(f"'{constraint.name}': {e}" if constraint is not None else str(e)) from None
     if _get(body, "echo", bool, False):
         params = replace(params, is_continuation=False)
-    if constraint is None or not constraint.grammar:
+    if constraint is None or not (constraint.grammar or is_open):
         return params
     params = replace(params, grammar_field=constraint.name)
     return _after_reasoning(params) if constraint.name != "grammar" and params.begins_in_reasoning else params
+
+
+def _with_schema(params: ChatParams, held: SchemaGrammar) -> ChatParams:
+    """Apply the grammar of a schema to the content, in a format that knows none."""
+    opening = _opening(params)
+    params = replace(params, grammar=held.text, loosened=(*params.loosened, *held.loosened))
+    if not opening:
+        return params
+    rules = Rules(Rules.names_in(held.text))
+    root = rules.name("answer")
+    rules.set(root, f"{literal(opening)} root")
+    return replace(params, grammar=f"{held.text}\n{rules.text()}", grammar_root=root)
+
+
+def _opening(params: ChatParams) -> str:
+    """What comes before the content: Functionary 3.2 names the one to whom it speaks."""
+    for opening in ("", "all\n"):
+        parser = params.new_parser()
+        with suppress(ValueError):
+            parser.update(f"{opening}{{}}", is_partial=False)
+            if parser.message.get("content") == "{}":
+                return opening
+    return ""
 
 
 def _after_reasoning(params: ChatParams) -> ChatParams:
@@ -251,7 +279,7 @@ def _after_reasoning(params: ChatParams) -> ChatParams:
     parser = params.new_parser()
     parser.update(f"x{end}\n\ny", is_partial=False)
     lines = '"\\n"{0,2} ' if parser.message.get("content") == "y" else ""  # otherwise they would be part of the content
-    rules.set(root, f"{through(rules, end, 'reasoning')} {lines}root")
+    rules.set(root, f"{through(rules, end, 'reasoning')} {lines}{params.grammar_root}")
     grammar = f"{params.grammar}\n{rules.text()}"
     return replace(params, grammar=grammar, grammar_root=root, grammar_begins_in_prompt=True)
 

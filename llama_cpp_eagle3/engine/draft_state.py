@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from .._core import Policy
-from .request import NGRAM, WITHOUT_MODEL, DraftSettings
+from .request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings
 
 _N_TOLD = 4
 _NO_REPEATS = "nothing of the text repeats what was there before, or too little to pay"
@@ -17,7 +17,7 @@ class SourceState:
     """What a source of drafts has brought since the policy knows costs."""
 
     steps: int
-    """Steps in which it was asked; of n-grams, in which their tokens were verified, or what a grammar forced."""
+    """Steps in which it was asked; of n-grams and of what a grammar forces, in which their tokens were verified."""
     seconds_saved: float
     reason: str
     """Why it is not asked more often; empty if it is asked in each step."""
@@ -35,7 +35,7 @@ class DraftState:
 
     def why_not(self, settings: DraftSettings) -> str:
         """Why a text with these settings had no draft."""
-        if self.by_source.keys() == {NGRAM}:
+        if self.by_source and self.by_source.keys() <= set(WITHOUT_MODEL):
             return _NO_REPEATS
         # of most texts it is no news that n-grams do not draft
         reasons = {name: source.reason for name, source in self.by_source.items() if source.reason and name != NGRAM}
@@ -87,6 +87,8 @@ def _by_source(policy: Policy, names: SequenceOf[str], has_ngram: bool) -> dict[
     if has_ngram:
         saved, why = round(1e-6 * stats["ngram_saved_us"], 3), "" if stats["ngram"] else _NO_REPEATS
         found[NGRAM] = SourceState(stats["ngram"], saved, why)
+        if stats["grammar"]:
+            found[GRAMMAR] = SourceState(stats["grammar"], round(1e-6 * stats["grammar_saved_us"], 3), "")
     return found
 
 

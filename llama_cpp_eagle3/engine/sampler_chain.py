@@ -208,11 +208,10 @@ class SamplerChain:
     def _read_grammar(self, text: str) -> int:
         """The address of a sampler of a grammar, which has accepted the end of the prompt."""
         s = self._sampling
-        triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
-        vocab = _address(self._vocab.pointer)
+        triggers, tokens = (s.grammar_triggers, s.grammar_trigger_tokens), self._vocab.token_tree()
         try:
             grammar = grammar_sampler(
-                vocab, text, s.grammar_root, s.grammar_lazy, *triggers, n_best=self._n_after_grammar
+                tokens, text, s.grammar_root, s.grammar_lazy, *triggers, n_best=self._n_after_grammar
             )
         except ValueError as e:
             raise GrammarError(str(e)) from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import token_to_piece
+from .._core import TokenTree, token_to_piece
 from ..errors import ContextFullError
 from ..guard import closed_error
 from .dry import DrySamplers
@@ -32,6 +32,7 @@ class Vocab:
         self._pointer: Any = lib.llama_model_get_vocab(model)
         self.n_tokens = int(lib.llama_vocab_n_tokens(self._pointer))
         self.dry = DrySamplers()
+        self._tree: TokenTree | None = None
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # without and with special tokens
 
     @property
@@ -43,7 +44,14 @@ class Vocab:
 
     def close(self) -> None:
         """Close the vocabulary, before the model is freed: texts that are not cached raise."""
-        self._pointer = None
+        self._pointer = self._tree = None
+
+    def token_tree(self) -> TokenTree:
+        """The tokens by their characters, for grammars. Made by the first call, in about 0.1 s."""
+        pointer = self.pointer
+        if self._tree is None:
+            self._tree = TokenTree(int(pointer))
+        return self._tree
 
     @cached_property
     def eog(self) -> frozenset[int]:

@@ -46,6 +46,7 @@ class Server:
         self.metrics = Metrics(options.model_name)
         self.engine_thread = EngineThread(self.engine, self.metrics)
         self.tokenizer = Tokenizer(self.engine.vocab, self.engine.n_ctx)
+        self.engine.vocab.token_tree()  # read now, so that no request waits for it
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = named_templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()

@@ -15,7 +15,7 @@ from loading import load, take
 
 STATS: dict[str, Any] = {
     "asked": [5], "saved_us": [2.5e6], "unread": [(0.0, 0.0, 0.0)], "is_open": [True], "ngram": 0,
-    "ngram_saved_us": 0.0,
+    "ngram_saved_us": 0.0, "grammar": 0, "grammar_saved_us": 0.0,
 }  # fmt: skip
 
 PER_DRAFTER = ("asked", "saved_us", "unread", "is_open")
@@ -71,6 +71,10 @@ def test_each_source() -> None:
     assert found.reason == ""
     assert found.by_source["simple"].steps == 5
     assert found.by_source["ngram"] == SourceState(7, 0.01, "")
+    assert "grammar" not in found.by_source
+    found = state(AUTO, (), grammar=3, grammar_saved_us=2e4)
+    assert found.by_source["grammar"] == SourceState(3, 0.02, "")
+    assert "nothing of the text repeats" in found.why_not(AUTO)
     two = state(AUTO, ("eagle3", "mtp"), asked=[1, 2], saved_us=[1, 2], unread=[(0, 0, 0)] * 2, is_open=[False] * 2)
     assert re.match("eagle3: its drafts .*; mtp: its drafts ", two.why_not(AUTO))
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import GrammarLookahead, grammar_sampler
+from llama_cpp_eagle3._core import GrammarLookahead, TokenTree, grammar_sampler
 from llama_cpp_eagle3.engine import SAMPLERS, DraftSettings, Reasoning, Sampling, Sequence
 from llama_cpp_eagle3.models import bundled_pair
 
@@ -89,7 +89,8 @@ def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
 def test_a_slow_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
     """Tokens that take less than half a second each may take three seconds and 0.02 for each token, and no more."""
     start = time.process_time()
-    grammar = rules(12, '"a" NEXT "x" | "a" NEXT "y"').replace('r12 ::= "a"', 'r12 ::= "a" r12')  # 4096 ways at once
+    grammar = rules(12, '"a" NEXT "x" | "a" NEXT "y"').replace('r12 ::= "a"', 'r12 ::= "a" r12 "b"')
+    # 4096 ways at once, and others after each token
     sequence = run(llm, greedy(grammar), 400)
     assert isinstance(sequence.result.error, ValueError), sequence.n_generated
     assert "longer than 3 seconds of CPU time and 0.02 for each token" in str(sequence.result.error)
@@ -103,7 +104,7 @@ def test_looking_ahead_gives_up_by_work(llm: Eagle3Llama) -> None:
     a, b = llm.tokenize(b"a", add_bos=False), llm.tokenize(b"b", add_bos=False)
     given_up = []
     for _ in range(3):
-        sampler = grammar_sampler(vocab, rules(60, '"a" NEXT "x" | "a" NEXT "y"'))
+        sampler = grammar_sampler(TokenTree(vocab), rules(60, '"a" NEXT "x" | "a" NEXT "y"'))
         lookahead = GrammarLookahead(sampler, redraws=False)
         allows_b = [lookahead.allowed(a * n, b)[0] for n in range(20)]
         given_up.append(allows_b.index(True))
@@ -172,7 +173,7 @@ def test_allowed_tokens_are_those_of_llama_cpp(llm: Eagle3Llama, grammar: str) -
     address = ctypes.cast(vocab, ctypes.c_void_p).value
     assert address is not None
     theirs = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
-    ours = ctypes.cast(grammar_sampler(address, grammar, "root"), lib.llama_sampler_p_ctypes)
+    ours = ctypes.cast(grammar_sampler(TokenTree(address), grammar, "root"), lib.llama_sampler_p_ctypes)
     n_inside = 0
     for _ in range(40):
         allowed = [_allowed(sampler, n_vocab) for sampler in (ours, theirs)]
@@ -198,7 +199,8 @@ def test_best_of_the_allowed_tokens(llm: Eagle3Llama, grammar: str, n_best: int)
     address = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
     assert address is not None
     samplers = [
-        ctypes.cast(grammar_sampler(address, grammar, n_best=n), lib.llama_sampler_p_ctypes) for n in (0, n_best)
+        ctypes.cast(grammar_sampler(TokenTree(address), grammar, n_best=n), lib.llama_sampler_p_ctypes)
+        for n in (0, n_best)
     ]
     for _ in range(20):
         logits = rng.integers(-50, 50, n_vocab).astype(np.float32)  # many are equal

@@ -7,14 +7,14 @@ import ctypes
 import llama_cpp.llama_cpp as lib
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import GrammarLookahead, grammar_sampler
+from llama_cpp_eagle3._core import GrammarLookahead, TokenTree, grammar_sampler
 
 
 def accepts(llm: Eagle3Llama, grammar: str, text: str, root: str = "root") -> bool:
     """Whether the grammar accepts the text, and its end after it."""
     vocab = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
     assert vocab is not None
-    sampler = grammar_sampler(vocab, grammar, root)
+    sampler = grammar_sampler(TokenTree(vocab), grammar, root)
     try:
         lookahead = GrammarLookahead(sampler, redraws=False)
         tokens = [*llm.tokenize(text.encode(), add_bos=False, special=False), llm.token_eos()]

@@ -105,18 +105,25 @@ std::vector<draft_candidate> grammar_drafter::spell(const forced_text & found) c
     for (const std::string & c : found.next) {
         n_same.push_back(n_common(spelt.tokens, eagle3::spell(vocab_, before + found.text + c)));
     }
-    size_t from = 0;
+    const float p_more = n_same.empty() ? 0.0f : (1.0f - found.p_end) / static_cast<float>(n_same.size()); // of each
+    size_t      from   = 0;
     for (size_t i = spelt.first; i < spelt.tokens.size(); ++i) {
-        const auto  n_kept = std::count_if(n_same.begin(), n_same.end(), [i](size_t n) { return n > i; });
-        const float share  = n_same.empty() ? 1.0f : static_cast<float>(n_kept) / static_cast<float>(n_same.size());
+        const auto  n_kept  = std::count_if(n_same.begin(), n_same.end(), [i](size_t n) { return n > i; });
+        const bool  is_last = spelt.ends[i] == found.text.size();
+        const float share   = n_same.empty() ? 1.0f : found.p_end + static_cast<float>(n_kept) * p_more;
         if (share < 0.5f) {
-            break;
+            return drafted;
         }
-        float p = share * (spelt.ends[i] == found.text.size() ? p_last : 1.0f);
+        float p = share * (is_last && found.p_end < 1.0f ? p_last : 1.0f);
         for (; from < spelt.ends[i]; ++from) {
             p *= found.p[from];
         }
         drafted.push_back({ spelt.tokens[i], p });
+    }
+    const llama_token eot = llama_vocab_eot(vocab_);
+    const llama_token end = eot != LLAMA_TOKEN_NULL ? eot : llama_vocab_eos(vocab_);
+    if (found.p_end > 0.0f && end != LLAMA_TOKEN_NULL && !drafted.empty()) {
+        drafted.push_back({ end, found.p_end });
     }
     return drafted;
 }

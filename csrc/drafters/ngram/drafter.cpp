@@ -110,7 +110,7 @@ void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int3
         if (n >= std::min(n_max, n_nodes)) {
             break;
         }
-        nodes.push_back({ n - 1, c.id, c.p, n + 1 });
+        nodes.push_back({ n - 1, c.id, c.p, n + 1, /*.is_forced =*/true });
         if (n_tokens > 0) {
             text.append(c.id);
         }

@@ -13,8 +13,9 @@ namespace eagle3 {
 struct ngram_node {
     int32_t     parent; // index of the node before it, -1 = it follows the text
     llama_token token;
-    float       p;     // share of the votes, see ngram_drafter: not a calibrated probability
-    int32_t     depth; // 1, 2, ...
+    float       p;                 // share of the votes, see ngram_drafter: not a calibrated probability
+    int32_t     depth;             // 1, 2, ...
+    bool        is_forced = false; // it was set as known to follow, see set_forced
 };
 
 // Drafts for several sequences without a model. It looks for the latest places where the end of the text occurred
