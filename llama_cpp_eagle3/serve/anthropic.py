@@ -137,6 +137,10 @@ class MessagesReply(NamedEvents):
         message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None}
         return [{"type": "message_start", "message": {**message, "usage": self._usage(answer, 0)}}]
 
+    def ping(self) -> bytes:
+        """Encode Anthropic's event that says nothing. It may come first: what a prompt cost is not known yet."""
+        return self.encode({"type": "ping"})
+
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
         """A ping, which has no content."""
         return [*self._begin(answer), {"type": "ping"}]

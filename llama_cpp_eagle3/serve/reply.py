@@ -104,7 +104,7 @@ class Reply(ABC):
 
     def events(self, batch: list[Came], write: Callable[[Any], bytes] = dumps) -> bytes:
         """Encode a batch as a stream's events; write: encodes values as JSON."""
-        data = b"" if batch else _PING
+        data = b"" if batch else self.ping()
         for answer, event, timings in batch:
             answer.add(event)
             chunks: list[Any] = []
@@ -129,6 +129,10 @@ class Reply(ABC):
     def error(self, e: ApiError) -> bytes:
         """Encode the error that ends a stream."""
         return self.encode(e.body)
+
+    def ping(self) -> bytes:
+        """Encode what a client gets while nothing happens: a comment, unless its API has events that say nothing."""
+        return _PING
 
     @abstractmethod
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:

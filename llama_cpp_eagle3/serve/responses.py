@@ -152,6 +152,11 @@ class ResponsesReply(NamedEvents):
             {"type": "error", "code": e.kind, "message": e.message, "param": None, "sequence_number": self._n_events}
         )
 
+    def ping(self) -> bytes:
+        """Encode the events of a response in progress: Codex gives up after five minutes without an event."""
+        state = {"type": "response.in_progress", "response": self._object("in_progress")}
+        return b"".join(map(self.encode, self._numbered(self._begin() or [state], None)))
+
     def progress(self, answer: Answer, progress: Progress, timings: dict[str, Any] | None) -> list[Any]:
         """Return the event of a response that is in progress, with the prompt's progress."""
         event: dict[str, Any] = {"type": "response.in_progress", "response": self._object("in_progress")}

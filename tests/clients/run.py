@@ -4,8 +4,8 @@
 
 versions.txt pins the clients, programs/ has a file of checks for each, checks.py runs these in the client's
 environment, with an empty home and no variables but the server's address. Results go to results.json, and
-docs/clients.md is written of them, unless another model is named: what needs an able one may fail with it. --part tries
-the light ones with the smallest model in a minute. What client and server said is in build/clients/NAME.log.
+docs/clients.md is written of them. --part tries the light ones with the smallest model in a minute, and writes nothing.
+What client and server said is in build/clients/NAME.log.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ BIN = Path(sys.executable).parent
 MODEL, SMALLEST = "qwen2.5-coder-0.5b", "smollm2-135m"
 PART = ("openai", "anthropic", "instructor", "ollama")
 FLAGS = ("-c", "32768", "--metrics", "--temp", "0")
-SECONDS_START, SECONDS_CLIENT = 120, 1800
+SECONDS_START, SECONDS_CLIENT = 120, 3600
 HEAD = """# Clients
 
 Which programs work with the server? `make clients` installs each into an environment of its own, runs it against
 `llama-cpp-eagle3 serve` and checks what came of it: that a tool was called with these arguments, that a file was
-edited, that the second turn found its prompt. It has written this page. The model is Qwen2.5-Coder of 0.5B, or of 1.5B
-for some agents: these checks are about the server, not about how well a model does. Most clients want an API key; any
-will do unless the server has `--api-key`.
+edited, that the second turn found its prompt. It has written this page; "no" is a client whose checks have not been run
+yet. The models are small: these checks are about the server, not about how well a model does. Most clients want an API
+key: any will do, unless the server has `--api-key`.
 """
 
 
@@ -197,15 +197,15 @@ def page(results: dict[str, Any]) -> str:
     """docs/clients.md."""
     rows, parts = [], []
     for client in clients():
-        result = results.get(client.name)
-        if result is None:
-            continue
+        untried = {"version": client.requirements[0].replace("==", " "), "model": "", "date": "no", "checks": {}}
+        result = results.get(client.name, untried)
         works = ", ".join(name for name, wrong in result["checks"].items() if not wrong)
         fails = "; ".join(f"{name}: {wrong}" for name, wrong in result["checks"].items() if wrong).replace("|", "\\|")
         title, _, connect = client.docstring.partition("\n")
-        rows.append(f"| [{client.name}](#{client.name}) | {result['version']} | {result['date']} | {works} | {fails} |")
+        about = f"{result['version']} | {result['model']} | {result['date']}"
+        rows.append(f"| [{client.name}](#{client.name}) | {about} | {works} | {fails} |")
         parts.append(f"## {client.name}\n{title}\n```\n{textwrap.dedent(connect).strip()}\n```\n")
-    table = ["| client | version | tried | works | fails |", "|---|---|---|---|---|", *rows]
+    table = ["| client | version | model | tried | works | fails |", "|---|---|---|---|---|---|", *rows]
     return "\n".join([HEAD, *table, "", *parts])
 
 
@@ -214,7 +214,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="clients of versions.txt; all without one")
     parser.add_argument("--part", action="store_true", help=f"{', '.join(PART)} with {SMALLEST}")
-    parser.add_argument("--model", help="another model than the client's; nothing is written")
+    parser.add_argument("--model", help="another model than the client's")
     given = parser.parse_args(arguments)
     model = given.model or (SMALLEST if given.part else None)
     names = given.names or (PART if given.part else [client.name for client in clients()])
@@ -244,10 +244,11 @@ def main(arguments: list[str]) -> int:
         results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
         results[client.name] = {
             "version": client.requirements[0].replace("==", " "),
+            "model": server.model,
             "date": date.today().isoformat(),
             "checks": checks,
         }
-        if not model:
+        if not given.part:
             RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             PAGE.write_text(page(results), encoding="utf-8")
     print(f"{n_passed} passed, {n_failed} failed")

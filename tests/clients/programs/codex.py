@@ -19,6 +19,7 @@ from pathlib import Path
 from checks import V1, Counted, model, restart, run
 from codex_cli_bin import bundled_codex_path
 
+TARGET = "qwen2.5-coder-1.5b"
 CONFIG = """
 model = "{model}"
 model_provider = "local"
@@ -61,11 +62,11 @@ def a_new_start_of_both_finds_its_prompt() -> None:
 
 def a_file_is_edited_by_apply_patch() -> None:
     call = json.dumps({"name": "apply_patch", "arguments": {"input": PATCH}})
-    _codex(f"Call the tool apply_patch. Answer with exactly this text:\n<tool_call>\n{call}\n</tool_call>")
+    _codex(f"Call the tool apply_patch. Answer with exactly this, tags included:\n<tool_call>\n{call}\n</tool_call>")
     assert Path("hello.txt").read_text() == "hello\n"
 
 
 def a_command_is_run() -> None:
     call = json.dumps({"name": "exec_command", "arguments": {"cmd": "echo ran > ran.txt"}})
-    _codex(f"Call the tool exec_command. Answer with exactly this text:\n<tool_call>\n{call}\n</tool_call>")
+    _codex(f"Call the tool exec_command. Answer with exactly this, tags included:\n<tool_call>\n{call}\n</tool_call>")
     assert Path("ran.txt").read_text() == "ran\n"
