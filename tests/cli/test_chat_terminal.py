@@ -224,7 +224,8 @@ def test_two_interrupts_end(terminal: Terminal) -> None:
     terminal.wait_for("> $")
     terminal.interrupt_until("once more(.|\n)*> $")
     terminal.interrupt()
-    assert terminal.close(again=terminal.interrupt) == 0
+    # on a busy machine one more may come while the model is closed, after Python has let go of Ctrl-C
+    assert terminal.close(again=terminal.interrupt) in (0, -signal.SIGINT)
 
 
 def run(pair: Any, *flags: str, stdin: str = "") -> tuple[int, str, str]:
