@@ -76,9 +76,7 @@ class Loaded:
             self._maker = self._begin_maker(metadata)
             vocab, folder = Vocab(target.model.model), given["prefix_cache_dir"]
             n_batch, n_swa = target.options["n_batch"], int(lib.llama_model_n_swa(target.model.model))
-            if (
-                n_swa > 0
-            ):  # of several ubatches in a batch a later one may take cells that an earlier one reads (`room`)
+            if n_swa > 0:  # of several ubatches a later one may take cells that an earlier one reads (`LoadPlan.room`)
                 n_batch = min(n_batch, int(target.ctx.params.n_ubatch))
             self._folder = None if folder is None else self._begin_folder(folder, given["prefix_cache_disk_bytes"])
             self.engine = Engine(
