@@ -12,11 +12,12 @@ from .texts import TextEntry, Texts
 
 N_ANSWER_MIN = 4000
 """Tokens of answers that no training has seen, from which on one begins."""
-N_CONVERSATIONS_MIN = 20
+N_CONVERSATIONS_MIN = 30
 _NEW_SHARE = 0.1
 """And so much of what was learned from before."""
 _TOKENS_PER_MINUTE, _MINUTES = 1000, (5.0, 60.0)
-_GATE_SHARE = 10
+_GATE_SHARE, _N_GATE_MIN = 10, 3
+"""The gate gets a tenth of the conversations, and at least three: fewer show no error."""
 PLAN = "plan.json"
 
 
@@ -51,7 +52,7 @@ class Division:
 
     learned: list[int]
     gate: list[int]
-    """The newest tenth of the conversations."""
+    """The newest tenth of the conversations, and at least three."""
     last_gate: list[int]
     """Those of the last gate: no head has learned from them either."""
 
@@ -59,7 +60,7 @@ class Division:
 def divide(texts: Texts, heads: Heads) -> Division:
     """Divide the texts. Of what was learned from before as many texts stay as are new, evenly over time."""
     conversations = texts.conversations()
-    n_gate = max(1, round(len(conversations) / _GATE_SHARE))
+    n_gate = max(_N_GATE_MIN, round(len(conversations) / _GATE_SHARE))
     gate = {entry.id for texts_of in conversations[-n_gate:] for entry in texts_of}
     last = {number for number in heads.last_gate if number in texts.by_id} - gate
     roots = {texts.by_id[number].root for number in gate | last}
