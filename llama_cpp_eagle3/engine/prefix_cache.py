@@ -111,6 +111,11 @@ class PrefixCache:
         self.tree = PrefixTree(n_bytes_max, n_states_max)
         self._disk: PrefixDisk | None = None
         self._coming: Future[PrefixFolder | None] | None = None
+        if folder is not None and n_bytes_max == 0:
+            _log.warning(
+                "nothing is kept over restarts: what is written is in host memory first, of which --cache-ram 0 "
+                "(prefix_cache_bytes) leaves none"
+            )
         if isinstance(folder, Future):
             self._coming = folder
             self._open()

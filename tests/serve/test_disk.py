@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.model import loaded
-from loading import path_of
+from loading import load, path_of
 from serving import Running
 
 PROMPT = [60 + 7 * i % 200 for i in range(150)]
@@ -52,6 +53,15 @@ def test_while_it_is_idle(pair: Any, tmp_path: Path) -> None:
             assert again["timings"]["cache_n"] >= len(longer) - 3
             assert again["timings"]["draft_n_accepted"] == again["timings"]["draft_n"] > 0
             assert metric(running, 'reused_tokens_total{tier="disk"}') == again["timings"]["cache_n"]
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1 << 20])
+def test_a_folder_without_host_memory(
+    pair: Any, tmp_path: Path, n_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(load(*pair, prefix_cache_dir=tmp_path, prefix_cache_bytes=n_bytes)):
+        pass
+    assert sum("nothing is kept over restarts" in text for text in caplog.messages) == (n_bytes == 0)
 
 
 def test_flags(pair: Any, capsys: pytest.CaptureFixture[str]) -> None:
