@@ -87,8 +87,8 @@ SLOTS = [{"n_parallel": 1}, {"n_parallel": 4, "kv_unified": True}, {"n_parallel"
 @pytest.fixture(params=SLOTS, ids=["one", "pool", "streams"])
 def llm(request: pytest.FixtureRequest, path: Path) -> Iterator[Eagle3Llama]:
     options = dict(request.param)
-    if not options.get("kv_unified", True):
-        options["n_ctx"] = 4096
+    if not options.get("kv_unified", True) or path.name.startswith("lfm2"):  # its sequences share no cells
+        options["n_ctx"] = 2048 * options["n_parallel"]
     with closing(load(path, **options)) as opened:
         yield opened
 
@@ -147,7 +147,8 @@ def test_conversations_in_turn(llm: Eagle3Llama, fresh: Fresh, pinned: dict[str,
 def test_agents_at_once(path: Path, fresh: Fresh) -> None:
     """Six prompts that begin alike and arrive together evaluate the beginning once."""
     n_system = 1900
-    with closing(load(path, n_parallel=6, kv_unified=True, n_ctx=4096)) as llm:
+    n_ctx = 6 * 2048 if path.name.startswith("lfm2") else 4096  # lfm2: windows and recurrent layers share no cells
+    with closing(load(path, n_parallel=6, kv_unified=True, n_ctx=n_ctx)) as llm:
         system = some(n_system, 5)
         for turn in range(2):
             agents = [add(llm, [system, some(60, 100 + 10 * turn + i), [99]]) for i in range(6)]
