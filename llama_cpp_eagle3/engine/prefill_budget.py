@@ -49,6 +49,8 @@ class PrefillBudget:
         other prompts wait, as few as cost 3 % of the throughput: so large a part of the step's time is then the reading
         of the weights, which a step without prefill measures.
         """
+        if self._fixed is not None:
+            return n_batch  # who says how many rows a step may read wants no other bound
         if not self._row_ns:
             return n_ubatch
         n_rows = n_batch if self._row_ns * n_batch <= _QUICK_NS else n_ubatch

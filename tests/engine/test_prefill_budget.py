@@ -115,3 +115,4 @@ def test_steps_of_prompts_alone() -> None:
     accelerator.observe(512, 512, 50 * MS)
     accelerator.observe(1, 0, 10 * MS)
     assert accelerator.n_rows_alone(512, 2048, is_shared=True) == 2048
+    assert PrefillBudget(64).n_rows_alone(512, 2048, is_shared=True) == 2048
