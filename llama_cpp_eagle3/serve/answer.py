@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ..chat import Loosened
-from ..engine import Output, Sequence, TokenLogprob
+from ..engine import Output, Sequence
 from .fields import Completion
 
 
@@ -43,8 +43,6 @@ class Answer:
     n_ctx: int
     loosened: tuple[Loosened, ...] = ()
     """Keywords of JSON schemas that its grammar does not enforce."""
-    prompt_logprobs: list[TokenLogprob] | None = None
-    """Log-probabilities of the prompt's tokens from the second one on, if asked for; the first event brings them."""
     receive: Callable[[Came], None] = lambda came: None
     """Called in the event loop with each event."""
 

@@ -201,9 +201,10 @@ class OpenAIReply(Reply):
         if echoes:
             *prompt_starts, n_prompt = accumulate(map(len, self._prompt_texts(answer)), initial=0)
             starts = [n_prompt + start for start in starts]
-        if echoes and answer.prompt_logprobs is not None:
+        prompt_logprobs = answer.sequence.result.prompt_logprobs
+        if echoes and prompt_logprobs is not None:
             first = vocab.piece(answer.prompt[0]).decode("utf-8", errors="replace")  # no token comes before it
-            prompt = [logprob_of(vocab, logprob, self._n_top, post=post) for logprob in answer.prompt_logprobs]
+            prompt = [logprob_of(vocab, logprob, self._n_top, post=post) for logprob in prompt_logprobs]
             items = [{"token": first, key: None, top: None}, *prompt, *content]
             starts = prompt_starts[: answer.n_prompt] + starts
         if not items:

@@ -189,7 +189,6 @@ class Server:
                     f"Field 'n_probs' (logprobs): expected at most {N_LOGPROBS_MAX} in all texts together, found "
                     f"{c.n_probs} for each of {n_kept} tokens: send a smaller max_tokens"
                 )
-            first: Answer | None = None
             for i in range(c.n):
                 try:
                     sequence = engine.prepare(
@@ -208,7 +207,7 @@ class Server:
                             exact=True,
                             n_indent=c.n_indent,
                             shift=self._shift_of(c, len(tokens)) if may_shift else None,
-                            prompt_logprobs=not has_media and c.echo and c.n_probs > 0 and i == 0,
+                            prompt_logprobs=not has_media and c.echo and c.n_probs > 0,
                             **options,
                         ),
                         like=answers[0].sequence if answers else None,
@@ -219,10 +218,7 @@ class Server:
                     raise invalid(f"'{grammar_field}': {e}" if grammar_field else str(e)) from None
                 except ValueError as e:
                     raise invalid(str(e)) from None
-                answer = Answer(len(answers), sequence, c, engine.n_ctx, loosened)
-                first = first or answer
-                answer.prompt_logprobs = first.sequence.result.prompt_logprobs
-                answers.append(answer)
+                answers.append(Answer(len(answers), sequence, c, engine.n_ctx, loosened))
         return answers
 
     def _shift_of(self, c: Completion, n_prompt: int) -> Shift:
