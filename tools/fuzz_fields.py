@@ -119,6 +119,8 @@ PAGES = (
 )
 BEGINNINGS = tuple(" ".join(f"{letter} {i}" for i in range(24)) for letter in "abcdefghijkl")
 """Beginnings of prompts, long enough to be cached, and to be read from a file."""
+N_SECONDS = 600.0
+"""Seconds after which an answer hangs. A request may ask for the whole context, and the machine may be busy."""
 CACHE_BYTES = 100_000
 """Bytes of host memory: fewer prefixes fit than there are beginnings."""
 EXPECTED = frozenset({200, 400, 404, 405, 413, 429, 501})
@@ -314,7 +316,9 @@ def run(seed: int, cases: range, n_clients: int = 4, quiet: bool = True) -> Reco
             with ExitStack() as stack:
                 limits = httpx.Limits(keepalive_expiry=1.0)  # the server closes a connection that is idle for 5 s
                 clients = {
-                    name: stack.enter_context(httpx.Client(base_url=url, timeout=120.0, trust_env=False, limits=limits))
+                    name: stack.enter_context(
+                        httpx.Client(base_url=url, timeout=N_SECONDS, trust_env=False, limits=limits)
+                    )
                     for name, url in servers.urls.items()
                 }
                 while servers.is_alive:

@@ -10,6 +10,7 @@ import pytest
 from checkpoints import FAMILIES, N_LAYER_TGT, Family, layer_config, write_family, write_safetensors
 from drafting import compare, make_drafter
 from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3.errors import ModelFileError
 from llama_cpp_eagle3_heads.convert import convert, inspect
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
@@ -123,6 +124,11 @@ def test_target_as_a_hugging_face_folder(tmp_path, target, model_address):
     fields = gguf.GGUFReader(result.path).fields
     assert fields["tokenizer.ggml.tokens"].contents() == [*tokens, "<bos>", f"[PAD{target.n_vocab - 1}]"]
     assert _core.read_head(str(result.path)).n_vocab == target.n_vocab
+
+    for spoilt in ({"added_tokens": ["<bos>"]}, {"model": state["model"] | {"vocab": [["a", -1.0]]}}, {"model": "BPE"}):
+        (folder / "tokenizer.json").write_text(json.dumps(state | spoilt))
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json': not as the library 'tokenizers' writes it"):
+            convert(tmp_path / "head", folder, tmp_path / "out.gguf", outtype="f32")
 
 
 def test_tokenizer_of_a_gguf_target_is_copied(tmp_path, target):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import models
+from llama_cpp_eagle3.errors import ModelFileError
 
 pytest.importorskip("torch")
 
@@ -40,6 +42,32 @@ def test_beginnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "prompts.jsonl"
     prompts.write_beginnings(Words(), path, 30)
     assert list(read_prompts(path)) == [line["text"] for line in found]
+
+
+def test_files_of_the_corpus_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library of the tokenizer says neither which file it cannot read, nor which disk is full."""
+    path = tmp_path / "tokenizer.json"
+    for text in (None, "{", '{"model": "BPE"}'):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json': not readable as a tokenizer"):
+            corpus.load_tokenizer(path)
+
+    def save(part: str) -> None:
+        Path(part).write_bytes(b"{")
+        raise Exception("No space left on device (os error 28)")  # the library raises no other
+
+    few = [corpus.Source("a.py", "a = 1\n")]
+    monkeypatch.setattr(corpus, "sources", lambda: (few, few))
+    monkeypatch.setattr(corpus, "train_tokenizer", lambda files: SimpleNamespace(save=save))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    work = tmp_path / "work"
+    with pytest.raises(OSError, match=f"No space left on device: '{work / 'tokenizer.json'}'"):
+        corpus.prepare(work)
+    assert list(work.iterdir()) == []
+    (work / "corpus.json").write_text("{")
+    with pytest.raises(ModelFileError, match=r"corpus\.json': not readable as JSON"):
+        corpus.prepare(work)
 
 
 def test_the_page_of_a_pair(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
@@ -160,9 +161,28 @@ def _read_tokenizer(path: Path, n_vocab: int) -> list[KeyValue]:
     if not (path / "tokenizer.json").is_file():
         return none
     state = read_json(path / "tokenizer.json")
+    try:
+        found = _byte_level_bpe(state, n_vocab)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        why = f"not as the library 'tokenizers' writes it ({type(e).__name__}: {e})"
+        raise ModelFileError(f"'{path / 'tokenizer.json'}': {why}; take the target's own file, or leave it out") from e
+    if found is None:
+        return none
+    tokens, kinds, merges = found
+    return [
+        KeyValue("tokenizer.ggml.model", "gpt2", string),
+        KeyValue("tokenizer.ggml.pre", "default", string),
+        KeyValue("tokenizer.ggml.tokens", tokens, array, string),
+        KeyValue("tokenizer.ggml.token_type", kinds, array, GGUFValueType.INT32),
+        KeyValue("tokenizer.ggml.merges", merges, array, string),
+    ]
+
+
+def _byte_level_bpe(state: dict[str, Any], n_vocab: int) -> tuple[list[str], list[int], list[str]] | None:
+    """Tokens, their types and merges; None if it is of another kind."""
     model = state.get("model") or {}
     if model.get("type") != "BPE" or "ByteLevel" not in str(state.get("decoder")):
-        return none
+        return None
     tokens = {i: f"[PAD{i}]" for i in range(n_vocab)}
     kinds = [5] * n_vocab  # unused
     for token, i in model.get("vocab", {}).items():
@@ -170,12 +190,6 @@ def _read_tokenizer(path: Path, n_vocab: int) -> list[KeyValue]:
             tokens[i], kinds[i] = token, 1
     for entry in state.get("added_tokens") or []:
         if 0 <= entry["id"] < n_vocab:
-            tokens[entry["id"]], kinds[entry["id"]] = entry["content"], 3 if entry.get("special") else 4
+            tokens[entry["id"]], kinds[entry["id"]] = str(entry["content"]), 3 if entry.get("special") else 4
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
-    return [
-        KeyValue("tokenizer.ggml.model", "gpt2", string),
-        KeyValue("tokenizer.ggml.pre", "default", string),
-        KeyValue("tokenizer.ggml.tokens", list(tokens.values()), array, string),
-        KeyValue("tokenizer.ggml.token_type", kinds, array, GGUFValueType.INT32),
-        KeyValue("tokenizer.ggml.merges", merges, array, string),
-    ]
+    return list(tokens.values()), kinds, merges

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_cpp_eagle3.errors import ModelFileError
 from llama_cpp_eagle3.files.whole_file import whole_file, write_whole
+
+from ..convert.checkpoint import read_json
 
 BOS, EOS = 0, 1
 SPECIAL_TOKENS = ("<|bos|>", "<|eos|>")
@@ -124,10 +127,17 @@ def train_tokenizer(files: list[Source]) -> Any:
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The tokenizer that :func:`prepare` wrote."""
+    """The tokenizer that :func:`prepare` wrote.
+
+    Raises:
+        ModelFileError: it is not there, or is damaged.
+    """
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_file(str(path))
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as e:  # the library raises Exception itself, without the path
+        raise ModelFileError(f"'{path}': not readable as a tokenizer: {e}") from e
 
 
 def encode(tokenizer: Any, files: list[Source]) -> NDArray[np.uint16]:
@@ -142,11 +152,12 @@ def prepare(work: Path) -> dict[str, Any]:
     """Write tokenizer and token arrays into ``work`` (kept when there already) and return the corpus' description."""
     info_path = work / "corpus.json"
     if info_path.exists():
-        return dict(json.loads(info_path.read_text()))
+        return read_json(info_path)
     work.mkdir(parents=True, exist_ok=True)
     train, held = sources()
     tokenizer = train_tokenizer(train)
-    tokenizer.save(str(work / "tokenizer.json"))
+    with whole_file(work / "tokenizer.json") as part:
+        tokenizer.save(str(part))
     arrays = {"train": encode(tokenizer, train), "heldout": encode(tokenizer, held)}
     for name, array in arrays.items():
         with whole_file(work / f"{name}.npy") as part, part.open("wb") as file:

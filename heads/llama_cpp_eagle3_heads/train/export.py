@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 from torch import Tensor, nn
 
+from ..convert.checkpoint import read_json
 from . import corpus
 from .model import Attention, Config, Llama
 
@@ -38,7 +37,7 @@ def permute(weight: Tensor, n_head: int) -> Tensor:
 
 def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     """The byte-level BPE of :mod:`corpus`, as llama.cpp's ``gpt2`` model with the ``gpt-2`` pre-tokenizer."""
-    whole: dict[str, Any] = json.loads(path.read_text())
+    whole = read_json(path)
     state = whole["model"]
     tokens = sorted(state["vocab"], key=state["vocab"].__getitem__)
     merges = [m if isinstance(m, str) else " ".join(m) for m in state["merges"]]
