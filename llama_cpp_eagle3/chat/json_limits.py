@@ -15,6 +15,10 @@ from .. import _chat
 MAX_MESSAGES = 10_000
 """Messages of a conversation: these take a second on a slow machine."""
 MAX_TOOLS = 512
+MAX_PARAMETERS = 1000
+"""Parameters of a tool: where each has a tag of its own, llama.cpp's parser takes memory for each pair of them."""
+MAX_ALL_PARAMETERS = 10_000
+"""The same of all tools of a request: these take a few seconds."""
 MAX_NESTING = 500
 """Brackets within brackets of JSON: schemas, arguments of tool calls, variables of templates."""
 MAX_LEVELS = MAX_NESTING + 20
@@ -112,3 +116,16 @@ def check_tools(tools: Sequence[Any]) -> None:
     """Raise ValueError for tools that are beyond a limit."""
     if len(tools) > MAX_TOOLS:
         raise ValueError(f"expected at most {MAX_TOOLS} tools, found {len(tools)}")
+    n_all = 0
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        parameters = function.get("parameters") if isinstance(function, Mapping) else None
+        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+        n = len(properties) if isinstance(properties, Mapping) else 0
+        if n > MAX_PARAMETERS:
+            raise ValueError(
+                f"expected at most {MAX_PARAMETERS} parameters (properties) of a tool, found {n}: put them into objects"
+            )
+        n_all += n
+    if n_all > MAX_ALL_PARAMETERS:
+        raise ValueError(f"expected at most {MAX_ALL_PARAMETERS} parameters of all tools together, found {n_all}")

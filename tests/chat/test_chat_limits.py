@@ -31,6 +31,12 @@ def call(arguments: str) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
+def with_parameters(n: int) -> dict[str, Any]:
+    """A tool for which llama.cpp's parser would take gigabytes, where each parameter has a tag of its own."""
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(n)}}
+    return {"type": "function", "function": {"name": "f", "parameters": schema}}
+
+
 def in_a_small_thread(work: Callable[[], Any]) -> Any:
     """Run work in a thread with a stack as small as on some systems."""
     results = []
@@ -53,6 +59,8 @@ def in_a_small_thread(work: Callable[[], Any]) -> Any:
         ({"messages": [USER, call("{}"), {"role": "tool", "content": '{"a":' * 9999}]}, "tool's message is nested"),
         ({"messages": [USER] * 10_001}, "at most 10000 messages"),
         ({"tools": [WEATHER] * 513}, "at most 512 tools"),
+        ({"tools": [with_parameters(45_000)]}, r"at most 1000 parameters \(properties\) of a tool, found 45000"),
+        ({"tools": [with_parameters(1000)] * 11}, "at most 10000 parameters of all tools together, found 11000"),
         ({"json_schema": {"anyOf": nested(600)}}, "nested too deep"),
     ],
 )
