@@ -51,8 +51,8 @@ def test_costs_are_measured(folder: Path) -> None:
     with load(target, small, draft="auto") as llm:
         llm.calibrate(0.3)
         target_costs, begin, step = (curve.measured for curve in llm.policy.costs)
-        assert {1, 2} <= target_costs.keys()
-        assert {1, 2} <= begin.keys()
+        assert {1, 4} <= target_costs.keys()  # what is measured however long it takes; others as time is left
+        assert {1, 16} <= begin.keys()
         assert 1 in step
 
 
