@@ -63,14 +63,14 @@ async function flush() {
   const changed = [...dirty];
   dirty.clear();
   if (!base) return;
-  for (const item of changed) {
-    if (!chats.includes(item)) continue; // it was deleted
+  // all at once, as the page may be left at any time; without those that were deleted
+  await Promise.all(changed.filter((item) => chats.includes(item)).map(async (item) => {
     try {
       await inBase("readwrite", (all) => all.put(item));
     } catch (error) {
       tell(`This chat could not be kept in the browser: ${error && error.message}`);
     }
-  }
+  }));
 }
 const newChat = () => ({ id: `${Date.now()}-${Math.random()}`, changed: Date.now(), messages: [], first: 0, draft: { text: "", files: [] } });
 const isBlank = (c) => !c.messages.length && !c.draft.text && !c.draft.files.length;
@@ -354,12 +354,7 @@ async function write(c, m, undo) {
       if (delta && delta.content) grow(c, m, kindOf(choice), delta.content);
       reason = (choice && choice.finish_reason) || reason;
       usage = event.usage || usage;
-      if (event.timings) {
-        timings = event.timings;
-        m.figures = figures(timings);
-        const parts = views.get(m);
-        if (parts) parts.foot.replaceChildren(make("span", "figures", m.figures));
-      }
+      if (event.timings) measured(m, timings = event.timings);
     }
     if (!reason) throw new Error("The connection ended before the answer did");
   } catch (error) {
@@ -378,14 +373,24 @@ async function write(c, m, undo) {
     Object.assign(m, { state: "full", note: `The context is full (${n_ctx} tokens).` });
   } else if (reason === "length") m.note = "Ended at max_tokens.";
   else if (m.pieces.length === n) m.note = "The model answered nothing.";
-  if (timings && timings.draft_n) {
-    try { props = await (await request("props")).json(); m.figures = figures(timings); } catch { /* the figures so far stay */ }
-  }
   touch(c);
-  if (c !== chat) return;
-  draw();
-  announce(failure && !isStopped ? "" : `${m.note || "The answer is complete."} ${isChat() ? textOf(m) : ""}`);
-  $("input").focus();
+  if (c === chat) {
+    draw();
+    announce(failure && !isStopped ? "" : `${m.note || "The answer is complete."} ${isChat() ? textOf(m) : ""}`);
+    $("input").focus();
+  }
+  if (!timings || !timings.draft_n) return;
+  // what a plain pass costs may be known by now; the engine answers that after its step, which may be a long one
+  try { props = await (await request("props")).json(); } catch { return; /* the figures so far stay */ }
+  if (isRunning(m)) return;
+  measured(m, timings);
+  save(c);
+}
+function measured(m, timings) { // show figures, where the message is shown
+  m.figures = figures(timings);
+  const parts = views.get(m), shown = parts && parts.foot.querySelector(".figures");
+  if (shown) shown.textContent = m.figures;
+  else if (parts) parts.foot.append(make("span", "figures", m.figures));
 }
 function failed(c, error) {
   if (c !== chat) return;

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("selenium")
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -90,15 +91,25 @@ class Page:
         self.js("$('input').focus()")
         self.browser.switch_to.active_element.send_keys(text)
 
+    def paste(self, text: str) -> None:
+        """Put a long text into the box, of which no key is typed."""
+        self.js(
+            "$('input').value = arguments[0]; $('input').dispatchEvent(new Event('input', { bubbles: true }))", text
+        )
+
     def press(self, name: str, inside: str = "body") -> None:
         """Press the button with this text or label."""
-        found = [
-            button
-            for button in self.all(f"{inside} button")
-            if button.is_displayed() and name in (button.text, button.get_attribute("aria-label"))
-        ]
-        assert found, f"no button {name!r}"
-        found[-1].click()
+        script = (
+            "return [...document.querySelectorAll(arguments[0])].filter(b => b.checkVisibility({ visibilityProperty: "
+            "true }) && [b.innerText.trim(), b.getAttribute('aria-label')].includes(arguments[1])).pop()"
+        )
+        while True:
+            found = self.js(script, f"{inside} button", name)
+            assert found is not None, f"no button {name!r}"
+            try:
+                return found.click()
+            except StaleElementReferenceException:  # the page has drawn it anew meanwhile
+                continue
 
     def ask(self, text: str) -> None:
         """Send a message, and wait for the end of its answer."""

@@ -107,7 +107,7 @@ def started(stream: Any) -> Any:
 def auto(target: str, head: str, **options: Any) -> Eagle3Llama:
     """Load a pair with every option: planner, embeddings, several sequences."""
     llm = load(target, head, draft="auto", **options)
-    llm.calibrate()
+    llm.calibrate(0.01)
     take(llm, PROMPT, 3)
     return llm
 
