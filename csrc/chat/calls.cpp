@@ -7,6 +7,7 @@
 #include "parts.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,7 +19,8 @@ namespace {
 thread_local const call_wishes * wishes = nullptr;
 
 const char * const WHITE_SPACE = "[ \\t\\n]{0,4}"; // that may be left between a thought and a call
-constexpr int      HEAD_MAX    = 64;               // characters of an id, an index or the like
+constexpr int      HEAD_MAX    = 64;               // characters of an id or the like
+constexpr int      INDEX_MAX   = 9;                // digits of an index: some models write them without an end
 
 class shaper {
   public:
@@ -121,24 +123,31 @@ class shaper {
         for (const part_id part : heads()) {
             std::string character;
             int         n_min = 0;
+            int         n_max = HEAD_MAX;
+            std::string text_of_part; // else characters in that number
             if (const auto * until = std::get_if<common_peg_until_parser>(&parser_.get(part))) {
                 for (const std::string & end : until->delimiters) {
                     character += first_of(end);
                 }
-                character = "[^\\n" + character + "]";
+                const auto other = other_words(part, until->delimiters);
+                text_of_part     = other.empty() ? "" : none_of(other, "\\n" + character);
+                character        = "[^\\n" + character + "]";
             } else if (const auto * text = std::get_if<common_peg_string_parser>(&parser_.get(part))) {
                 character = "[^\\\\\\n" + first_of({ text->delimiter }) + "]";
             } else if (const auto * chars = std::get_if<common_peg_chars_parser>(&parser_.get(part));
                        chars && chars->max_count == -1) {
                 character = chars->pattern;
                 n_min     = chars->min_count;
+                n_max     = character == "[0-9]" ? INDEX_MAX : HEAD_MAX;
             } else {
                 continue;
             }
             const part_id was = builder_.eps().id();
             parser_.get(was)  = parser_.get(part);
-            parser_.get(part) = common_peg_gbnf_parser{ was, "(" + character + "{" + std::to_string(n_min) + "," +
-                                                                 std::to_string(HEAD_MAX) + "})" };
+            if (text_of_part.empty()) {
+                text_of_part = "(" + character + "{" + std::to_string(n_min) + "," + std::to_string(n_max) + "})";
+            }
+            parser_.get(part) = common_peg_gbnf_parser{ was, text_of_part };
         }
     }
 
@@ -187,6 +196,56 @@ class shaper {
             ++n;
         }
         return text.substr(0, n);
+    }
+
+    // The words that mean something else than a call in place of a text: "self" of Muse's " to=self<|message|>", which
+    // begins a thought.
+    std::set<std::string> other_words(part_id text, const std::vector<std::string> & ends) const {
+        std::set<std::string> words;
+        for (part_id id = 0; id < parser_.size(); ++id) {
+            const auto * sequence = std::get_if<common_peg_sequence_parser>(&parser_.get(id));
+            for (size_t i = 1; sequence && i < sequence->children.size(); ++i) {
+                if (sequence->children[i] != text) {
+                    continue;
+                }
+                const std::string before = literal_of(sequence->children[i - 1]);
+                for (part_id other = 0; !before.empty() && other < parser_.size(); ++other) {
+                    const std::string whole = literal_of(other);
+                    for (const std::string & end : ends) {
+                        const size_t n = before.size() + end.size();
+                        if (whole.size() > n && whole.compare(0, before.size(), before) == 0 &&
+                            whole.compare(whole.size() - end.size(), end.size(), end) == 0) {
+                            words.insert(whole.substr(before.size(), whole.size() - n));
+                        }
+                    }
+                }
+            }
+        }
+        return words;
+    }
+
+    // A grammar of texts without some characters that are none of these words. Beyond ASCII, its bytes are no
+    // characters.
+    static std::string none_of(const std::set<std::string> & words, const std::string & without) {
+        std::map<char, std::set<std::string>> rests;
+        for (const std::string & word : words) {
+            if (!word.empty() && static_cast<unsigned char>(word[0]) < 0x80) {
+                rests[word[0]].insert(word.substr(1));
+            }
+        }
+        std::string found  = words.count("") ? "(" : "(\"\" | ";
+        std::string firsts = without;
+        for (const auto & [first, rest] : rests) {
+            const std::string one(1, first);
+            firsts += first_of(one);
+            found += gbnf_format_literal(one) + " " + none_of(rest, without) + " | ";
+        }
+        return found + "[^" + firsts + "] [^" + without + "]{0," + std::to_string(HEAD_MAX - 1) + "})";
+    }
+
+    std::string literal_of(part_id id) const {
+        const auto * found = std::get_if<common_peg_literal_parser>(&parser_.get(id));
+        return found ? found->literal : "";
     }
 
     // All parts of calls that are in no value.

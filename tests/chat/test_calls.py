@@ -104,8 +104,15 @@ HEADS = [
         "muse-glimmer.jinja",
         ' to=%s<|message|><atem:function_calls>\n<atem:invoke name="count">\n<atem:parameter name="n">3'
         "</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
-        ["count", "größe"],
-        [65 * "x", "a\nb"],
+        ["count", "größe", "selfish", "sel", "myself"],
+        [65 * "x", "a\nb", "self"],
+    ),
+    (
+        "Kimi-K2-Thinking.jinja",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.count:%s<|tool_call_argument_begin|>"
+        '{"n": 3}<|tool_call_end|><|tool_calls_section_end|>',
+        ["0", "123456789"],
+        ["", "1234567890"],
     ),
 ]
 
