@@ -36,7 +36,7 @@ bool matches(const llama_grammar_element * pos, uint32_t c) {
 }
 
 bool may_match(const llama_grammar_element * pos, const llama_partial_utf8 & part) {
-    return llama_grammar_match_partial_char(pos, part);
+    return (part.n_remain < 3 || part.value <= 4) && llama_grammar_match_partial_char(pos, part); // else beyond Unicode
 }
 
 } // namespace eagle3

@@ -172,6 +172,17 @@ std::vector<char> allowed_tokens(grammar_context & ctx) {
     return result;
 }
 
+// Whether a byte may follow the first one of a character. llama.cpp also takes characters in more bytes than they need,
+// halves of surrogate pairs and numbers beyond Unicode: these are no UTF-8, and the text would be without them.
+bool may_follow(const llama_partial_utf8 & first, uint8_t byte) {
+    const uint32_t value = first.value;
+    switch (first.n_remain) {
+        case 2: return value == 0 ? byte >= 0xa0 : value != 0xd || byte < 0xa0;
+        case 3: return value == 0 ? byte >= 0x90 : value < 4 || (value == 4 && byte < 0x90);
+        default: return true;
+    }
+}
+
 // Lowers the logits of what the grammar refuses.
 void refuse(grammar_context & ctx, llama_token_data_array * cur_p) {
     const bool is_all = cur_p->size >= ctx.tokens->vocab().n_tokens();
@@ -188,6 +199,12 @@ void refuse(grammar_context & ctx, llama_token_data_array * cur_p) {
         }
     }
     llama_grammar_apply_impl(*grammar_after(ctx), cur_p);
+    for (size_t i = 0; ctx.now.partial_utf8.n_remain > 1 && i < cur_p->size; ++i) {
+        const std::string & text = ctx.tokens->vocab().token_to_piece(cur_p->data[i].id);
+        if (!text.empty() && !may_follow(ctx.now.partial_utf8, static_cast<uint8_t>(text[0]))) {
+            cur_p->data[i].logit = -INFINITY;
+        }
+    }
 }
 
 // Leaves at least n_best of the candidates that the grammar allows, the best ones, in order. It is asked about the best

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import utf8_texts
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import GrammarLookahead, TokenTree, grammar_sampler
 from llama_cpp_eagle3.engine import SAMPLERS, DraftSettings, Reasoning, Sampling, Sequence
@@ -174,16 +175,17 @@ def test_allowed_tokens_are_those_of_llama_cpp(llm: Eagle3Llama, grammar: str) -
     assert address is not None
     theirs = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
     ours = ctypes.cast(grammar_sampler(TokenTree(address), grammar, "root"), lib.llama_sampler_p_ctypes)
-    n_inside = 0
+    n_inside, pieces, before = 0, [llm.detokenize([token]) for token in range(n_vocab)], b""
     for _ in range(40):
         allowed = [_allowed(sampler, n_vocab) for sampler in (ours, theirs)]
-        np.testing.assert_array_equal(*allowed)
+        np.testing.assert_array_equal(allowed[0], allowed[1] & np.array(utf8_texts.that_go_on(before, pieces)))
         choices = [token for token in np.flatnonzero(allowed[0]) if not lib.llama_vocab_is_eog(vocab, int(token))]
         if not choices:
             break
         token = int(rng.choice(choices))
         for sampler in (ours, theirs):
             lib.llama_sampler_accept(sampler, token)
+        before += pieces[token]
         n_inside += 1
     assert n_inside > 0
     for sampler in (ours, theirs):
