@@ -8,6 +8,8 @@ litellm.completion("openai/any", [{"role": "user", "content": "Hello"}], **optio
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import socket
 import subprocess
 import time
@@ -63,11 +65,13 @@ def proxy() -> None:
     entry = {"model_name": "local", "litellm_params": {"model": "openai/any", "api_base": V1, "api_key": "none"}}
     Path("proxy.json").write_text(json.dumps({"model_list": [entry]}))  # YAML has JSON in it
     command = [program("litellm"), "--config", "proxy.json", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command)
+    key = f"sk-{secrets.token_hex(32)}"
+    process = subprocess.Popen(command, env={**os.environ, "LITELLM_MASTER_KEY": key})
     try:
         body = json.dumps({"model": "local", "messages": ASKED, "max_tokens": 20}).encode()
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        request = urllib.request.Request(url, body, headers)
         for _ in range(120):
             try:
                 with urllib.request.urlopen(request, timeout=60) as response:

@@ -20,7 +20,8 @@ ENVIRONMENT = {
 
 
 def a_file_is_written() -> None:
-    task = "Create a file hello.txt with the text hello, by: echo hello > hello.txt"
+    task = "Write hello into the file hello.txt. Answer with exactly this, and nothing else:\n"
+    task += "```mswea_bash_command\necho hello > hello.txt\n```"
     options = ["-m", "openai/any", "--model-class", "litellm_textbased", "-c", "mini_textbased.yaml", "-l", "0"]
     options += ["-c", "agent.step_limit=4", "-y", "--exit-immediately", "-t", task]
     run(program("mini"), *options, **ENVIRONMENT)
