@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ..engine import Reasoning, Vocab
 from ..engine.request import RequestOptions
 from ..media import TIMEOUT_S, Projector, Prompt, take_media
+from .bare_call import callable_tools
 from .blocks import LeftOut
 from .constraints import constraint_of
 from .fitting import apply_fitting
@@ -241,6 +242,8 @@ def apply_request(
             params = _with_schema(params, constraint.compile())
     except SchemaError as e:
         raise ValueError(f"'{constraint.name}': {e}" if constraint is not None else str(e)) from None
+    if tools is not None and tool_choice == "auto" and constraint is None and not params.is_continuation:
+        params = replace(params, bare_tools=callable_tools(tools))
     if _get(body, "echo", bool, False):
         params = replace(params, is_continuation=False)
     if constraint is None or not (constraint.grammar or is_open):

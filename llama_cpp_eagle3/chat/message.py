@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine import TokenLogprob, Vocab
+from .bare_call import BareCall
 from .custom_tools import InputText, as_called
 from .other_forms import CallForm
 from .sent_tokens import SentToken, SentTokens
@@ -27,7 +28,7 @@ class GrowingMessage:
     """An answer as it is parsed: the message is what its deltas are together, whole or as it grows.
 
     A text that does not have the chat template's format is sent unparsed, after what was sent before: a model can write
-    anything, and may be cut off anywhere.
+    anything, and may be cut off anywhere. A text that is one call as bare JSON waits for its end, and is that call.
     """
 
     def __init__(self, params: ChatParams):
@@ -38,6 +39,7 @@ class GrowingMessage:
         """Whether the model has written something that the format does not allow."""
         self._begun: Message | None = None
         """A call of which only the name is known, which may go on: clients join what comes."""
+        self._bare = BareCall(params.bare_tools)
         self._content, self._thought, self._calls = "", "", list[Message]()
 
     def add(self, text: str, is_partial: bool = True) -> list[Message]:
@@ -45,10 +47,11 @@ class GrowingMessage:
         self._text += text
         if not self._is_unparsed:
             try:
-                return self._keep(self._with_names(self._parser.update(text, is_partial), is_partial))
+                return self._keep(self._found(self._parser.update(text, is_partial), is_partial))
             except ValueError as e:
                 _log.warning("an answer does not have the format of its chat template: %s", str(e)[:200])
                 self._is_unparsed, self._begun = True, None
+                self._bare.release()  # its text is in the rest
         if self._calls or not self._text.startswith(self._content):
             return []  # text that was sent cannot be taken back
         rest = self._text[len(self._content) :]
@@ -65,7 +68,7 @@ class GrowingMessage:
             n = self._n_parsed(texts)
             return [*self.add("".join(texts[:n])), *self.add("".join(texts[n:]), is_partial=False)]
         self._text = "".join(texts)
-        return self._keep(self._with_names(deltas, False))
+        return self._keep(self._found(deltas, False))
 
     def _n_parsed(self, texts: Sequence[str]) -> int:
         """How many texts are parsed before one that the format does not allow: a stream has sent their message."""
@@ -86,6 +89,10 @@ class GrowingMessage:
             n = (good + bad) // 2
             good, bad = (n, bad) if has_message(n) else (good, n)
         return good
+
+    def _found(self, deltas: list[Message], is_partial: bool) -> list[Message]:
+        """What the parser has found, as it is sent."""
+        return self._bare.add(self._with_names(deltas, is_partial), is_partial)
 
     def _with_names(self, deltas: list[Message], is_partial: bool) -> list[Message]:
         """Deltas in which a call's name comes once, and whole."""

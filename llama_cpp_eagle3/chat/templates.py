@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from .. import _chat
 from .._chat import Parser
 from ..engine import n_common
+from .bare_call import CallableTool
 from .fitting import Habits, shown_tools
 from .json_limits import check_messages, check_tools, to_json
 from .schema import Loosened, SchemaGrammar, log_loosened
@@ -91,6 +92,8 @@ class ChatParams:
     """The request's field that has the grammar; empty: it was made of schemas and tools."""
     loosened: tuple[Loosened, ...] = ()
     """Parts of schemas, of tools or of the content, that the grammar does not enforce."""
+    bare_tools: tuple[CallableTool, ...] = ()
+    """Tools whose call may be bare JSON, the whole answer: only if no call is required."""
 
     @property
     def begins_in_reasoning(self) -> bool:

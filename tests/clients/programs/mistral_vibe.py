@@ -35,5 +35,5 @@ def prompt() -> None:
 def a_file_is_written() -> None:
     call = '{"name": "write_file", "arguments": {"path": "hello.txt", "content": "hello"}}'
     task = f"Call the tool write_file. Answer with exactly this, tags included:\n<tool_call>\n{call}\n</tool_call>"
-    run(program("vibe"), "--trust", "--auto-approve", "-p", task, "--max-turns", "2", "--enabled-tools", "write_file")
+    run(program("vibe"), "--trust", "--auto-approve", "-p", task, "--max-turns", "4", "--enabled-tools", "write_file")
     assert Path("hello.txt").read_text().strip() == "hello"
