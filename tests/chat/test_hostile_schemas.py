@@ -108,3 +108,13 @@ def test_schemas_of_tools(load: Load, template: str, name: str) -> None:
 def test_patterns_and_choices(body: dict[str, Any]) -> None:
     found = in_time(lambda: constraint_of(body))
     assert len(found if isinstance(found, str) else found.grammar) < 4 << 20
+
+
+def test_required_properties_take_as_long_as_others() -> None:
+    """Where each was looked for among all, 16,000 took four times as long."""
+    properties, seconds = {f"p{i}": {} for i in range(16_000)}, []
+    for required in ([], list(properties)):
+        start = time.thread_time()
+        schema_grammar({"type": "object", "properties": properties, "required": required})
+        seconds.append(time.thread_time() - start)
+    assert seconds[1] < 2 * seconds[0]

@@ -120,11 +120,11 @@ def _fails(a: Core, b: Core, work: Work) -> bool:
         return True
     if a.types != {"object"} or a.values is not None:
         return False
-    names = a.property_names
-    work.take(len(names) + len(b.required))
-    if any(_differ(a.of_property(name), b.of_property(name)) for name in a.required if name in b.required):
+    names, required = frozenset(a.property_names), frozenset(b.required)
+    work.take(len(names) + len(required))
+    if any(_differ(a.of_property(name), b.of_property(name)) for name in a.required if name in required):
         return True
-    if not a.may_add and any(name not in names for name in b.required):
+    if not (a.may_add or required <= names):
         return True
     return any(part.forbids(name) for part in b.properties for name in a.required)
 

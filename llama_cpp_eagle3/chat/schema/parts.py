@@ -168,9 +168,9 @@ def object_body(writer: Writer, core: Core, hint: str, path: str) -> str:
     rules = writer.rules
     rules.json("space")
     entries: list[tuple[str, bool]] = []
-    names = core.property_names
+    names, required = core.property_names, frozenset(core.required)
     for name in names:
-        must = name in core.required
+        must = name in required
         may_be = writer.reader.matches(name, core.names) if core.names else True
         if may_be is False and not must:
             continue
