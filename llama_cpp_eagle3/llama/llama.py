@@ -30,6 +30,7 @@ from ..models import resolve
 from .attributes import DRAFT_ATTRIBUTES
 from .completion import LlamaCompletion
 from .context import Context, Generation
+from .interrupts import interrupts_at_end
 from .state import Eagle3State, check_state
 
 if TYPE_CHECKING:
@@ -112,10 +113,11 @@ class Eagle3Llama(LlamaCompletion):
         servers = RpcServers()
         try:
             servers = self._stack.enter_context(closing(RpcServers(given["rpc_servers"] or ())))
-            target = load_target(self._plan, servers, self._stack, log)
-            with file_errors(path):
-                self._set_attributes(target)
-            self._start(target, log)
+            with interrupts_at_end():
+                target = load_target(self._plan, servers, self._stack, log)
+                with file_errors(path):
+                    self._set_attributes(target)
+                self._start(target, log)
         except BaseException as e:
             try:
                 if isinstance(e, Exception):
