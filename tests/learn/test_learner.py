@@ -103,7 +103,8 @@ def test_a_head_is_used_or_dropped(server: Server, caplog: pytest.LogCaptureFixt
         assert (heads.version, heads.current.after) == (1, 2.0)
         assert heads.path(1).read_bytes() == b"a head"
         assert not server.round.exists()
-        assert "head 1 drafts from now on: 2.00 tokens a step instead of 1.50 (+-0.10) on 1 texts" in caplog.text
+        said = "head 1 drafts from now on: 2.00 tokens a step instead of 1.50 (+-0.10) on 1 texts"
+        wait(lambda: said in caplog.text)  # the log has it after the swap
         wait(lambda: "nothing is learned now: of 10 new tokens" in caplog.text)
         # it turns out to be worse than the one before it
         heads.entries[0].live_tokens, heads.entries[0].live_steps = 3000, 1000
