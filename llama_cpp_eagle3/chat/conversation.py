@@ -25,8 +25,8 @@ from .history import read_messages
 from .other_forms import in_one_form
 from .schema import SchemaError, SchemaGrammar
 from .schema.gbnf import Rules, literal, through
-from .schema.tools import name_of
 from .templates import ChatParams, ChatTemplates
+from .tool_fields import name_of
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _LEFT_OUT = LeftOut()

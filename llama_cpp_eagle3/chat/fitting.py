@@ -14,10 +14,9 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from .json_limits import is_json
 from .schema.core import TYPES
-from .schema.tools import parameters_of
+from .tool_fields import Tool, parameters_of, properties_of
 
 Message = Mapping[str, Any]
-Tool = Mapping[str, Any]
 P = TypeVar("P", bound="_Rendered", covariant=True)
 
 _SYSTEM = ("system", "developer")
@@ -345,9 +344,7 @@ def shown_tools(tools: Sequence[Tool], can_show: Callable[[Tool], bool]) -> tupl
 def _plainer(tool: Tool) -> Iterator[Tool]:
     if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
         return
-    given = parameters_of(tool)
-    properties = given.get("properties") if isinstance(given, dict) else None
-    named = properties if isinstance(properties, dict) else {}
+    given, named = parameters_of(tool), properties_of(tool) or {}
     required = given.get("required") if isinstance(given, dict) else None
     names = [name for name in required if name in named] if isinstance(required, list) else []
     for plain in (_plain, _plainest):

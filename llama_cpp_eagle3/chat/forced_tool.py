@@ -9,7 +9,8 @@ from llama_cpp import Llama, LlamaGrammar
 
 from .json_limits import check_tools
 from .schema import log_loosened
-from .schema.tools import arguments_grammar, name_of, parameters_of
+from .schema.tools import arguments_grammar
+from .tool_fields import name_of, parameters_of
 
 
 def forced_tool(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:

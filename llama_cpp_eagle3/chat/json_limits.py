@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import _chat
+from .tool_fields import properties_of
 
 MAX_MESSAGES = 10_000
 """Messages of a conversation: these take a second on a slow machine."""
@@ -118,10 +119,7 @@ def check_tools(tools: Sequence[Any]) -> None:
         raise ValueError(f"expected at most {MAX_TOOLS} tools, found {len(tools)}")
     n_all = 0
     for tool in tools:
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        parameters = function.get("parameters") if isinstance(function, Mapping) else None
-        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-        n = len(properties) if isinstance(properties, Mapping) else 0
+        n = len(properties_of(tool) or ())
         if n > MAX_PARAMETERS:
             raise ValueError(
                 f"expected at most {MAX_PARAMETERS} parameters (properties) of a tool, found {n}: put them into objects"

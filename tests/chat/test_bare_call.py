@@ -44,16 +44,8 @@ CONTENT = [
 
 
 def params_of(load: Load, template: str = HERMES, **body: Any) -> ChatParams:
-    tool = {**WEATHER, "function": {**WEATHER["function"], "parameters": PARAMETERS}}
     messages = [{"role": "user", "content": "How is Paris?"}]
-    return apply_request(load(template), {"messages": messages, "tools": [tool], **body})
-
-
-PARAMETERS = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    "required": ["city"],
-}
+    return apply_request(load(template), {"messages": messages, "tools": [WEATHER], **body})
 
 
 def pieces_of(text: str, dice: random.Random) -> list[str]:
@@ -106,6 +98,16 @@ def test_other_texts(text: str, load: Load) -> None:
 )
 def test_requests_that_allow_no_such_call(body: dict[str, Any], load: Load) -> None:
     assert answered(params_of(load, **body), CALL) == (CALL, "", [])
+
+
+@pytest.mark.parametrize("name", ["name", "arguments", 'say "hi"'])
+def test_names_of_tools(name: str, load: Load) -> None:
+    """A name may be a word of the form, or one that JSON escapes."""
+    tools = [WEATHER, {**WEATHER, "function": {**WEATHER["function"], "name": name}}]
+    for one in (name, NAME):
+        text = f'{{"name": {json.dumps(one)}, "arguments": {ARGUMENTS}}}'
+        expected = {"name": one, "arguments": ARGUMENTS}
+        assert answered(params_of(load, tools=tools), text) == ("", "", [expected])
 
 
 def test_after_a_thought(load: Load) -> None:

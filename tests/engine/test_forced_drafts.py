@@ -20,7 +20,7 @@ from llama_cpp_eagle3.chat import json_schema_to_grammar
 from llama_cpp_eagle3.engine import SAMPLERS, Sampling
 from llama_cpp_eagle3.engine import Sequence as Text
 from llama_cpp_eagle3.models import bundled_pair
-from loading import cheap_rows, load
+from loading import cheap_rows, finish, load
 from random_schemas import document
 
 pytestmark = pytest.mark.usefixtures("no_clock")
@@ -209,8 +209,7 @@ def texts(llm: Eagle3Llama, grammar: str, options: dict[str, Any]) -> list[Text]
         llm.engine.add([1, 2, 3 + seed], Sampling(grammar=grammar, seed=seed, **options), max_tokens=48)
         for seed in range(3)
     ]
-    while llm.engine.has_work:
-        llm.engine.step()
+    finish(llm)
     assert [text.result.error for text in found] == [None] * 3
     return found
 
@@ -261,8 +260,7 @@ def test_forced_text_takes_few_steps(samplers: Any, is_lazy: bool, tiny_target: 
         (opening,) = llm.tokenize(b"<", add_bos=False)[-1:]
         options = {"temperature": 0.0, "samplers": samplers, "logit_bias": {opening: 50.0}, **lazy}
         text = llm.engine.add([1, 2, 3], Sampling(grammar=grammar, **options), max_tokens=60)
-        while llm.engine.has_work:
-            llm.engine.step()
+        finish(llm)
         assert re.fullmatch(rb"<call>the name of a tool\dand its end", llm.detokenize(text.generated))
         stats = text.result.stats
         assert stats.of("grammar").accepted > 0.7 * stats.tokens  # a random model spells some of it in another way

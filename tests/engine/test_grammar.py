@@ -17,6 +17,7 @@ from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import GrammarLookahead, TokenTree, grammar_sampler
 from llama_cpp_eagle3.engine import SAMPLERS, DraftSettings, Reasoning, Sampling, Sequence
 from llama_cpp_eagle3.models import bundled_pair
+from loading import finish
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,7 @@ def llm() -> Iterator[Eagle3Llama]:
 
 def run(llm: Eagle3Llama, sampling: Sampling, max_tokens: int = 40, draft: DraftSettings | None = None) -> Sequence:
     sequence = llm.engine.add(llm.tokenize(b"import os\n"), sampling, max_tokens=max_tokens, draft=draft)
-    while llm.engine.has_work:
-        llm.engine.step()
+    finish(llm)
     return sequence
 
 

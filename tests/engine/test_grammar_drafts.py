@@ -22,7 +22,7 @@ from llama_cpp_eagle3.engine import Sequence as Text
 from llama_cpp_eagle3.engine.sequence import Step
 from llama_cpp_eagle3.engine.verifier import Verifier
 from llama_cpp_eagle3.models import bundled_pair
-from loading import cheap_rows, load
+from loading import cheap_rows, finish, load
 from small import write_small_pair
 from tiny import write_head
 
@@ -113,8 +113,7 @@ def run(
     """Return texts that share their steps as far as the model has slots."""
     prompt = prompt or llm.tokenize(PROMPT)
     texts = [llm.engine.add(prompt, Sampling(**{"seed": i} | options), max_tokens=max_tokens) for i in seeds]
-    while llm.engine.has_work:
-        llm.engine.step()
+    finish(llm)
     assert [text.result.error for text in texts] == [None] * len(texts)
     return texts
 

@@ -19,7 +19,7 @@ from llama_cpp_eagle3.chat import schema_grammar
 from llama_cpp_eagle3.engine import SAMPLERS, Sampling
 from llama_cpp_eagle3.engine import Sequence as Text
 from llama_cpp_eagle3.models import bundled_pair
-from loading import cheap_rows, load
+from loading import cheap_rows, finish, load
 
 pytestmark = pytest.mark.usefixtures("no_clock")
 
@@ -72,8 +72,7 @@ def models() -> Iterator[dict[str, Eagle3Llama]]:
 def write(llm: Eagle3Llama, options: dict[str, Any]) -> Text:
     """Return a finished text."""
     text = llm.engine.add(llm.tokenize(PROMPT), Sampling(**options), max_tokens=N)
-    while llm.engine.has_work:
-        llm.engine.step()
+    finish(llm)
     assert text.result.error is None
     return text
 

@@ -67,6 +67,12 @@ def take(llm: llama_cpp.Llama, prompt: Sequence[int], n: int, **options: Any) ->
         return list(islice(stream, n))
 
 
+def finish(llm: Eagle3Llama) -> None:
+    """Run the engine's steps until all texts have ended."""
+    while llm.engine.has_work:
+        llm.engine.step()
+
+
 def cheap_rows(llm: Eagle3Llama) -> None:
     """Set the costs of rows to nothing, so that all drafts are verified."""
     flat = dict.fromkeys((1, 8, 32, 64), 1e5)

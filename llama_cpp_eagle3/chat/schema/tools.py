@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from ..tool_fields import Tool, name_of, parameters_of, properties_of
 from .converter import Converter, Loosened, SchemaGrammar, at_most
 from .core import ANY, Core, key_of
 from .form import GEMMA4, JSON
@@ -19,7 +20,6 @@ from .work import Work
 
 _TOOL = "tool-"
 _GEMMA4 = "gemma4-"
-Tool = Mapping[str, Any]
 OpenSchema = tuple[str, str, str, str]
 """(rule, name that the chat code gave it, document, JSON pointer)."""
 
@@ -41,11 +41,10 @@ def complete(
 
 def as_shown(tool: Tool) -> Tool:
     """A tool as the chat code gets it: without grammars in Lark that its description has already."""
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    parameters = function.get("parameters") if function else None
-    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    if not function or not parameters or not isinstance(properties, Mapping):
+    properties = properties_of(tool)
+    if not properties:
         return tool
+    function, parameters = tool["function"], parameters_of(tool)
     text = str(function.get("description"))
     plain = {
         name: {key: value for key, value in schema.items() if key != LARK or str(value).strip() not in text}
@@ -100,18 +99,6 @@ def arguments_grammar(tool: Mapping[str, Any]) -> SchemaGrammar:
     return SchemaGrammar(rules.text(), at_most(converter.loosened))
 
 
-def parameters_of(tool: Mapping[str, Any]) -> Any:
-    """The schema of a tool's arguments."""
-    function = tool.get("function")
-    return function.get("parameters") if isinstance(function, Mapping) else None
-
-
-def name_of(tool: Mapping[str, Any]) -> str:
-    """A tool's name."""
-    function = tool.get("function")
-    return str(function.get("name")) if isinstance(function, Mapping) else ""
-
-
 def _tool(name: str, key: str, keys: Mapping[str, str]) -> str:
     """Which tool a schema belongs to: llama.cpp names them tool-NAME-...; empty: none.
 
@@ -125,11 +112,10 @@ def _tool(name: str, key: str, keys: Mapping[str, str]) -> str:
 
 def _not_held(tool: Mapping[str, Any], pointers: Sequence[str], work: Work) -> list[Loosened]:
     """Properties that the model's format for calls takes as text, so that no grammar enforces their schemas."""
-    parameters = parameters_of(tool)
-    properties = parameters.get("properties") if isinstance(parameters, dict) else None
-    if not isinstance(properties, dict) or "" in pointers:
+    properties = properties_of(tool)
+    if properties is None or "" in pointers:
         return []
-    reader = Reader(parameters, work)
+    reader = Reader(parameters_of(tool), work)
     places = {place for pointer in pointers for place in _places(pointer)}
     found = []
     for name, schema in properties.items():

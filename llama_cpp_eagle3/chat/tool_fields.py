@@ -1,0 +1,27 @@
+"""What a request's tool has: its name and its parameters, whatever else is in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Tool = Mapping[str, Any]
+
+
+def name_of(tool: Tool) -> str:
+    """A tool's name."""
+    function = tool.get("function")
+    return str(function.get("name")) if isinstance(function, Mapping) else ""
+
+
+def parameters_of(tool: Tool) -> Any:
+    """The schema of a tool's arguments."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    return function.get("parameters") if isinstance(function, Mapping) else None
+
+
+def properties_of(tool: Tool) -> Mapping[str, Any] | None:
+    """The schemas of a tool's arguments by their names; None if it has none by name."""
+    parameters = parameters_of(tool)
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    return properties if isinstance(properties, Mapping) else None
