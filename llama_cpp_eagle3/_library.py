@@ -59,14 +59,18 @@ def _is_command() -> bool:
 def _load() -> None:
     try:
         import llama_cpp
-    except (ImportError, RuntimeError, OSError) as e:  # the last two: it lacks a library, such as a driver's
-        is_missing = isinstance(e, ModuleNotFoundError) and e.name == "llama_cpp"
-        why = "is not installed" if is_missing else f"cannot be imported: {e}"
-        raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE}") from e
-    version = getattr(llama_cpp, "__version__", None)  # a folder of that name is a package too
-    check_version(version or f"{', '.join(getattr(llama_cpp, '__path__', ['a module']))} without a version")
 
-    open_globally(str(libllama_path()))
+        version = getattr(llama_cpp, "__version__", None)  # a folder of that name is a package too
+        check_version(version or f"{', '.join(getattr(llama_cpp, '__path__', ['a module']))} without a version")
+        path = libllama_path()
+    except LibraryMismatchError:
+        raise
+    except Exception as e:  # of any kind: it lacks a library, such as a driver's, or its own files are damaged
+        is_missing = isinstance(e, ModuleNotFoundError) and e.name == "llama_cpp"
+        why = "is not installed" if is_missing else f"cannot be imported: {str(e) or repr(e)}"
+        raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE}") from e
+
+    open_globally(str(path))
     try:
         if importlib.util.find_spec(_CORE) is None:
             _borrow_core(Path(__file__).parent)
@@ -78,7 +82,7 @@ def _load() -> None:
     except ImportError as e:
         # all symbols are bound at load time, so loading fails here if libllama lacks one
         raise LibraryMismatchError(
-            f"the compiled module does not fit the loaded libllama ({libllama_path()}): {e}. {_ADVICE}"
+            f"the compiled module does not fit the loaded libllama ({path}): {e}. {_ADVICE}"
         ) from e
 
 
