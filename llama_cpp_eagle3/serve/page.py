@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,10 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "striketh
 def _page() -> tuple[str, str]:
     """Return the page and its content security policy: only its own script runs, and reaches this server alone."""
     text = _PAGE.read_text(encoding="utf-8")
-    style, script = (_PAGE.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".css", ".js"))
-    text = text.replace("/* page.css */\n", style).replace("/* page.js */\n", script)
-    digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
+    # a line that is the name of a style or a script stands for that file; all scripts are one, in the page's order
+    text = re.sub(r"/\* (\w+\.(?:css|js)) \*/\n", lambda m: _PAGE.with_name(m[1]).read_text(encoding="utf-8"), text)
+    script = text.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
