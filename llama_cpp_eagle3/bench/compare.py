@@ -10,11 +10,13 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
-from llama_cpp import Llama
+from llama_cpp import llama_model_default_params
+from llama_cpp._internals import LlamaModel
 
 from .. import Eagle3Llama
 from ..draft.kinds import WITHOUT_MODEL, kind_of_source
 from ..engine.stats import Stats
+from ..log import show_llama_cpp
 
 N_CTX = 512
 _N_DRAFTED = 64
@@ -137,8 +139,13 @@ def context_size(model: str, texts: Sequence[str], n_predict: int, n_ctx: int) -
     Raises:
         ValueError: n_ctx is too little.
     """
-    with closing(Llama(model, vocab_only=True, verbose=False)) as llm:
-        longest = max((len(llm.tokenize(text.encode(), special=True)) for text in texts), default=0)
+    show_llama_cpp(False)
+    params = llama_model_default_params()
+    params.vocab_only = True
+    # no Llama: its context would warn that a vocabulary was trained for no text
+    with closing(LlamaModel(path_model=model, params=params, verbose=False)) as vocabulary:
+        tokens = (vocabulary.tokenize(text.encode(), add_bos=True, special=True) for text in texts)
+        longest = max(map(len, tokens), default=0)
     if n_ctx == 0:
         return max(N_CTX, math.ceil((longest + n_predict + _N_DRAFTED) / _N_CTX_STEP) * _N_CTX_STEP)
     if longest + n_predict > n_ctx:

@@ -46,12 +46,14 @@ def test_turns() -> None:
     assert found == [*first, *((s, 1, i, False) for s, _, i, _ in first)]
 
 
-def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str]) -> None:
+def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> None:
     """Long prompts get a context that holds them and their answers; a requested one that is too small is refused."""
     texts = ["def f(x):", "def f(x): return x " * 60]
     with closing(Eagle3Llama(tiny_pair[0], n_ctx=64, verbose=False)) as llm:
         n_longest = len(llm.tokenize(texts[1].encode(), special=True))
+    capfd.readouterr()
     n_ctx = context_size(tiny_pair[0], texts, 12, 0)
+    assert capfd.readouterr().err == ""
     assert n_longest + 12 > 512
     assert n_ctx == -(-(n_longest + 12 + 64) // 256) * 256
     assert context_size(tiny_pair[0], texts[:1], 12, 0) == 512
