@@ -204,8 +204,10 @@ class _Chat:
         if not conversation.finish_reason:
             return "nothing was answered yet\n"
         n = conversation.n_prompt
+        speed, plain = stats.tokens_per_second or 0.0, self._llm.engine.drafting.plain_tokens_per_second
+        times = f", {speed / plain:.2f} times plain decoding" if plain and stats.drafted else ""
         lines = [
-            f"{stats.tokens} tokens ({conversation.finish_reason}), {stats.tokens_per_second or 0.0:.1f} tokens/s",
+            f"{stats.tokens} tokens ({conversation.finish_reason}), {speed:.1f} tokens/s{times}",
             f"prompt: {n} tokens, {stats.prompt_tokens} of them new, {stats.prefill_seconds:.2f} s",
             f"context: {min(n + stats.tokens, self._llm.n_ctx())} of {self._llm.n_ctx()} tokens",
         ]

@@ -20,6 +20,7 @@ import pytest
 from llama_cpp_eagle3.cli.chat_session import ChatSession
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.cli.sampling_flags import sampling_of
+from llama_cpp_eagle3.engine.drafting import Drafting
 from loading import load, path_of
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
@@ -240,6 +241,19 @@ def run(pair: Any, *flags: str, stdin: str = "") -> tuple[int, str, str]:
         patch.setattr(sys, "stdin", io.StringIO(stdin))
         code = main(["chat", "-m", path_of(pair[0]), "-md", path_of(pair[1]), "-t", "1", "-c", "512", *flags])
     return code, out.getvalue(), err.getvalue()
+
+
+def test_stats_say_what_drafts_brought(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drafting, "plain_tokens_per_second", 10.0)
+    flags = ("--chat-template", TEMPLATE, "-n", "8", "--temp", "0", "--spec-draft-n-max", "2")
+    found = re.search(
+        r"([0-9.]+) tokens/s, ([0-9.]+) times plain decoding", run(pair, *flags, stdin="the\n/stats\n")[1]
+    )
+    assert found is not None
+    assert float(found[2]) == pytest.approx(float(found[1]) / 10, abs=0.02)
+    # nor is there anything to compare where costs are not measured
+    monkeypatch.setattr(Drafting, "plain_tokens_per_second", None)
+    assert "times plain" not in run(pair, *flags, stdin="the\n/stats\n")[1]
 
 
 def test_without_a_terminal(pair: Any) -> None:
