@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import time
@@ -316,12 +317,28 @@ def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]
             raise ValueError("Expected 'content' to be a string or an array")
         for part in content if isinstance(content, list) else ():
             kind = part.get("type") if isinstance(part, dict) else None
-            if kind in _MEDIA:
-                hint = "" if _MEDIA[kind] == "video" else ": no projector was loaded (serve: --mmproj)"
-                raise ValueError(f"{_MEDIA[kind]} input is not supported{hint}")
+            _refuse_media(kind)
             if kind != "text" and not (has_markers and kind == "media_marker"):
                 raise ValueError("unsupported content[].type")
     return messages
+
+
+def _refuse_media(kind: Any) -> None:
+    if kind in _MEDIA:
+        hint = "" if _MEDIA[kind] == "video" else ": no projector was loaded (mmproj_path=, or --mmproj of serve)"
+        raise ValueError(f"{_MEDIA[kind]} input is not supported{hint}")
+
+
+def refuse_media(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Refuse images and sounds, where there is no projector; returns whether a content has parts, which are texts then.
+
+    Raises:
+        ValueError: one of the messages has an image or a sound.
+    """
+    contents = [content for message in messages if isinstance(content := message.get("content"), list)]
+    for part in itertools.chain.from_iterable(contents):
+        _refuse_media(part.get("type") if isinstance(part, dict) else None)
+    return bool(contents)
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from ..chat import ChatTemplates
 
+_OWN_FORMATS = ("chat_template.", "chatml", "mistral-instruct", "llama-3")
+"""How the formats begin that Llama takes by itself: a template in the file, or the name of one that it knows."""
 _NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer than the context
 
 
@@ -206,15 +208,28 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
             ValueError: the request is invalid.
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
+            from ..chat.conversation import refuse_media
             from ..chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
 
             given = signature(Llama.create_chat_completion).bind_partial(self, messages, *args, **options).arguments
             del given["self"]
             tool = forced_tool(given)
-            if tool is not None:
-                model: Any = WithForcedTool(self, tool)
-                return Llama.create_chat_completion(model, **with_forced_tool(given, tool))  # type: ignore[no-any-return]
-            return super().create_chat_completion(**_with_grammar(given))  # type: ignore[no-any-return]
+            # a format of the user's own, or a handler, may know what to do with images
+            is_own = self.chat_handler is None and (self.chat_format or "").startswith(_OWN_FORMATS)
+            has_parts = is_own and refuse_media(messages)
+            try:
+                if tool is not None:
+                    model: Any = WithForcedTool(self, tool)
+                    return Llama.create_chat_completion(model, **with_forced_tool(given, tool))  # type: ignore[no-any-return]
+                return super().create_chat_completion(**_with_grammar(given))  # type: ignore[no-any-return]
+            except TypeError as e:
+                if not has_parts:
+                    raise
+                # such as SmolLM2's template, which adds the content to a text
+                raise ValueError(
+                    f"the model's chat template takes no content in parts ({e}): give a text, or load the model with "
+                    "chat_format='auto'"
+                ) from e
         from ..chat import call_form
         from .chat_completion import ChatCompletion, chat_arguments, read_chat, request_of
 

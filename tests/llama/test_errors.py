@@ -20,7 +20,7 @@ from gguf_raw import STR, U32, RawFile, spoil
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, IncompatibleDraftError, ModelFileError, errors
 from llama_cpp_eagle3_heads.convert.output import add_keys
 from loading import OPTIONS, load, load_plain, path_of, take
-from tiny import CORRUPTIONS, corrupt, write_head
+from tiny import CORRUPTIONS, corrupt, with_template, write_head
 
 EXPECTED: dict[str, list[int]] = {}
 
@@ -344,6 +344,32 @@ def test_wrong_vocabulary_names_both_numbers(tiny_target: Any, tmp_path: Path) -
     head = write_head(tmp_path / "h.gguf", replace(tiny_target, n_vocab=352))
     with pytest.raises(IncompatibleDraftError, match=r"352.*320"):
         load(tiny_target, head)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_template_that_takes_texts_alone(stream: bool, tiny_target: Any, tmp_path: Path) -> None:
+    """An image, and a text in parts, are errors that say what would take them."""
+    template = "{% for message in messages %}{{ 'a' + message['content'] }}{% endfor %}"
+    target = with_template(tiny_target, tmp_path / "model.gguf", template)
+    text, image = {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}
+
+    def ask(llm: Eagle3Llama, content: Any, **options: Any) -> Any:
+        return llm.create_chat_completion(
+            [{"role": "user", "content": content}], max_tokens=1, stream=stream, **options
+        )
+
+    with closing(load(target)) as llm:
+        with pytest.raises(ValueError, match=r"no projector was loaded \(mmproj_path=, or"):
+            ask(llm, [text, image])
+        with pytest.raises(ValueError, match=r"takes no content in parts .*chat_format='auto'"):
+            ask(llm, [text])
+        with pytest.raises(TypeError, match="temperatur"):
+            ask(llm, [text], temperatur=1)
+        assert next(ask(llm, "a")) if stream else ask(llm, "a")["choices"]
+    with closing(load(tiny_target)) as llm, pytest.raises(ValueError, match="image input is not supported"):
+        ask(llm, [image])  # a template that would write Python's word for it
+    with closing(load(target, chat_format="auto")) as llm:
+        assert next(ask(llm, [text])) if stream else ask(llm, [text])["choices"]
 
 
 def test_positional_arguments_and_paths(tiny_target: Any, tiny_head: Any) -> None:

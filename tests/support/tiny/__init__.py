@@ -9,7 +9,7 @@ from .corrupt import CORRUPTIONS, Corruption, corrupt, patch_key
 from .head import Head, HeadVariant, write_head
 from .perfect import write_perfect_pair
 from .target import Target, write_target
-from .template import without_template
+from .template import with_template, without_template
 from .vocab import BOS, CHAT_TEMPLATE, EOS
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Target",
     "corrupt",
     "patch_key",
+    "with_template",
     "without_template",
     "write_head",
     "write_perfect_pair",
