@@ -1,8 +1,11 @@
 #include "gguf_file.h"
 
 #include "error.h"
+#include "load_guard.h"
 #include "system.h"
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <limits>
 
@@ -36,12 +39,18 @@ gguf_file::gguf_file(const std::string & path) : path_(path) {
     }
     ggml_context *   meta   = nullptr;
     gguf_init_params params = { /*.no_alloc =*/true, /*.ctx =*/&meta };
-    gguf_.reset(gguf_init_from_file(path.c_str(), params));
-    meta_.reset(meta);
-    if (!gguf_ || !meta_) {
-        throw model_file_error(
-            format("'%s': not a readable GGUF file (%zu bytes): wrong magic, or the header is truncated", path.c_str(),
-                   file_size_));
+    {
+        const load_guard guard;
+        gguf_.reset(gguf_init_from_file(path.c_str(), params));
+        meta_.reset(meta);
+        if (!gguf_ || !meta_) {
+            // "gguf_init_from_file_ptr: failed to read magic" without the function
+            const std::string why = guard.reason().substr(guard.reason().find(": ") + 1);
+            throw model_file_error(
+                format("'%s': not a readable GGUF file (%zu bytes):%s. It is truncated, damaged or of "
+                       "another format: fetch it again, or convert the model to GGUF",
+                       path.c_str(), file_size_, why.c_str()));
+        }
     }
 
     for (int64_t i = 0; i < gguf_get_n_tensors(gguf_.get()); ++i) {
@@ -206,6 +215,33 @@ size_t gguf_file::tensor_offset(const std::string & name) const {
         throw model_file_error(format("'%s': tensor '%s' is missing", path_.c_str(), name.c_str()));
     }
     return data_offset() + gguf_get_tensor_offset(gguf_.get(), id);
+}
+
+std::vector<uint8_t> gguf_file::read(const ggml_tensor * tensor) const {
+    std::vector<uint8_t> data(ggml_nbytes(tensor));
+    std::ifstream        stream(path_of(path_), std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(tensor_offset(tensor->name)));
+    if (!stream.read(reinterpret_cast<char *>(data.data()), static_cast<std::streamsize>(data.size()))) {
+        throw model_file_error(format("'%s': tensor '%s' cannot be read", path_.c_str(), tensor->name));
+    }
+    return data;
+}
+
+void gguf_file::check_numbers() const {
+    for (int64_t id = 0; id < gguf_get_n_kv(gguf_.get()); ++id) {
+        const bool is_array = gguf_get_kv_type(gguf_.get(), id) == GGUF_TYPE_ARRAY;
+        if ((is_array ? gguf_get_arr_type(gguf_.get(), id) : gguf_get_kv_type(gguf_.get(), id)) != GGUF_TYPE_FLOAT32) {
+            continue;
+        }
+        const auto * values = static_cast<const float *>(is_array ? gguf_get_arr_data(gguf_.get(), id)
+                                                                  : gguf_get_val_data(gguf_.get(), id));
+        const size_t n      = is_array ? gguf_get_arr_n(gguf_.get(), id) : 1;
+        if (std::any_of(values, values + n, [](float x) { return std::isnan(x); })) {
+            throw model_file_error(format("'%s': key '%s': expected a number, found NaN: the file is damaged, fetch it "
+                                          "again or convert the model anew",
+                                          path_.c_str(), gguf_get_key(gguf_.get(), id)));
+        }
+    }
 }
 
 std::vector<const ggml_tensor *> gguf_file::tensors() const {

@@ -11,8 +11,8 @@
 
 namespace eagle3 {
 
-// The header of a GGUF file: typed keys and tensor infos. No tensor data is read. Whatever is wrong with a file, a
-// model_file_error names it.
+// The header of a GGUF file: typed keys and tensor infos. Tensors' data is read only when asked for. Whatever is wrong
+// with a file, a model_file_error names it.
 class gguf_file {
   public:
     explicit gguf_file(const std::string & path);
@@ -53,6 +53,12 @@ class gguf_file {
     size_t tensor_offset(const std::string & name) const;
 
     std::vector<const ggml_tensor *> tensors() const;
+
+    // The data of a tensor of this file.
+    std::vector<uint8_t> read(const ggml_tensor * tensor) const;
+
+    // Throws for a key whose number is none (NaN).
+    void check_numbers() const;
 
   private:
     int64_t find(const std::string & key) const { return gguf_find_key(gguf_.get(), key.c_str()); }

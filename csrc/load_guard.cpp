@@ -111,7 +111,7 @@ abort_guard::~abort_guard() {
     }
 }
 
-load_guard::load_guard() : outer_(guard_state::listener) {
+load_guard::load_guard(abort_guard::scope scope) : guard_(scope), outer_(guard_state::listener) {
     const std::lock_guard<std::mutex> lock(g_state.mutex);
     if (g_state.n_listeners++ == 0) {
         llama_log_get(&g_state.log_before, &g_state.log_user_data);

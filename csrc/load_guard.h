@@ -35,7 +35,7 @@ class abort_guard {
 // An abort_guard that also collects what llama.cpp logs on this thread, so that an error can name its reason.
 class load_guard {
   public:
-    load_guard();
+    explicit load_guard(abort_guard::scope scope = abort_guard::everywhere);
     ~load_guard();
     load_guard(const load_guard &)             = delete;
     load_guard & operator=(const load_guard &) = delete;

@@ -492,6 +492,10 @@ class TargetInfo:
         """Whether llama.cpp can run the block for multi-token prediction."""
 
     @property
+    def unknown_ids(self) -> dict[str, int]:
+        """Keys of special tokens whose ids the vocabulary does not have, with these ids."""
+
+    @property
     def why_no_target(self) -> str:
         """Why no head can draft for this model; empty if one can."""
 
@@ -654,12 +658,14 @@ class LoadGuard:
     """While its block runs, an assertion of llama.cpp that fails on this thread ends the call instead of the
     process.
 
-    It is for calls that load a model or make a context, not for calls that compute.
+    It is for calls that load a model or make a context, which catch what it throws.
     """
 
     def __enter__(self) -> LoadGuard: ...
     def __exit__(self, *args: object) -> None: ...
-    def __init__(self) -> None: ...
+    def __init__(self, *, computes: bool = False) -> None:
+        """computes: the calls compute too; an assertion in a kernel, where other threads wait, ends the process."""
+
     @property
     def asserted(self) -> bool:
         """Whether an assertion has failed."""
@@ -1420,6 +1426,11 @@ class Policy:
     @property
     def is_measured(self) -> bool:
         """Whether costs are known. Without them `acceptance`, `can_pay`, `draft_us` and `stats` raise ValueError."""
+
+def check_adapter(path: str, arch: str) -> list[str]:
+    """Check a LoRA adapter's file for a model of an architecture: its keys, and the types and values of its
+    matrices. Return the names of the tensors that llama.cpp leaves out. Raises ModelFileError.
+    """
 
 def check_head(path: str, n_vocab: int, n_embd: int, n_layer: int) -> None:
     """Check a head's tensors against a target of these sizes, as loading does. Raises ModelFileError,

@@ -1,9 +1,11 @@
 #include "error.h"
+#include "file_text.h"
 #include "fs_path.h"
 #include "gguf_file.h"
 #include "load_guard.h"
 #include "module.h"
 #include "nogil.h"
+#include "target/adapter_check.h"
 #include "target/blank_leaves.h"
 #include "target/header_check.h"
 #include "target/projector_info.h"
@@ -22,12 +24,15 @@ namespace {
 
 // A guard as a `with` block.
 struct py_load_guard {
+    abort_guard::scope          scope;
     std::unique_ptr<load_guard> guard;
     std::string                 reason;
     std::set<std::string>       tensors;
     bool                        asserted = false;
 
-    void enter() { guard = std::make_unique<load_guard>(); }
+    explicit py_load_guard(abort_guard::scope scope) : scope(scope) {}
+
+    void enter() { guard = std::make_unique<load_guard>(scope); }
 
     void exit() {
         read();
@@ -50,12 +55,6 @@ const llama_vocab * vocab_at(uintptr_t vocab) {
     return reinterpret_cast<const llama_vocab *>(vocab);
 }
 
-// Bytes that are no UTF-8 are replaced: llama.cpp's message may quote bytes of the file.
-py::str text_of(const std::string & s) {
-    return py::reinterpret_steal<py::str>(
-        PyUnicode_DecodeUTF8(s.data(), static_cast<py::ssize_t>(s.size()), "replace"));
-}
-
 } // namespace
 
 void register_model_files(py::module_ & m) {
@@ -63,9 +62,13 @@ void register_model_files(py::module_ & m) {
             While its block runs, an assertion of llama.cpp that fails on this thread ends the call instead of the
             process.
 
-            It is for calls that load a model or make a context, not for calls that compute.
+            It is for calls that load a model or make a context, which catch what it throws.
         )pbdoc")
-        .def(py::init<>())
+        .def(py::init([](bool computes) {
+                 return py_load_guard(computes ? abort_guard::outside_kernels : abort_guard::everywhere);
+             }),
+             py::kw_only(), py::arg("computes") = false,
+             "computes: the calls compute too; an assertion in a kernel, where other threads wait, ends the process.")
         .def(
             "__enter__",
             [](py_load_guard & self) -> py_load_guard & {
@@ -155,6 +158,20 @@ void register_model_files(py::module_ & m) {
         py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
         "Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary "
         "and the other files of a split model. Raises ModelFileError; returns how many bytes the header takes.");
+
+    m.def(
+        "check_adapter",
+        [](const fs_path & path, const std::string & arch) {
+            py::typing::List<py::str> res;
+            for (const std::string & name : check_adapter(path, arch)) {
+                res.append(text_of(name));
+            }
+            return res;
+        },
+        py::arg("path"), py::arg("arch"), R"pbdoc(
+            Check a LoRA adapter's file for a model of an architecture: its keys, and the types and values of its
+            matrices. Return the names of the tensors that llama.cpp leaves out. Raises ModelFileError.
+        )pbdoc");
 
     m.def(
         "read_projector",

@@ -3,7 +3,8 @@
 
 #include "error.h"
 
-#include <cstring>
+#include <string>
+#include <string_view>
 
 namespace eagle3::python {
 
@@ -12,10 +13,26 @@ static py::handle error_class(const char * name) {
     return py::object(py::module_::import("llama_cpp_eagle3.errors").attr(name)).release();
 }
 
-// Bytes that are no UTF-8 are replaced: a message may quote bytes of a damaged file.
+// A message may quote bytes of a damaged or hostile file: those that are no UTF-8 are replaced, those that would move a
+// terminal's cursor are spelled, and of a long one the middle is left out.
+static std::string printable(std::string_view text) {
+    constexpr size_t n_max = 4000;
+    std::string      out;
+    for (size_t i = 0; i < text.size(); ++i) {
+        if (text.size() > n_max && i == n_max / 2) {
+            out += " ... ";
+            i = text.size() - n_max / 2;
+        }
+        const auto c = static_cast<unsigned char>(text[i]);
+        out += c < 0x20 || c == 0x7f ? format("\\x%02x", c) : std::string(1, text[i]);
+    }
+    return out;
+}
+
 static void set_error(py::handle cls, const std::exception & e) {
-    const auto message = py::reinterpret_steal<py::object>(
-        PyUnicode_DecodeUTF8(e.what(), static_cast<Py_ssize_t>(strlen(e.what())), "replace"));
+    const std::string text    = printable(e.what());
+    const auto        message = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
     PyErr_SetObject(cls.ptr(), message.ptr());
 }
 

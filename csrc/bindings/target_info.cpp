@@ -1,6 +1,7 @@
 #include "target/target_info.h"
 
 #include "error.h"
+#include "file_text.h"
 #include "fs_path.h"
 #include "module.h"
 #include "nogil.h"
@@ -16,8 +17,8 @@ void register_target_info(py::module_ & m) {
 
     py::class_<target_info>(m, "TargetInfo", "The facts of a target's GGUF header. Made by read_target().")
         .def_property_readonly("path", path_getter(&target_info::path))
-        .def_readonly("arch", &target_info::arch)
-        .def_readonly("name", &target_info::name)
+        .def_property_readonly("arch", text_getter(&target_info::arch))
+        .def_property_readonly("name", text_getter(&target_info::name))
         .def_readonly("n_layer", &target_info::n_layer, "Layers, without those for multi-token prediction.")
         .def_readonly("n_embd", &target_info::n_embd)
         .def_readonly("n_vocab", &target_info::n_vocab)
@@ -29,6 +30,8 @@ void register_target_info(py::module_ & m) {
         .def_readonly("keys_without_block", &target_info::keys_without_block,
                       "Overrides of keys with which llama.cpp loads the file without the missing layers "
                       "(`n_layer_gone`); empty = none are needed, or they would not suffice.")
+        .def_readonly("unknown_ids", &target_info::unknown_ids,
+                      "Keys of special tokens whose ids the vocabulary does not have, with these ids.")
         .def_readonly("nextn", &target_info::nextn,
                       "The block for multi-token prediction reads boundary n_layer + nextn; -1 = not known for this "
                       "architecture.")
@@ -50,7 +53,7 @@ void register_target_info(py::module_ & m) {
                       "Why no head can draft for this model; empty if one can.")
         .def("__repr__", [](const target_info & self) {
             return py::str("<TargetInfo {} n_layer={} n_embd={} n_vocab={} path={!r}>")
-                .format(self.arch, self.n_layer, self.n_embd, self.n_vocab, fs_path{ self.path });
+                .format(text_of(self.arch), self.n_layer, self.n_embd, self.n_vocab, fs_path{ self.path });
         });
 
     m.def(

@@ -1,12 +1,10 @@
 #include "target/expert_check.h"
 
 #include "error.h"
-#include "system.h"
 #include "weight_types.h"
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <string_view>
 #include <vector>
 
@@ -22,18 +20,8 @@ static bool has(std::string_view name, std::string_view part) {
     return name.find(part) != std::string_view::npos;
 }
 
-static std::vector<uint8_t> read_tensor(const gguf_file & file, const ggml_tensor * tensor) {
-    std::vector<uint8_t> data(ggml_nbytes(tensor));
-    std::ifstream        stream(path_of(file.path()), std::ios::binary);
-    stream.seekg(static_cast<std::streamoff>(file.tensor_offset(tensor->name)));
-    if (!stream.read(reinterpret_cast<char *>(data.data()), static_cast<std::streamsize>(data.size()))) {
-        throw model_file_error(format("'%s': tensor '%s' cannot be read", file.path().c_str(), tensor->name));
-    }
-    return data;
-}
-
 static void check_router(const gguf_file & file, const ggml_tensor * tensor) {
-    const std::vector<uint8_t> data = read_tensor(file, tensor);
+    const std::vector<uint8_t> data = file.read(tensor);
     std::vector<float>         values(ggml_nelements(tensor));
     if (tensor->type == GGML_TYPE_F32) {
         std::copy_n(reinterpret_cast<const float *>(data.data()), values.size(), values.data());
@@ -50,7 +38,7 @@ static void check_router(const gguf_file & file, const ggml_tensor * tensor) {
 }
 
 static void check_ids(const gguf_file & file, const ggml_tensor * tensor, int64_t n_expert) {
-    const std::vector<uint8_t> data = read_tensor(file, tensor);
+    const std::vector<uint8_t> data = file.read(tensor);
     const auto *               ids  = reinterpret_cast<const int32_t *>(data.data());
     const int64_t              n    = ggml_nelements(tensor);
     const auto *               bad  = std::find_if(ids, ids + n, [&](int32_t id) { return id < 0 || id >= n_expert; });

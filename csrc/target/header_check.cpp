@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <string_view>
 #include <unordered_map>
@@ -62,6 +63,16 @@ class header {
             return static_cast<uint32_t>(std::get<int64_t>(it->second));
         }
         return file_.type(k) == GGUF_TYPE_UINT32 ? file_.get_int(k) : std::nullopt;
+    }
+
+    // The same for a number with a fraction.
+    std::optional<double> real(const char * name) const {
+        const std::string k  = key(name);
+        const auto        it = overrides_.find(k);
+        if (it != overrides_.end() && std::holds_alternative<double>(it->second)) {
+            return std::get<double>(it->second);
+        }
+        return file_.type(k) == GGUF_TYPE_FLOAT32 ? file_.get_float(k) : std::nullopt;
     }
 
     bool has(const char * name) const { return file_.has_key(key(name)) || overrides_.count(key(name)) > 0; }
@@ -175,6 +186,16 @@ void check_rope(const header & h) {
     if (std::find(known.begin(), known.end(), scaling) == known.end()) {
         h.fail("rope.scaling.type", format("expected none, linear, yarn or longrope, found '%.40s'", scaling.c_str()));
     }
+    for (const char * key : { "rope.freq_base", "rope.freq_base_swa" }) {
+        const auto base = h.real(key);
+        if (base && !(*base > 0.0 && std::isfinite(*base))) {
+            h.fail(key, format("expected a number above 0, found %g", *base));
+        }
+    }
+    const auto factor = h.real("rope.scaling.factor");
+    if (factor && !(*factor >= 0.0 && std::isfinite(*factor))) { // llama.cpp takes 0 for 1
+        h.fail("rope.scaling.factor", format("expected a number of at least 0, found %g", *factor));
+    }
 }
 
 // llama.cpp asserts that no two tokens have the same text.
@@ -244,6 +265,7 @@ void check_splits(const header & h, const gguf_file & file) {
 size_t check_header(const std::string & path, const kv_overrides & overrides) {
     const gguf_file file(path);
     const header    h(file, overrides);
+    file.check_numbers();
     check_layers(h);
     check_expert_counts(h);
     check_divisors(h);

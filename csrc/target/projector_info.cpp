@@ -2,16 +2,37 @@
 
 #include "error.h"
 #include "gguf_file.h"
+#include "weight_types.h"
+
+#include <string_view>
 
 namespace eagle3 {
+
+// Throws for a tensor with which ggml cannot compute: it would end the process on a thread that no exception could
+// leave.
+static void check_types(const gguf_file & file) {
+    for (const ggml_tensor * tensor : file.tensors()) {
+        const bool is_bias = std::string_view(tensor->name).find(".bias") != std::string_view::npos;
+        if (is_bias ? tensor->type != GGML_TYPE_F32 : !is_matrix_type(tensor->type) && tensor->type != GGML_TYPE_I32) {
+            throw model_file_error(format(
+                "'%s': tensor '%s': expected %s, found the type %s: the file is damaged, fetch "
+                "it again or convert the projector anew",
+                file.path().c_str(), tensor->name, is_bias ? "f32 for what is added" : "a type that ggml multiplies",
+                ggml_type_name(tensor->type)));
+        }
+    }
+}
 
 projector_info read_projector_info(const std::string & path) {
     const gguf_file   file(path);
     const std::string arch = file.get_str("general.architecture").value_or("");
     if (arch != "clip") {
-        throw model_file_error(format("'%s': expected a multimodal projector (general.architecture 'clip'), found '%s'",
-                                      path.c_str(), arch.c_str()));
+        throw model_file_error(
+            format("'%s': expected a multimodal projector (general.architecture 'clip'), found architecture '%s'",
+                   path.c_str(), arch.c_str()));
     }
+    file.check_numbers();
+    check_types(file);
     const std::string type = file.get_str("clip.projector_type").value_or("");
     projector_info    res;
     if (file.get_bool("clip.has_vision_encoder").value_or(false)) {

@@ -39,7 +39,7 @@ std::string find_other_kind(const std::string & path) {
     const std::string type = file.get_str("general.type").value_or("");
     const std::string arch = file.get_str("general.architecture").value_or("");
     if (type == "mmproj" || arch == "clip") {
-        return "a projector of images and sounds (mmproj): mmproj_path, --mmproj takes it";
+        return "a projector of images and sounds (mmproj): mmproj_path takes it";
     }
     if (type == "adapter" || file.has_key("adapter.type")) {
         return "a LoRA adapter: lora, --lora takes it, beside its model";
@@ -95,6 +95,14 @@ static bool has_layer_arrays(const gguf_file & file, const std::string & arch) {
 target_info read_target_info(const std::string & path) {
     const gguf_file file(path);
 
+    if (file.type("split.no") == GGUF_TYPE_UINT16 && *file.get_int("split.no") > 0) {
+        throw model_file_error(
+            format("'%s': expected the first file of a split model, found file %lld of %lld: give the "
+                   "one that ends with -00001-of-%05lld.gguf",
+                   path.c_str(), static_cast<long long>(*file.get_int("split.no") + 1),
+                   static_cast<long long>(file.get_int("split.count").value_or(0)),
+                   static_cast<long long>(file.get_int("split.count").value_or(0))));
+    }
     target_info res;
     res.path = path;
     res.arch = file.get_str("general.architecture").value_or("");
@@ -112,6 +120,13 @@ target_info read_target_info(const std::string & path) {
     res.n_vocab = file.array_length("tokenizer.ggml.tokens");
     if (res.n_vocab == 0) {
         res.n_vocab = file.get_int(res.arch + ".vocab_size").value_or(0);
+    }
+    for (const char * name : { "bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask", "fim_pre",
+                               "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep" }) {
+        const std::string key = format("tokenizer.ggml.%s_token_id", name);
+        if (file.type(key) == GGUF_TYPE_UINT32 && *file.get_int(key) >= res.n_vocab && res.n_vocab > 0) {
+            res.unknown_ids[key] = *file.get_int(key);
+        }
     }
     constexpr int64_t n_streams_max = 64;
     // llama.cpp takes 512 layers at most

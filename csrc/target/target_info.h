@@ -29,6 +29,9 @@ struct target_info {
     int32_t n_embd_nextn = 0;     // width of such a row
     bool    runs_block   = false; // llama.cpp has a graph of these layers
 
+    // keys of special tokens whose ids the vocabulary does not have, with these: llama.cpp takes others for them
+    std::map<std::string, int64_t> unknown_ids;
+
     // the boundaries that can be read: 0 .. n_layer, and n_layer + 1 after the final norm
     std::vector<int32_t> boundaries;
     // why no head can be used with it; empty if one can

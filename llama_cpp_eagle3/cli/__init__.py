@@ -10,6 +10,7 @@ import argparse
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -67,7 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _reason(e: Exception) -> str:
-    """An error in a line."""
+    """An error in a line, in which a file's name cannot move the cursor of a terminal."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda c: f"\\x{ord(c[0]):02x}", _message(e))
+
+
+def _message(e: Exception) -> str:
     if isinstance(e, OSError) and e.strerror:
         return e.strerror if e.filename is None else f"'{e.filename}': {e.strerror}"
     if isinstance(e, UnicodeEncodeError) and e.encoding == "utf-8":  # Python keeps an argument's bytes as surrogates

@@ -14,7 +14,7 @@ _SOURCES = {kind.source: kind.spec_types[0] for kind in KINDS} | {NGRAM: "ngram-
 # names that are words too are arguments before a colon or a value alone; a part of a path is none
 _NAMES = "|".join(rf"(?P<{name}>{name}{'' if '_' in name else '(?=[:=])'})" for name in _FLAGS)
 _ARGUMENT = re.compile(rf"(?<![\w./\\'-])(?:{_NAMES})(?![\w/\\-])(?:=(?P<value>-?\w+(?:\.\w+)*))?")
-_SOURCE = re.compile(rf"'({'|'.join(_SOURCES)})'")
+_SOURCE = re.compile(rf"(?<!architecture )'({'|'.join(_SOURCES)})'")
 
 
 def in_flags(text: str) -> str:

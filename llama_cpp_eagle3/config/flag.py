@@ -159,7 +159,12 @@ def items(text: str) -> list[str]:
     """Things with commas between them; quotes keep a comma in one, as in llama.cpp's lists."""
     import csv
 
-    rows = list(csv.reader([text], doublequote=True))
+    try:
+        rows = list(csv.reader([text], doublequote=True))
+    except csv.Error as e:
+        raise argparse.ArgumentTypeError(
+            f"expected things with commas between them, found {text[:60]!r}: {e}"
+        ) from None
     return [item for item in (rows[0] if rows else []) if item]
 
 

@@ -61,12 +61,22 @@ def main() -> None:
         sys.stderr.buffer.write("".join(said).encode())
         sys.stderr.flush()
         os._exit(REFUSED)
-    if not request["vocab_only"]:
+    if request["projector"] is not None:
+        _load_projector(request, model)
+    elif not request["vocab_only"]:
         options = lib.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = 512, 64, 64
         options.flash_attn_type = int(request["flash_attn"])
         lib.llama_init_from_model(model, options)
     os._exit(0)  # without freeing anything, which takes time
+
+
+def _load_projector(request: Mapping[str, Any], model: Any) -> None:
+    """Load a projector for a model, and build its graphs."""
+    mtmd: Any = importlib.import_module("llama_cpp.mtmd_cpp")
+    params = mtmd.mtmd_context_params_default()
+    params.use_gpu, params.warmup, params.flash_attn_type = False, True, int(request["flash_attn"])
+    mtmd.mtmd_init_from_file(os.fsencode(request["projector"]), model, params)
 
 
 def _limit(cpu_seconds: int) -> None:

@@ -9,7 +9,16 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 from jinja2 import TemplateError
 
-from .._core import LoadGuard, check_header, read_arch, read_target, tensor_names, tokenize
+from .._core import (
+    LoadGuard,
+    check_header,
+    header_size,
+    read_arch,
+    read_projector,
+    read_target,
+    tensor_names,
+    tokenize,
+)
 from ..errors import Eagle3Error, ModelFileError
 from ._trial_child import override_array
 from .trial import try_file
@@ -40,6 +49,20 @@ def check_file(path: str, options: Mapping[str, Any], checked: bool, *, is_all: 
     if refused is not None and is_all:
         reason = _explain(refused.reason, path, refused.tensors)
         raise ModelFileError(f"'{path}': llama.cpp cannot load it: {reason}. {_advice(path)}")
+
+
+def check_projector(path: str, model_path: str, options: Mapping[str, Any], checked: bool) -> None:
+    """Check a projector of images or sounds for a model before libmtmd reads it: its keys, and types of its tensors.
+
+    checked: load a pair that this machine has not seen yet in a child process first, and build its graphs.
+
+    Raises:
+        ModelFileError: it is no projector, its numbers contradict each other, or llama.cpp does not survive it.
+    """
+    read_projector(path)
+    if checked:
+        overrides = mended_keys(model_path) | (options.get("kv_overrides") or {})
+        try_file(model_path, header_size(model_path), {**options, "kv_overrides": overrides}, path)
 
 
 def mended_keys(path: str) -> dict[str, bool | int | float | str]:

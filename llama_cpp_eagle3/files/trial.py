@@ -19,6 +19,7 @@ from typing import Any
 
 import llama_cpp
 
+from .._core import header_size
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..errors import ModelFileError
 from ._trial_child import REFUSED
@@ -45,13 +46,14 @@ class Refusal:
     """Those that it has asked the file for."""
 
 
-def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> Refusal | None:
+def try_file(path: str, n_header: int, options: Mapping[str, Any], projector: str | None = None) -> Refusal | None:
     """Load a file's header and build its graphs in a child process, unless this was done on this machine before.
 
     Args:
         path: the model.
         n_header: bytes that its header takes.
         options: the constructor's arguments, of which `kv_overrides`, `flash_attn` and `vocab_only` matter.
+        projector: of images or sounds for it, whose graphs are built in place of the model's.
 
     Returns:
         Why llama.cpp refused to load it there; None if it did not. Loading it here gives the same reason, or more.
@@ -65,6 +67,7 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> Refusal | 
         "kv_overrides": {k: v for k, v in overrides.items() if isinstance(v, (int, float, str))},
         "flash_attn": options.get("flash_attn") is None or bool(options["flash_attn"]),
         "vocab_only": bool(options.get("vocab_only")),
+        "projector": projector,
     }
     digest = _digest(n_header, request)
     if digest in _known() or not _has_interpreter():
@@ -76,9 +79,9 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> Refusal | 
         _remember(digest)
     elif end:
         raise ModelFileError(
-            f"'{path}': llama.cpp does not survive loading it: {end} in a process that tried. The file is damaged, or "
-            "was made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False "
-            "loads it without trying.)"
+            f"'{projector or path}': llama.cpp does not survive loading it: {end} in a process that tried. The "
+            "file is damaged, or was made for another version of llama.cpp: fetch it again, or convert the model anew. "
+            "(checked=False loads it without trying.)"
         )
     return None
 
@@ -132,9 +135,18 @@ def _run(request: dict[str, Any]) -> str | Refusal | None:
 
 def _digest(n_header: int, request: dict[str, Any]) -> str:
     """Digest of everything that a trial depends on."""
-    with open(request["path"], "rb") as file:
-        digest = hashlib.sha256(file.read(n_header))
-    settings = [{k: v for k, v in request.items() if k != "path"}, __version__, LLAMA_CPP_PYTHON_VERSION]
+    headers = [(request["path"], n_header)]
+    if request["projector"] is not None:
+        headers.append((request["projector"], header_size(request["projector"])))
+    digest = hashlib.sha256()
+    for path, n in headers:
+        with open(path, "rb") as file:
+            digest.update(file.read(n))
+    settings = [
+        {k: v for k, v in request.items() if k not in ("path", "projector")},
+        __version__,
+        LLAMA_CPP_PYTHON_VERSION,
+    ]
     digest.update(json.dumps(settings, sort_keys=True).encode())
     return digest.hexdigest()[:32]
 

@@ -16,6 +16,7 @@ from .._core import FeatureTap, Guard, Policy, Target
 from ..engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
 from ..engine.stats import Stats
 from ..errors import Eagle3Error
+from ..files.model_file import check_projector
 from ..guard import closed_error
 from ..model.loaded import Loaded
 from ..model.plan import LoadPlan
@@ -156,6 +157,10 @@ class LlamaAttributes:
             from ..media import hook_handler
 
             hook_handler(self._chat_handler, cast("Any", self), int(self._ctx.ctx))
+
+    def check_projector(self, path: str) -> None:
+        """Raise ModelFileError for a projector's file that llama.cpp would not survive with this model."""
+        check_projector(path, self._plan.path, self._plan.options, self._plan.given["checked"])
 
     @property
     def rng(self) -> Rng:

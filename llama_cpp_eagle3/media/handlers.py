@@ -35,6 +35,9 @@ class Owner(Protocol):
     def model_address(self) -> int:
         """Address of the llama_model."""
 
+    def check_projector(self, path: str) -> None:
+        """Raise ModelFileError for a projector's file that llama.cpp would not survive with this model."""
+
     def eval_media(self, media: Media) -> None:
         """Decode an image after these tokens."""
 
@@ -97,6 +100,7 @@ def hook_handler(handler: Any, owner: Owner, context: int) -> None:
     if getattr(handler, "_mtmd_cpp", None) is None or not hasattr(handler, "clip_model_path"):
         return
     path = handler.clip_model_path
+    owner.check_projector(path)
     check_family(path, read_projector(path), owner.model_address)
     _owners[context] = owner
     if not isinstance(handler._mtmd_cpp, _Module):

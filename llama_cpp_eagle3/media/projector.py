@@ -322,8 +322,11 @@ def make_media(
 
     def compute(ctx: Any) -> Rows:
         _mtmd_log.begin()
-        if mtmd.mtmd_encode_chunk(ctx, own) != 0:
-            raise Eagle3Error(f"an image could not be encoded: {_mtmd_log.reason or 'llama.cpp gives no reason'}")
+        with LoadGuard(computes=True) as guard:
+            status = mtmd.mtmd_encode_chunk(ctx, own)
+        if status != 0:
+            reason = guard.reason or _mtmd_log.reason or "llama.cpp gives no reason"
+            raise Eagle3Error(f"an image could not be encoded: {reason}")
         values: Rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(ctx), shape=(n_rows, n_embd_inp)).copy()
         if not np.isfinite(values).all():
             raise Eagle3Error("an image was encoded to values that are no numbers: is the mmproj file damaged?")

@@ -251,6 +251,11 @@ def plan(path: str, given: ConstructorOptions, headers: Headers | None = None) -
         found = replace(found, settings=replace(found.settings, sources=left))
     notes += [file.vocabulary.warning for file in drafts if file.vocabulary.warning]
     for info in (target, *(file.info for file in drafts if isinstance(file, SmallModel))):
+        for key, token in info.unknown_ids.items():
+            notes.append(
+                f"'{info.path}': key '{key}': expected one of {info.n_vocab} tokens, found {token}: llama.cpp takes "
+                "the tokenizer's default, if it has one"
+            )
         if info.n_layer_gone:
             keys = ", ".join(f"{key} = {value}" for key, value in info.keys_without_block.items())
             told = f": it is loaded with {keys}" if keys else ""
@@ -356,7 +361,7 @@ def _adapters(given: ConstructorOptions) -> tuple[tuple[str, float], ...]:
         adapters.insert(0, (os.fspath(path), given.get("lora_scale", 1.0)))
     found = tuple((os.path.expanduser(path), float(scale)) for path, scale in adapters)
     for path, _ in found:
-        if not os.path.isfile(path):
+        if not os.path.exists(path):
             raise ModelFileError(f"'{path}' is missing: lora takes LoRA adapters in GGUF")
     return found
 

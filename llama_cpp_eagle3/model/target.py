@@ -18,16 +18,19 @@ from .._core import (
     CpuKernels,
     Device,
     FeatureTap,
+    LoadGuard,
     Target,
+    check_adapter,
     has_lost_threads,
     local_accelerators,
     local_devices,
     model_matrices,
+    read_arch,
 )
 from ..engine import N_ROWS_ARGMAX
 from ..errors import Eagle3Error, ModelFileError
 from ..files.fingerprint import header_fingerprint
-from ..files.model_file import check_file, file_errors, guard_tokenizer, kv_overrides
+from ..files.model_file import check_file, check_projector, file_errors, guard_tokenizer, kv_overrides
 from ..ggml_types import FLOAT_TYPES
 from ..log import without_details
 from .cpu_kernels import KernelChoice
@@ -111,6 +114,8 @@ def load_target(plan: LoadPlan, servers: RpcServers, stack: ExitStack, log: Call
         check_file(plan.path, options, given["checked"])
     else:
         check_files(plan.pair, options, given["checked"])
+    if given["mmproj_path"] is not None:
+        check_projector(os.path.expanduser(given["mmproj_path"]), plan.path, options, given["checked"])
     _check_threads(max(options["n_threads"], options["n_threads_batch"], given["draft_n_threads"] or 0))
     lib.llama_backend_init()
     if options["numa"]:
@@ -319,10 +324,15 @@ def _check_states(ctx: Any) -> None:
 def _load_adapters(plan: LoadPlan, model: Any) -> list[Any]:
     """Load the adapters, before a context of the model is made: its graphs get room for them. The model frees them."""
     found = []
+    arch = read_arch(plan.path) if plan.lora else ""
     for path, _ in plan.lora:
-        adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
+        if left_out := check_adapter(path, arch):
+            _log.warning("'%s': llama.cpp leaves out %d tensors: %s", path, len(left_out), ", ".join(left_out[:8]))
+        with LoadGuard() as guard:
+            adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
         if not adapter:
-            raise ModelFileError(f"'{path}' is no LoRA adapter in GGUF for this model")
+            reason = guard.reason.rpartition("failed to apply lora adapter: ")[2] or "llama.cpp gives no reason"
+            raise ModelFileError(f"'{path}' is no LoRA adapter for '{plan.path}': {reason}")
         found.append(adapter)
     return found
 

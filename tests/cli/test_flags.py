@@ -131,6 +131,7 @@ def test_values_may_look_like_flags() -> None:
         (["--override-kv", "a=int:x"], "a: 'x' is no int"),
         (["-l", "5"], "expected TOKEN_ID+BIAS"),
         (["--lora-scaled", "x"], "expected FNAME:SCALE"),
+        (["--lora", "a\nb"], r"expected things with commas between them, found 'a\nb': new-line character"),
         (["--samplers", "top_k;nonsense"], "there is no sampler 'nonsense'"),
         (["-jf", "nowhere.json"], "'nowhere.json' cannot be read"),
         (["-ts", "a"], "expected numbers"),
@@ -298,7 +299,7 @@ def test_several_adapters(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> N
         with closing(load(tiny_target, tiny_head, lora=adapters)) as llm:
             texts.append(take(llm, [1, 2, 3], 20))
     assert texts[0] != texts[1] == texts[2]
-    with pytest.raises(Eagle3Error, match=r"is no LoRA adapter in GGUF for this model"):
+    with pytest.raises(Eagle3Error, match=r"general.type': expected 'adapter' of a LoRA adapter"):
         load(tiny_target, lora=[path_of(tiny_target)])
 
 
@@ -338,6 +339,7 @@ def test_list_devices(capsys: Any) -> None:
         ("devices: none of the devices", "-dev: none of the devices"),
         ("'/lora/n_ctx/draft_type.gguf' (draft_type)", "'/lora/n_ctx/draft_type.gguf' (--spec-draft-type)"),
         ("draft_n_ctx and my_n_ctx", "-cd and my_n_ctx"),
+        ("(general.architecture 'clip'), found architecture 'eagle3'",) * 2,
     ],
 )
 def test_errors_in_flags(text: str, expected: str) -> None:

@@ -59,6 +59,12 @@ def retype(name: bytes, kind: int) -> Any:
         ("llama", set_key("block_count", 513), "1 to 512.*found.* 513"),
         ("llama", set_key("nextn_predict_layers", 4), "nextn_predict_layers 4"),
         ("llama", set_key("context_length", 1 << 31), "context_length.*found 2147483648"),
+        ("llama", set_key("rope.freq_base", float("inf"), F32), "rope.freq_base.*a number above 0, found inf"),
+        ("llama", set_key("rope.freq_base", 0.0, F32), "rope.freq_base.*a number above 0, found 0"),
+        ("llama", set_key("rope.scaling.factor", -1.0, F32), "rope.scaling.factor.*at least 0, found -1"),
+        ("llama", set_key("anything", float("nan"), F32), "key 'llama.anything': expected a number, found NaN"),
+        ("llama", lambda f: f.set("x.y", ARRAY, [1.0, float("nan")], F32), "key 'x.y': expected a number, found NaN"),
+        ("llama", lambda f: f.set("split.no", U16, 2), "expected the first file of a split model, found file 3 of"),
         ("llama", set_key("rope.scaling.type", b"ntk", STR), "rope.scaling.type.*longrope, found 'ntk'"),
         ("mixtral", set_key("expert_used_count", 5), "expert_used_count.*the 4 experts.*found 5"),
         ("mixtral", set_key("expert_used_count", 0), "expert_used_count.*expected 1 to the 4.*found 0"),
@@ -76,7 +82,7 @@ def retype(name: bytes, kind: int) -> Any:
         ("llama", set_key("rope.dimension_count", 30), "invalid n_rot: 30, expected 32"),
         ("qwen3", set_key("rope.dimension_count", 16), r"n_embd_head == n_rot.*failed.*must be rotated"),
         ("gemma3", set_key("attention.layer_norm_rms_epsilon", -1.0, F32), "epsilons of norms.* >= 0, found -1"),
-        ("qwen3", set_key("attention.layer_norm_rms_epsilon", float("nan"), F32), ">= 0, found nan"),
+        ("qwen3", set_key("attention.layer_norm_rms_epsilon", float("nan"), F32), "expected a number, found NaN"),
         ("qwen2vl", set_key("rope.dimension_sections", [0] * 4, ARRAY), "dimension_sections.*not all of them 0"),
         ("spark2_5", set_key("attention.sliding_window_pattern", [0] * 3, ARRAY), "is_swa_any.*sliding_window_pattern"),
         ("llama", retype(b"blk.1.attn_norm.weight", 24), "'blk.1.attn_norm.weight' has the type i8.*MUL"),
@@ -187,6 +193,51 @@ def test_vocabularies_that_lack_something(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="token 309: expected an id in 0 to 308"):
             llm.detokenize([309])
         assert len(take(llm, [1, 2, 3], 3)) == 3
+
+
+def test_tokens_that_the_vocabulary_does_not_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key = "tokenizer.ggml.bos_token_id"
+    path = spoil(write_random_arch(tmp_path, "llama"), lambda f: f.set(key, U32, 4_000_000_000))
+    load(path).close()
+    (said,) = [r.getMessage() for r in caplog.records if key in r.getMessage()]
+    assert said.startswith(f"'{path}': key '{key}': expected one of 309 tokens, found 4000000000: llama.cpp takes")
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """Nothing of a file moves the cursor of a terminal, and an error is not as long as a name."""
+
+    def change(file: RawFile) -> None:
+        file.set("general.name", STR, b"\xff")
+        file.tensors[1].name = b"\x1b[31m\n\xff"
+
+    path = spoil(write_random_arch(tmp_path, "llama"), change)
+    assert _core.read_target(str(path)).name == "\ufffd"
+    with pytest.raises(ModelFileError) as info:
+        load(path)
+    assert str(info.value).isprintable()
+    path = spoil(path, lambda f: f.set("general.architecture", STR, b"\xff" + b"x" * 100_000))
+    with pytest.raises(ModelFileError, match="block_count' is missing") as info:
+        load(path)
+    assert len(str(info.value)) < 5000
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda b: b"PK\3\4" + b[4:], r"invalid magic characters: 'PK\?\?', expected 'GGUF'.*fetch it again"),
+        (lambda b: b[:4] + struct.pack(">I", 3) + b[8:], r"mismatch between the host and model endianness"),
+        (lambda b: b[:4] + struct.pack("<I", 4) + b[8:], r"version 4 but this software only supports up to version 3"),
+        (lambda b: b[:8] + struct.pack("<Q", 1 << 62) + b[16:], r"number of tensors is \d+ but must be in"),
+        (lambda b: b[:1000], r"\(1000 bytes\): .*truncated"),
+    ],
+    ids=["magic", "endian", "version", "count", "cut"],
+)
+def test_files_that_are_no_gguf(tmp_path: Path, change: Any, words: str) -> None:
+    path = write_random_arch(tmp_path, "llama")
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ModelFileError, match=words) as info:
+        load(path)
+    assert str(path) in str(info.value)
 
 
 def test_templates_and_texts_that_are_none(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_cpp.llama_chat_format import MTMDChatHandler
 
-from gguf_raw import set_key, spoil
+from gguf_raw import RawFile, set_key, spoil
 from llama_cpp_eagle3 import ModelFileError, _core
 from llama_cpp_eagle3.files import model_file, trial
 from loading import load, take
 from random_arch import write_random_arch
+from vlm_pairs import load_vlm
 
 TRY_FILE = trial.try_file
 
@@ -58,6 +60,25 @@ def test_what_llama_cpp_does_not_survive(tmp_path: Path, trials: list[Any]) -> N
             load(path)
         assert str(path) in str(info.value)
         assert trials == ["SIGSEGV"] * n
+
+
+def test_a_projector_that_llama_cpp_does_not_survive(tmp_path: Path, trials: list[Any]) -> None:
+    vlm = load_vlm("qwen25vl")
+    path = tmp_path / "mmproj.gguf"
+    path.write_bytes(Path(vlm.mmproj).read_bytes())
+    for _ in range(2):
+        load(vlm.path, mmproj_path=str(path)).close()
+    assert trials == [None, None]  # the model's, and that of both
+
+    def remove(file: RawFile) -> None:
+        file.tensors = [t for t in file.tensors if t.name != b"v.patch_embd.weight.1"]
+
+    bad = spoil(path, remove)
+    with pytest.raises(ModelFileError, match=r"does not survive loading it: SIGSEGV") as info:
+        load(vlm.path, mmproj_path=str(bad))
+    assert str(bad) in str(info.value)
+    with closing(load(vlm.path)) as llm, pytest.raises(ModelFileError, match=r"does not survive"):
+        llm.chat_handler = MTMDChatHandler(clip_model_path=str(bad), verbose=False)
 
 
 def test_what_it_refuses_is_an_error(tmp_path: Path, trials: list[Any]) -> None:

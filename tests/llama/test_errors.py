@@ -383,7 +383,7 @@ def test_positional_arguments_and_paths(tiny_target: Any, tiny_head: Any) -> Non
 @pytest.mark.parametrize(
     ("arch", "keys", "words"),
     [
-        ("clip", {"general.type": "mmproj"}, r"a projector .*--mmproj takes it"),
+        ("clip", {"general.type": "mmproj"}, r"a projector .*mmproj_path takes it"),
         ("llama", {"general.type": "adapter"}, r"a LoRA adapter: .*--lora takes it"),
         ("", {"general.type": "imatrix"}, "an importance matrix"),
         ("controlvector", {}, "a control vector"),

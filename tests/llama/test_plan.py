@@ -36,7 +36,7 @@ def drafter(kind: type, boundaries: tuple[int, ...] = (), *, in_target: bool = F
 
 def target(**fields: Any) -> Any:
     usual = {"path": "target.gguf", "arch": "llama", "n_layer": 4, "n_layer_gone": 0, "boundaries": [0, 1, 2, 3, 4, 5]}
-    usual |= {"why_no_text": "", "why_no_target": "", "keys_without_block": {}}
+    usual |= {"why_no_text": "", "why_no_target": "", "keys_without_block": {}, "unknown_ids": {}}
     return SimpleNamespace(**usual | fields)
 
 

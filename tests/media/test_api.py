@@ -7,12 +7,14 @@ import http.server
 import struct
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
-from llama_cpp_eagle3 import ContextFullError, Eagle3Llama, ModelFileError
+from gguf_raw import spoil
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama, ModelFileError
 from llama_cpp_eagle3.media import MediaError, read_media
 from tiny import write_head, write_target
 from vlm_pairs import BEFORE, load_vlm, png, wav
@@ -197,6 +199,33 @@ def test_files_that_are_no_projectors_of_this_model(vlm, head, tmp_path):
         load(vlm, head, mmproj_path=vlm.path)
     with pytest.raises(ModelFileError):
         load(vlm, head, mmproj_path="/nowhere/mmproj.gguf")
+
+
+def test_projectors_that_are_damaged(vlm, tmp_path):
+    """Types, numbers and shapes that ggml asserts while it computes, on threads that no exception could leave."""
+    path = tmp_path / "mmproj.gguf"
+
+    def refused(change, words, say=ModelFileError):
+        path.write_bytes(Path(vlm.mmproj).read_bytes())
+        with pytest.raises(say, match=words) as info, load(vlm, mmproj_path=str(spoil(path, change))) as llm:
+            llm.create_chat_completion(messages(vlm.file), temperature=0, max_tokens=2)
+        return str(info.value)
+
+    def of(name, **values):
+        def change(file):
+            tensor = next(t for t in file.tensors if t.name.startswith(b"v.blk.0.") and t.name.endswith(name))
+            for key, value in values.items():
+                setattr(tensor, key, value)
+            tensor.resize()
+
+        return change
+
+    refused(of(b".weight", type=27), "weight': expected a type that ggml multiplies, found the type i64")
+    refused(of(b".bias", type=1), "bias': expected f32 for what is added, found the type f16")
+    key = "clip.vision.attention.layer_norm_epsilon"
+    refused(lambda f: f.set(key, 6, float("nan")), f"key '{key}': expected a number, found NaN")
+    # of what no check sees, libmtmd's graph tells
+    refused(of(b"attn_out.weight", dims=[0]), "an image could not be encoded: .*GGML_ASSERT", Eagle3Error)
 
 
 def test_addresses_if_they_are_allowed(vlm):
