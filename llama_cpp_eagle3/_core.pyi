@@ -1189,6 +1189,9 @@ class NgramStore:
     def clear(self) -> None:
         """Remove all texts."""
 
+    def merge(self) -> None:
+        """Make searches as fast as they can be, after many texts were added."""
+
     @property
     def n_bytes(self) -> int:
         """Bytes of memory that it takes."""

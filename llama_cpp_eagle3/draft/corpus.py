@@ -12,9 +12,9 @@ from time import perf_counter
 from .._core import NgramStore, tokenize
 from ..engine import Vocab
 
-N_BYTES_MAX = 256 << 20
+N_BYTES_MAX = 64 << 20
 """Bytes of memory for a corpus."""
-_BYTES_PER_TOKEN = 104  # at most: four tables of 4 to 16 bytes for slots and 4 to 8 for links, which grow by doubling
+_BYTES_PER_TOKEN = 12  # at most: tokens, which grow by doubling, and sorted places
 _N_CHARS_MAX = 16  # per token, on average: a file of more than these cannot fit
 _log = logging.getLogger("llama_cpp_eagle3")
 
@@ -64,6 +64,7 @@ def read_corpus(
     store = NgramStore(2 * (n_max - n_left + 1))  # of which one half holds all
     for tokens in reversed(texts):
         store.add(tokens)
+    store.merge()
     log(
         f"draft corpus '{root}': {len(texts)} files, {len(store)} tokens, {store.n_bytes / 2**20:.1f} MiB, "
         f"{perf_counter() - start:.1f} s{told}"

@@ -99,14 +99,14 @@ def test_files_of_a_folder(llm: Eagle3Llama, tmp_path: Path) -> None:
 
 def test_a_corpus_within_its_budget(llm: Eagle3Llama, tmp_path: Path) -> None:
     for i in range(8):
-        write(tmp_path / f"{i}.txt", b"".join(b"%d " % (i * 1000 + k) for k in range(800)), seconds=i)
+        write(tmp_path / f"{i}.txt", b"".join(b"%d " % (i * 10000 + k) for k in range(7000)), seconds=i)
     lines: list[str] = []
     budget = 1 << 20
     corpus = read_corpus(tmp_path, llm.engine.vocab, lines.append, budget)
     assert corpus is not None
     assert budget / 8 < corpus.n_bytes <= budget
     assert "for which 1 MiB of memory leave no room" in lines[0]
-    latest = llm.tokenize(b"7000 7001 7002 7003 7004 ", add_bos=False)  # the file that changed last is there
+    latest = llm.tokenize(b"70000 70001 70002 70003 70004 ", add_bos=False)  # the file that changed last is there
     drafter = NgramDrafter(1, None, corpus)
     drafter.update(latest[:-4])
     assert [token for _, token, _, _ in drafter.propose(2, 2)] == latest[-4:-2]

@@ -11,14 +11,17 @@ NOVELTY = 1.3
 
 
 def matches(text: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (position after it, length) of the latest matches of `end`'s end in `text` with a token after them."""
+    """Return (position after it, length) of the latest matches of `end`'s end in `text` with a token after them.
+
+    A negative token ends a text.
+    """
     for n in ORDERS:
         if len(end) < n:
             continue
         tail = list(end[-n:])
-        places = [p for p in range(len(text) - 1, n - 1, -1) if list(text[p - n : p]) == tail][:N_VOTES]
+        places = [p for p in range(len(text) - 1, n - 1, -1) if text[p] >= 0 and list(text[p - n : p]) == tail]
         if places:
-            return [(p, common_end(text[:p], end)) for p in places]
+            return [(p, common_end(text[:p], end)) for p in places[:N_VOTES]]
     return []
 
 

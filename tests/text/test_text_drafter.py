@@ -125,6 +125,54 @@ def test_a_store_keeps_its_size() -> None:
     assert len(store) <= 1000
 
 
+@given(st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=60), st.lists(st.integers(0, 3), min_size=2))
+def test_many_pieces_are_searched_as_one_text(pieces: list[list[int]], text: list[int]) -> None:
+    """Whether their places are sorted in many runs or in one."""
+    store, stored = NgramStore(4000), []
+    for piece in pieces:
+        store.add(piece)
+        stored += [*piece, -1] if piece else []
+    drafter = NgramDrafter(1, None, store)
+    drafter.update(text)
+    found = drafter.propose(4, 8, 3)
+    store.merge()
+    assert drafter.propose(4, 8, 3) == found
+    others = []
+    for place, length in reference_text.matches(stored, text):
+        following = stored[place : place + 4]
+        others.append((following[: (*following, -1).index(-1)], length))
+    expected = reference_text.propose(text, 4, 8, 3, others)
+    assert [p for _, _, p, _ in found] == pytest.approx([p for _, _, p, _ in expected], rel=1e-4)
+
+
+def test_a_store_is_small() -> None:
+    """12 bytes a token at most."""
+    store, rng = NgramStore(1 << 20), np.random.default_rng(0)
+    for _ in range(2000):
+        store.add(rng.integers(0, 50, 80).tolist())
+    assert len(store) == 2000 * 81
+    assert store.n_bytes <= 12 * len(store)
+    longest = rng.integers(0, 50, 100).tolist()
+    store.add(longest)
+    drafter = NgramDrafter(1, None, store)
+    drafter.update(longest[:60])
+    assert [token for _, token, _, _ in drafter.propose(32, 32)] == longest[60:92]
+
+
+def test_a_frequent_n_gram() -> None:
+    """Where it occurs more often than is looked at, the places that agree longest are found."""
+    store, rng = NgramStore(1 << 16), np.random.default_rng(1)
+    right = [7, 8, 9, 1, 2, 40, 41]
+    store.add(right)
+    for _ in range(2000):
+        store.add([int(rng.integers(10, 20)), 1, 2, int(rng.integers(50, 60))])
+    drafter = NgramDrafter(1, None, store)
+    drafter.update([7, 8, 9, 1, 2])
+    assert [token for _, token, _, _ in drafter.propose(2, 2)] == [40, 41]
+    drafter.update([30, 1, 2])
+    assert 50 <= drafter.propose(1, 1)[0][1] < 60
+
+
 def test_limits_and_errors() -> None:
     drafter = NgramDrafter(2)
     drafter.update([1, 2, 3, 1, 2])

@@ -24,10 +24,14 @@ void ngram_store::add(const llama_token * begin, const llama_token * end) {
         std::swap(halves_[0], halves_[1]);
         halves_[0] = {};
     }
-    for (const llama_token * token = n < n_half_ ? begin : end - n_half_ + 1; token < end; ++token) {
-        halves_[0].append(*token);
+    halves_[0].add(n < n_half_ ? begin : end - n_half_ + 1, end);
+}
+
+void ngram_store::merge() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (sorted_texts & half : halves_) {
+        half.merge();
     }
-    halves_[0].append(separator);
 }
 
 std::vector<ngram_store::match> ngram_store::find(const llama_token * begin, const llama_token * end, size_t n_matches,
@@ -35,7 +39,7 @@ std::vector<ngram_store::match> ngram_store::find(const llama_token * begin, con
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<match>                result;
     std::vector<ngram_index::match>   found;
-    for (const ngram_index & half : halves_) {
+    for (const sorted_texts & half : halves_) {
         half.find(begin, end, n_matches, found);
         for (const auto & m : found) {
             const auto first  = half.tokens().begin() + m.place;

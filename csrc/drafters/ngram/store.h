@@ -1,6 +1,6 @@
 #pragma once
 
-#include "drafters/ngram/index.h"
+#include "drafters/ngram/sorted_texts.h"
 
 #include <array>
 #include <mutex>
@@ -11,8 +11,6 @@ namespace eagle3 {
 // halves, of which the older one goes when the younger is full. For any number of threads.
 class ngram_store {
   public:
-    static constexpr llama_token separator = -1; // between texts: nothing continues there
-
     struct match {
         int32_t                  length;
         std::vector<llama_token> tokens; // what followed
@@ -27,14 +25,17 @@ class ngram_store {
     // what followed the longest part at the end of [begin, end) that occurred: the latest n_matches, n tokens of each
     std::vector<match> find(const llama_token * begin, const llama_token * end, size_t n_matches, size_t n) const;
 
+    // Makes searches as fast as they can be, after many texts.
+    void merge();
+
     size_t n_tokens() const;
     size_t n_bytes() const;
     void   clear();
 
   private:
-    size_t                     n_half_;
-    mutable std::mutex         mutex_;
-    std::array<ngram_index, 2> halves_; // the younger one first
+    size_t                      n_half_;
+    mutable std::mutex          mutex_;
+    std::array<sorted_texts, 2> halves_; // the younger one first
 };
 
 } // namespace eagle3

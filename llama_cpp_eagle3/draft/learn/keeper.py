@@ -25,8 +25,8 @@ _N_RECENT = 64
 _N_SHARED_MIN = 8
 _TEXTS_SHARE = 16
 """The file of texts takes a sixteenth of the folder at most: some five bytes for each token, rows take thousands."""
-_N_NGRAMS = 1 << 20
-"""Tokens of answers that n-grams are drafted from, at about 107 bytes of memory each: the latest."""
+_N_NGRAMS = 1 << 22
+"""Tokens of answers that n-grams are drafted from, the latest, at 12 bytes of memory each at most."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -83,6 +83,7 @@ class Keeper:
             texts.append(self.texts.tokens(entry)[entry.n_prompt :])
         for tokens in reversed(texts):
             store.add(tokens)
+        store.merge()
         return store
 
     # in the writer's thread
