@@ -19,7 +19,7 @@ from collections import Counter
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import llama_cpp
@@ -57,6 +57,9 @@ _N_SLOTS = 4
 
 class Soak:
     """The requests of all clients, and their results."""
+
+    flags: ClassVar[list[str]] = []
+    """Of the server, besides those of every load."""
 
     def __init__(self, client: httpx.AsyncClient, prompts: list[str], n_requests: int, seconds: float):
         self.client, self.prompts, self.n_requests = client, prompts, n_requests
@@ -155,14 +158,16 @@ def rss_of(process: subprocess.Popen[bytes]) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
-async def run(args: argparse.Namespace, url: str, process: subprocess.Popen[bytes]) -> tuple[Soak, list[Any]]:
+async def run(
+    args: argparse.Namespace, url: str, process: subprocess.Popen[bytes], kind: type[Soak]
+) -> tuple[Soak, list[Any]]:
     """Send all requests; return the results, and (requests, MiB) from time to time."""
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
         while not await is_ready(client):
             if process.poll() is not None:
                 sys.exit("the server does not start")
             await asyncio.sleep(0.1)
-        soak = Soak(client, common.prompts(args), args.requests, args.seconds)
+        soak = kind(client, common.prompts(args), args.requests, args.seconds)
         clients = asyncio.gather(*(soak.run_client() for _ in range(args.clients)))
         start, sizes = time.monotonic(), []
         while not clients.done():
@@ -212,8 +217,9 @@ def complaints(log: Path) -> list[str]:
     return [str(line) for line in lines if line.get("level", "").lower() not in ("info", "debug")]
 
 
-def main() -> int:
-    p = common.parser(__doc__, runs=1)
+def main(kind: type[Soak] = Soak, name: str = "soak", title: str = "A long mixed load on the server") -> int:
+    """Run a server and put the load on it; returns the exit code."""
+    p = common.parser(sys.modules[kind.__module__].__doc__, runs=1)
     p.set_defaults(threads=1)
     p.add_argument("--requests", type=int, default=10_000)
     p.add_argument("--seconds", type=float, default=1e9, help="end after so many")
@@ -225,12 +231,13 @@ def main() -> int:
         log = Path(folder) / "log"
         command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", "-m", target, "-md", head, "-np", str(_N_SLOTS)]
         command += ["-c", str(1024 * _N_SLOTS), "-t", str(args.threads), "--port", str(port), "--log-format", "json"]
+        command += kind.flags
         command += ["-ctk", "f32", "-ctv", "f32", "-ctkd", "f32", "-ctvd", "f32", "--slot-save-path", folder]
         start = time.monotonic()
         with log.open("wb") as file:
             process = subprocess.Popen([*command, "--cache-ram", "8"], stderr=file)
             try:
-                soak, sizes = asyncio.run(run(args, f"http://127.0.0.1:{port}", process))
+                soak, sizes = asyncio.run(run(args, f"http://127.0.0.1:{port}", process, kind))
             finally:
                 process.terminate()
                 code = process.wait(20)
@@ -252,7 +259,7 @@ def main() -> int:
         f"decoding, {len(differences)} differ, {n_ties} part at ties. Errors that were not asked for: {len(wrong)}."
     )
     data = {"sizes": sizes, "counts": dict(soak.counts), "wrong": wrong}
-    common.finish(args, common.Section("soak", "A long mixed load on the server", text, data), [target, head])
+    common.finish(args, common.Section(name, title, text, data), [target, head])
     for line in wrong[:20]:
         print(f"  {line}")
     return int(bool(wrong))
