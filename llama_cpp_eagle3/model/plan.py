@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -360,7 +361,9 @@ def _adapters(given: ConstructorOptions) -> tuple[tuple[str, float], ...]:
     if (path := given.get("lora_path")) is not None:
         adapters.insert(0, (os.fspath(path), given.get("lora_scale", 1.0)))
     found = tuple((os.path.expanduser(path), float(scale)) for path, scale in adapters)
-    for path, _ in found:
+    for path, scale in found:
+        if not math.isfinite(scale):
+            raise ValueError(f"lora: expected a number as the scale of '{path}', found {scale}")
         if not os.path.exists(path):
             raise ModelFileError(f"'{path}' is missing: lora takes LoRA adapters in GGUF")
     return found

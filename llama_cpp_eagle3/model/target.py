@@ -114,6 +114,9 @@ def load_target(plan: LoadPlan, servers: RpcServers, stack: ExitStack, log: Call
         check_file(plan.path, options, given["checked"])
     else:
         check_files(plan.pair, options, given["checked"])
+    for path, _ in plan.lora:
+        if left_out := check_adapter(path, read_arch(plan.path)):
+            _log.warning("'%s': llama.cpp leaves out %d tensors: %s", path, len(left_out), ", ".join(left_out[:8]))
     if given["mmproj_path"] is not None:
         check_projector(os.path.expanduser(given["mmproj_path"]), plan.path, options, given["checked"])
     _check_threads(max(options["n_threads"], options["n_threads_batch"], given["draft_n_threads"] or 0))
@@ -324,10 +327,7 @@ def _check_states(ctx: Any) -> None:
 def _load_adapters(plan: LoadPlan, model: Any) -> list[Any]:
     """Load the adapters, before a context of the model is made: its graphs get room for them. The model frees them."""
     found = []
-    arch = read_arch(plan.path) if plan.lora else ""
     for path, _ in plan.lora:
-        if left_out := check_adapter(path, arch):
-            _log.warning("'%s': llama.cpp leaves out %d tensors: %s", path, len(left_out), ", ".join(left_out[:8]))
         with LoadGuard() as guard:
             adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
         if not adapter:
