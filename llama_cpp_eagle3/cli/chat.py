@@ -123,9 +123,9 @@ class _Chat:
         """Take turns until the end of the input; an exit code."""
         if first is not None:
             self._write(f"> {first}\n")
-            self._show(self._conversation.send(first))
+            is_answered = self._show(self._conversation.send(first))
             if self._is_single:
-                return 130 if self._conversation.finish_reason == "interrupted" else 0
+                return 130 if self._conversation.finish_reason == "interrupted" else 0 if is_answered else 1
         elif self._is_terminal:
             print(_about(self._llm), file=sys.stderr)
             print("/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends", file=sys.stderr)
@@ -180,9 +180,9 @@ class _Chat:
                     self._editor.add(text)
                 return text
 
-    def _show(self, pieces: Iterator[Piece]) -> None:
-        """Write an answer as it comes; Ctrl-C stops it."""
-        was_reasoning = False
+    def _show(self, pieces: Iterator[Piece]) -> bool:
+        """Write an answer as it comes; Ctrl-C stops it. Returns whether it ended without an error."""
+        was_reasoning, is_answered = False, True
         try:
             for piece in pieces:
                 if was_reasoning and not piece.is_reasoning:
@@ -194,10 +194,12 @@ class _Chat:
             self._write("\n(stopped)")
         except (ValueError, Eagle3Error) as e:
             print(f"error: {e}", file=sys.stderr)
+            is_answered = False
         if self._conversation.is_full:
             n_ctx = self._llm.n_ctx()
             self._write(f"\n(the context is full, {n_ctx} tokens: /clear begins anew, a larger -c makes room)")
         self._write("\n\n")
+        return is_answered
 
     def _stats(self) -> str:
         stats, conversation = self._llm.last_stats, self._conversation

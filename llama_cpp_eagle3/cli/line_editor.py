@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..files.cache_dir import cache_dir
+from ..files.json_file import read_regular
 
 HISTORY_NAME = "chat_history.jsonl"
 """Name of the file with messages in the cache folder."""
@@ -61,14 +62,13 @@ class LineEditor:
         """The messages of the file; a file that has grown too large keeps the last ones."""
         found = []
         try:
-            with self.path.open(encoding="utf-8", errors="replace") as f:
-                for line in f:
-                    try:
-                        text = json.loads(line)
-                    except ValueError:  # a line that was cut
-                        continue
-                    if isinstance(text, str):
-                        found.append(text)
+            for line in read_regular(self.path).split(b"\n"):
+                try:
+                    text = json.loads(line)
+                except (ValueError, RecursionError):  # a line that was cut
+                    continue
+                if isinstance(text, str):
+                    found.append(text)
             if self.path.stat().st_size > 4 * _N_BYTES_MAX:
                 found = found[-_N_KEPT // 4 :]
                 self.path.write_text("".join(json.dumps(text) + "\n" for text in found), encoding="utf-8")

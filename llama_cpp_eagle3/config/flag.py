@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,6 +231,14 @@ def logit_bias(text: str) -> tuple[int, float]:
         return int(text[:at]), float(text[at:])
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected TOKEN_ID+BIAS or TOKEN_ID-BIAS, found {text!r}") from None
+
+
+def json_of(text: str) -> Any:
+    """The value of a JSON text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise argparse.ArgumentTypeError(f"expected JSON: {e}") from None
 
 
 def text_of(text: str) -> str:

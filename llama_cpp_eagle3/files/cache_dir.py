@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from .whole_file import write_whole
+from .whole_file import whole_file
 
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -32,7 +32,8 @@ def keep(path: Path, text: str) -> bool:
     """Write a file of the folder; returns whether it could be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        with whole_file(path, follows=False) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as e:
         tell_refused(path, e)
         return False

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from .._core import header_size
 from .cache_dir import cache_dir, keep
+from .json_file import read_json
 
 _N_DIGEST = 32
 _N_BLOCK = 1 << 22
@@ -162,10 +163,10 @@ def _kept(key: _Key) -> str | None:
     if key[2] <= _N_QUICK:
         return None
     try:
-        found = json.loads(_kept_in(key).read_text(encoding="ascii"))
+        found = read_json(_kept_in(key))
         digest = found["blake2b"]
         is_whole = found["file"] == list(key) and isinstance(digest, str) and len(digest) == 2 * _N_DIGEST
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, RuntimeError):  # the last one: there is no home
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # the last one: there is no home
         return None
     return digest if is_whole else None
 

@@ -24,7 +24,8 @@ from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..errors import ModelFileError
 from ._trial_child import REFUSED
 from .cache_dir import cache_dir, tell_refused
-from .whole_file import write_whole
+from .json_file import read_regular
+from .whole_file import output_path, write_whole
 
 CPU_SECONDS = 60
 """Seconds of CPU time after which a trial counts as hung; a large vocabulary takes half a second."""
@@ -158,7 +159,7 @@ def _known_path() -> Path:
 def _known() -> list[str]:
     """Digests of files that passed."""
     try:
-        return _known_path().read_text(encoding="ascii").split()
+        return read_regular(_known_path()).decode("ascii").split()
     except (OSError, ValueError, RuntimeError):  # the last one: there is no home
         return []
 
@@ -173,7 +174,7 @@ def _remember(digest: str) -> None:
         known = _known()
         if len(known) >= _N_KEPT:
             write_whole(path, "\n".join(known[_N_KEPT // 2 :]) + "\n")
-        with path.open("a", encoding="ascii") as file:
+        with output_path(path).open("a", encoding="ascii") as file:
             file.write(digest + "\n")
     except OSError as e:
         tell_refused(path, e)

@@ -23,6 +23,7 @@ from .._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..draft.costs import CONTENTION_MAX, Contention, implausible, machine
 from ..files.cache_dir import cache_dir
+from ..files.json_file import read_json
 
 N_ROWS_MAX = 64
 """With "auto", ggml computes operations of more rows if it was measured to be faster (kernels/attention.h)."""
@@ -197,7 +198,7 @@ def _load(name: str) -> Measured | None:
     """The stored times of a kernel, which may be doubtful."""
     key = _key(name)
     try:
-        document = json.loads(_path(key).read_text(encoding="utf-8"))
+        document = read_json(_path(key))
         if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
             return None
         times = {int(n): (float(ours), float(ggml)) for n, (ours, ggml) in document["times"].items()}

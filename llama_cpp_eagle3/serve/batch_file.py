@@ -63,6 +63,10 @@ def read_requests(path: Path) -> list[BatchRequest]:
         if not line.strip():
             continue
         try:
+            if not is_json and _is_request(line):
+                raise ValueError(
+                    "expected a prompt, found a request in JSON: give the file a name that ends with .jsonl"
+                )
             found.append(_request(json.loads(line) if is_json else line, number))
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise ValueError(f"'{path}', line {number}: {e}") from None
@@ -70,6 +74,17 @@ def read_requests(path: Path) -> list[BatchRequest]:
     if n > 1:
         raise ValueError(f"'{path}': the id {most!r} comes {'twice' if n == 2 else f'{n} times'}")
     return found
+
+
+def _is_request(line: str) -> bool:
+    """Whether a line of text is an object of OpenAI's batch format."""
+    if not line.lstrip().startswith("{"):
+        return False
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "body" in value and "url" in value
 
 
 def _request(value: Any, number: int) -> BatchRequest:

@@ -311,6 +311,7 @@ def test_a_base_model_goes_on_with_a_text(pair: Any, tmp_path: Path) -> None:
         (["-sys", "a", "-sysf", "b"], "-sys and -sysf exclude"),
         (["-p", "a", "-f", "b"], "-p and -f exclude"),
         (["--chat-template", "{% bad"], "error"),
+        (["--chat-template-file", os.devnull], f"expected a template in '{os.devnull}', found no text"),
         (["--grammar", "root ::= x"], "x"),
     ],
     ids=str,
@@ -320,6 +321,11 @@ def test_errors(flags: list[str], message: str, pair: Any) -> None:
     assert message in err
     assert "Traceback" not in err
     assert code == (0 if "--grammar" in flags else 2)  # a failed turn does not end the conversation
+
+
+def test_a_single_turn_that_fails(pair: Any) -> None:
+    assert run(pair, "-st", "-p", "a " * 2000)[0] == 1
+    assert run(pair, "-st", "-p", "a", "-n", "2")[0] == 0
 
 
 def sampling(*flags: str) -> Any:

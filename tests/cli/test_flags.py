@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import closing
 from pathlib import Path
@@ -135,6 +136,8 @@ def test_values_may_look_like_flags() -> None:
         (["--samplers", "top_k;nonsense"], "there is no sampler 'nonsense'"),
         (["-jf", "nowhere.json"], "'nowhere.json' cannot be read"),
         (["-ts", "a"], "expected numbers"),
+        (["-j", "[" * 100_000], "expected JSON: maximum recursion depth exceeded"),
+        (["-jf", os.devnull], f"'{os.devnull}': expected JSON: Expecting value"),
     ],
     ids=" ".join,
 )

@@ -125,6 +125,17 @@ def test_bad_files(pair: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run(pair, tmp_path / "nothing.jsonl", tmp_path / "out.jsonl") == 2
 
 
+def test_requests_in_a_file_of_prompts(tmp_path: Path) -> None:
+    """A request is not taken for a prompt because of the file's name; other JSON may be one."""
+    request = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "b"}}
+    source = tmp_path / "in.txt"
+    source.write_text(f'{{"a": 1}}\n{json.dumps(request)}\n')
+    with pytest.raises(ValueError, match=r"in.txt', line 2: .*give the file a name that ends with .jsonl"):
+        batch_file.read_requests(source)
+    source.write_text('{"a": 1}\n{cut\n')
+    assert [found.body["prompt"] for found in batch_file.read_requests(source)] == ['{"a": 1}', "{cut"]
+
+
 def test_lines_end_with_newlines_alone(pair: Any, tmp_path: Path) -> None:
     """Other line ends of Unicode stand unchanged in JSON; a byte order mark is no part of the text."""
     prompts = ["a\u2028b", "c\u0085d", "e\u2029f"]

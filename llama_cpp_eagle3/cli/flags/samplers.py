@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from typing import Any
 
-from ...config.flag import flag, logit_bias, text_of
+from ...config.flag import flag, json_of, logit_bias, text_of
 from ...config.sampling_options import SAMPLING_OPTIONS, samplers_of
 
 
@@ -19,11 +18,11 @@ def _samplers(text: str) -> list[str]:
     return samplers_of(names)
 
 
-def _schema(text: str) -> Any:
+def _schema_of(path: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(f"no JSON: {e}") from None
+        return json_of(text_of(path))
+    except argparse.ArgumentTypeError as e:
+        raise argparse.ArgumentTypeError(str(e) if path in str(e) else f"'{path}': {e}") from None
 
 
 def _breaker(text: str) -> str:
@@ -47,8 +46,6 @@ SAMPLING = (
     flag("-l --logit-bias TOKEN_ID(+/-)BIAS", "may be repeated", logit_bias, repeats=True),
     flag("--grammar GBNF", "what the text must be"),
     flag("--grammar-file FNAME", "the same from a file", text_of, dest="grammar"),
-    flag("-j --json-schema SCHEMA", "the text is JSON of this schema", _schema),
-    flag(
-        "-jf --json-schema-file FNAME", "the same from a file", lambda text: _schema(text_of(text)), dest="json_schema"
-    ),
+    flag("-j --json-schema SCHEMA", "the text is JSON of this schema", json_of),
+    flag("-jf --json-schema-file FNAME", "the same from a file", _schema_of, dest="json_schema"),
 )

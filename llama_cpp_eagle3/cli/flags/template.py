@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from ...config.flag import flag, on_off_auto, one_of
+from ...config.flag import flag, json_of, on_off_auto, one_of
 from ...files.text_file import read_text
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
 
 
 def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(f"no JSON: {e}") from None
+    found = json_of(text)
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError("expected a JSON object")
     return found
@@ -60,4 +56,7 @@ def template_of(args: argparse.Namespace) -> str:
         return str(args.chat_template)
     if args.chat_template:
         raise ValueError("--chat-template and --chat-template-file exclude each other")
-    return read_text(args.chat_template_file.expanduser())
+    text = read_text(args.chat_template_file.expanduser())
+    if not text.strip():
+        raise ValueError(f"--chat-template-file: expected a template in '{args.chat_template_file}', found no text")
+    return text

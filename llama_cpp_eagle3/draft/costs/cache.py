@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...files.cache_dir import cache_dir, keep
+from ...files.json_file import read_json
 from .costs import GGML_TYPE_NARROW, NO_GROWTH, Costs, Growth
 
 _FORMAT = 6
@@ -68,7 +69,7 @@ def _load(key: dict[str, Any]) -> Costs | None:
 
 
 def _document(key: dict[str, Any]) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(costs_path(key).read_text(encoding="utf-8"))
+    document: dict[str, Any] = read_json(costs_path(key))
     if document["format"] != _FORMAT or document["key"] != key["target"]:
         raise ValueError("not the costs of these settings")
     return document

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._core import Policy
 from ...files.cache_dir import cache_dir, keep
+from ...files.json_file import read_json
 
 Priors = list[dict[str, Any] | None]
 """For each drafter what `Policy.priors` returns."""
@@ -24,10 +25,10 @@ def priors_path(key: dict[str, Any]) -> Path:
 def load_priors(key: dict[str, Any]) -> Priors:
     """What is known of a pair's drafters; empty if nothing is. The numbers are as the file has them."""
     try:
-        document = json.loads(priors_path(key).read_text(encoding="utf-8"))
+        document = read_json(priors_path(key))
         if document["format"] == _FORMAT and document["key"] == json.loads(json.dumps(key)):
             return [dict(prior) if prior else None for prior in document["priors"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     return []
 

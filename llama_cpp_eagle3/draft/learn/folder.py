@@ -22,6 +22,7 @@ from typing import Any
 
 from ...errors import Eagle3Error
 from ...files.file_lock import lock_if_free
+from ...files.json_file import read_json
 from ...files.whole_file import whole_file
 
 ABOUT, TEXTS, ROWS, HEADS, HEADS_JSON, ROUND, LOCK = _OURS = (
@@ -132,7 +133,7 @@ class Folder:
         """
         path = self.path / ABOUT
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
             if found["version"] == _VERSION:
                 Key(**found["key"])
                 return dict(found)

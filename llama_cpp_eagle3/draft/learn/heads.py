@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ...files.json_file import read_json
 from .folder import HEADS_JSON, Folder, write_json
 
 N_KEPT = 3
@@ -65,7 +65,7 @@ class Heads:
         self.seconds: dict[str, float] = {}
         """[day]: seconds of learning."""
         with suppress(OSError, ValueError, TypeError, KeyError):
-            found = json.loads((folder.path / HEADS_JSON).read_text(encoding="utf-8"))
+            found = read_json(folder.path / HEADS_JSON)
             entries = [HeadEntry(**entry) for entry in found["heads"]]
             self.entries = {0: HeadEntry(0), **{entry.version: entry for entry in entries}}
             self.learned_until, self.seconds = int(found["learned_until"]), dict(found["seconds"])

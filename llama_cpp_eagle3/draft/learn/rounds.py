@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from ...files.json_file import read_json
 from .folder import Folder, write_json
 from .heads import RESULT, Heads
 from .texts import TextEntry, Texts
@@ -75,7 +75,7 @@ def divide(texts: Texts, heads: Heads) -> Division:
 def read_result(folder: Folder) -> dict[str, Any] | None:
     """What a training has left; None: it has not come to its end."""
     try:
-        found: dict[str, Any] = json.loads((folder.round / RESULT).read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(folder.round / RESULT)
     except (OSError, ValueError):
         return None
     return found
