@@ -109,6 +109,11 @@ def config_text(text):
     return lambda folder, head: (folder / "config.json").write_text(text)
 
 
+def header_text(text):
+    data = len(text).to_bytes(8, "little") + text.encode()
+    return lambda folder, head: (folder / "model.safetensors").write_bytes(data)
+
+
 def config_change(**changes):
     return lambda folder, head: edit_config(folder, **changes)
 
@@ -128,6 +133,15 @@ def drop(name):
 BAD = {
     "no_config": (lambda folder, head: (folder / "config.json").unlink(), "config.json': no such file"),
     "config_not_json": (config_text("{"), "not readable as JSON"),
+    "config_deep": (config_text('{"a":' * 50_000), "config.json': not readable as JSON: maximum recursion"),
+    "header_deep": (
+        header_text('{"a":' * 50_000),
+        "model.safetensors': not a safetensors file: its header is not JSON",
+    ),
+    "header_inf": (
+        header_text('{"a": {"dtype": "F32", "shape": [1e400], "data_offsets": [0, 4]}}'),
+        "tensor 'a': its description in the header is broken",
+    ),
     "config_not_a_table": (config_text("[1]"), "expected a table, found list"),
     "no_weights": (lambda folder, head: (folder / "model.safetensors").unlink(), "no weights found"),
     "missing_tensor": (drop("layers.0.mlp.up_proj.weight"), "'layers.0.mlp.up_proj.weight' is missing"),

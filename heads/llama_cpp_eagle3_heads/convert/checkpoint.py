@@ -64,7 +64,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(read_text(path))
     except FileNotFoundError:
         raise ModelFileError(f"'{path}': no such file") from None
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise ModelFileError(f"'{path}': not readable as JSON: {e}") from e
     if not isinstance(value, dict):
         raise ModelFileError(f"'{path}': expected a table, found {type(value).__name__}")

@@ -39,7 +39,7 @@ def _read_header(path: Path, size: int) -> dict[str, Any]:
         text = file.read(n)
     try:
         header = json.loads(text)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ModelFileError(f"'{path}': not a safetensors file: its header is not JSON") from e
     if not isinstance(header, dict):
         raise ModelFileError(f"'{path}': not a safetensors file: its header is not a table")
@@ -52,7 +52,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> LazyTen
         shape = tuple(int(n) for n in entry["shape"])
         begin, end = (int(n) for n in entry["data_offsets"])
         dtype = str(entry["dtype"]).lower()
-    except (KeyError, TypeError, ValueError) as e:
+    except (KeyError, TypeError, ValueError, OverflowError) as e:
         raise ModelFileError(f"'{path}': tensor '{name}': its description in the header is broken") from e
     if dtype not in STORAGE_TYPES:
         raise ModelFileError(
