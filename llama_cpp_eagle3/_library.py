@@ -9,7 +9,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import os
+import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -58,7 +62,8 @@ def _is_command() -> bool:
 
 def _load() -> None:
     try:
-        import llama_cpp
+        with _short_waits():
+            import llama_cpp
 
         version = getattr(llama_cpp, "__version__", None)  # a folder of that name is a package too
         check_version(version or f"{', '.join(getattr(llama_cpp, '__path__', ['a module']))} without a version")
@@ -84,6 +89,25 @@ def _load() -> None:
         raise LibraryMismatchError(
             f"the compiled module does not fit the loaded libllama ({path}): {e}. {_ADVICE}"
         ) from e
+
+
+@contextmanager
+def _short_waits() -> Iterator[None]:
+    """Let threads of llama.cpp that wait for each other sleep after some 50 us, if libgomp is loaded in this block.
+
+    It reads its settings once. By default they wait awake for milliseconds: where another program has one of the
+    processors, they keep it from the thread that they wait for, and a token takes several times as long. On other
+    processors than x86 a round of waiting takes another time, so the default stays.
+    """
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    if platform.machine() not in ("x86_64", "AMD64") or any(name in os.environ for name in names):
+        yield
+        return
+    os.environ[names[0]] = "2000"
+    try:
+        yield
+    finally:
+        del os.environ[names[0]]
 
 
 def open_globally(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -47,6 +48,28 @@ def test_no_library_of_our_own():
         binary = module.read_bytes()
         assert b"libllama.so.0" in binary
         assert b"$ORIGIN" not in binary
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors keep libgomp's default")
+def test_threads_that_wait_sleep_soon():
+    """libgomp reads it once; what the user has set stays, and so does the environment of child processes."""
+
+    def told(code: str = "import llama_cpp_eagle3", **settings: str) -> list[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP", "OMP"))}
+        environment |= {"OMP_DISPLAY_ENV": "verbose"} | settings
+        code += "; import os; print('GOMP_SPINCOUNT' in os.environ, 'OMP_WAIT_POLICY' in os.environ)"
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment
+        )
+        assert result.returncode == 0, result.stderr
+        return [*result.stdout.split(), *re.findall(r"GOMP_SPINCOUNT = '(\w+)'", result.stderr)]
+
+    default = told("import llama_cpp")
+    if len(default) < 3:
+        pytest.skip("llama.cpp is built without libgomp")
+    assert told() == ["False", "False", "2000"] != default
+    assert told(GOMP_SPINCOUNT="77") == ["True", "False", "77"]
+    assert told(OMP_WAIT_POLICY="active") == ["False", "True", *told("import llama_cpp", OMP_WAIT_POLICY="active")[2:]]
 
 
 def test_versions_agree():
