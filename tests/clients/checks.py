@@ -61,6 +61,11 @@ class Counted:
         )
         self.n_prompt = n_new + self.n_found
 
+    def __str__(self) -> str:
+        """What a check says of them that expected less."""
+        first = f", and a first token took {self.seconds / self.n:.2f} s" if self.n else ""
+        return f"{self.n_found:,.0f} of {self.n_prompt:,.0f} tokens of prompts were found again{first}"
+
     @staticmethod
     def _now() -> list[float]:
         names = ("prompt_tokens_total", "prompt_tokens_cached_total")
@@ -109,7 +114,9 @@ def _check(function: Callable[[], None]) -> str:
     except BaseException as e:
         traceback.print_exc()
         line = traceback.extract_tb(e.__traceback__)[-1].line if isinstance(e, AssertionError) and not e.args else ""
-        return " ".join(f"{type(e).__name__}: {str(e) or line}".split())[:300]
+        said = " ".join(str(e).split()) or line
+        # a check's own words need no name of an error
+        return (said if isinstance(e, AssertionError) and e.args else f"{type(e).__name__}: {said}")[:300]
     finally:
         signal.alarm(0)
     return ""

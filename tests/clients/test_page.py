@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -22,3 +25,30 @@ def test_each_client_is_pinned_and_described() -> None:
     for client in clients:
         assert client.docstring.count("\n") >= 3, client.name
         assert all("==" in one or one.startswith("python>=") for one in client.requirements), client.name
+
+
+def test_what_fails_is_told_in_words(tmp_path: Path) -> None:
+    """The page shows figures as a sentence, and other errors by their name."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from checks import Counted\n"
+        "def it_is_found():\n"
+        "    cost = Counted()\n"
+        "    cost.n_found, cost.n_prompt, cost.seconds, cost.n = 9.0, 1200.0, 2.5, 2.0\n"
+        "    assert cost.n_found > 1000, cost\n"
+        "def it_breaks():\n"
+        "    {}['x']\n"
+        "def it_is_equal():\n"
+        "    assert 1 == 2\n"
+        "def it_works():\n"
+        "    pass\n"
+    )
+    results = tmp_path / "results"
+    command = [sys.executable, str(FOLDER / "checks.py"), str(program)]
+    subprocess.run(command, env={**os.environ, "RESULTS": str(results)}, check=True, capture_output=True)
+    assert dict(map(json.loads, results.read_text().splitlines())) == {
+        "it is found": "9 of 1,200 tokens of prompts were found again, and a first token took 1.25 s",
+        "it breaks": "KeyError: 'x'",
+        "it is equal": "AssertionError: assert 1 == 2",
+        "it works": "",
+    }

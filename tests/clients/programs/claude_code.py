@@ -26,7 +26,7 @@ ENVIRONMENT = {
 def _claude(*arguments: str) -> dict[str, object]:
     options = ["--model", "any", "--output-format", "json", "--permission-mode", "acceptEdits"]
     answer = json.loads(run(str(CLAUDE), *options, *arguments, **ENVIRONMENT))
-    assert not answer["is_error"], answer
+    assert not answer["is_error"], answer.get("result") or json.dumps(answer)
     return answer
 
 
@@ -38,7 +38,7 @@ def the_next_start_of_both_finds_it_within_a_second() -> None:
     restart()
     with Counted() as cost:
         _claude("-p", "Say hello again.", "--max-turns", "1")
-    assert cost.n_found > 0.9 * cost.n_prompt and cost.seconds / cost.n <= 1, vars(cost)
+    assert cost.n_found > 0.9 * cost.n_prompt and cost.seconds / cost.n <= 1, cost
 
 
 def a_file_is_edited() -> None:

@@ -50,14 +50,14 @@ def a_turn_and_the_model_is_known() -> None:
 def the_second_turn_finds_its_prompt() -> None:
     with Counted() as cost:
         _codex("resume", "--last", "Say it again.")
-    assert cost.n_found > 0.9 * cost.n_prompt, vars(cost)
+    assert cost.n_found > 0.9 * cost.n_prompt, cost
 
 
 def a_new_start_of_both_finds_its_prompt() -> None:
     restart()
     with Counted() as cost:
         _codex("Say goodbye.")
-    assert cost.n_found > 0.8 * cost.n_prompt, vars(cost)
+    assert cost.n_found > 0.8 * cost.n_prompt, cost
 
 
 def a_file_is_edited_by_apply_patch() -> None:
