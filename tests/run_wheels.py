@@ -6,7 +6,8 @@ Wheels for Linux are made in dist: for x86-64 by this machine's compiler, for aa
 macOS and Windows the modules are compiled and linked with zig (PyPI's `ziglang`), to show that they can be; they are
 not run, nor packed. Python's headers are Debian's (`python3.11`), whose version the modules are for. The results are
 checked: their system, the libraries that they ask for by name, and on Linux that llama.cpp exports the symbols that
-they need. A system whose tools cannot be had is named, and left out.
+they need. This machine's wheel is also installed beside pip's llama-cpp-python in a new environment, and generates
+there (tools/wheel_builds.py). A system whose tools cannot be had is named, and left out.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def main(arguments: list[str]) -> int:
             failed = True
             continue
         wrong = check(name, modules)
+        if name == "linux-x86_64" and not wrong:
+            wrong = try_wheel(newest_wheel(name))
         failed |= bool(wrong)
         print(f"{name}: {'FAILED: ' + '; '.join(wrong) if wrong else 'right'}", flush=True)
     return int(failed)
@@ -224,6 +227,18 @@ def check(name: str, modules: list[Path]) -> list[str]:
             unknown = symbols(module, "--undefined-only") - exported()
             wrong += [f"{module.name} asks for {symbol}, which llama.cpp does not export" for symbol in unknown]
     return wrong
+
+
+def try_wheel(wheel: Path) -> list[str]:
+    """Install a wheel beside a built llama-cpp-python in a new environment, and generate; return what is wrong."""
+    folder = BUILD / "llama-cpp-python"
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
+    subprocess.run([*command, f"llama-cpp-python=={llama_build.VERSION}"], check=True)
+    (llama,) = folder.glob(f"llama_cpp_python-{llama_build.VERSION}-*.whl")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "wheel_builds.py"), str(wheel), str(llama)], check=False
+    )
+    return ["it does not run in a new environment, see above"] if done.returncode else []
 
 
 def symbols(library: Path, which: str) -> set[str]:

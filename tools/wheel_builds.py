@@ -3,14 +3,16 @@
     python tools/wheel_builds.py dist/llama_cpp_eagle3-*.whl CPU.whl BLAS.whl ...
 
 Each wheel of llama-cpp-python (`pip wheel`, with CMAKE_ARGS of its own) is installed with ours in a new virtual
-environment. There the bundled pair generates: the text must be that of plain llama_cpp on the same build, tokens must
-have been drafted, and the only loaded libllama must be that build's.
+environment. There, without the variables of this one, `llama-cpp-eagle3 doctor` must find nothing wrong, and the
+bundled pair generates: the text must be that of plain llama_cpp on the same build, tokens must have been drafted, and
+the only loaded libllama must be that build's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -51,7 +53,9 @@ def check(wheel: Path, llama: Path, folder: Path) -> dict[str, Any]:
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", llama, wheel], check=True)
-    done = subprocess.run([python, "-c", CHECK], check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
+    clean: dict[str, Any] = {"env": {"HOME": str(folder), "PATH": os.defpath}, "cwd": folder, "check": True}
+    subprocess.run([folder / "bin" / "llama-cpp-eagle3", "doctor"], stdout=subprocess.DEVNULL, **clean)
+    done = subprocess.run([python, "-c", CHECK], stdout=subprocess.PIPE, text=True, **clean)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
