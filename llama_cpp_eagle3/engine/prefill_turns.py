@@ -8,9 +8,10 @@ from .sequence import ScheduledSequence, Sequence
 
 
 class PrefillTurns:
-    """Lets short prompts pass long ones, with at least half of the rows for the oldest.
+    """Lets short prompts pass long ones, by as many rows as the oldest has, and then by half of all rows.
 
-    The shortest first has the least mean time to the first token (SRPT); the half is why a long one ends.
+    The shortest first has the least mean time to the first token (SRPT). The oldest waits for its own time at most, and
+    then ends within twice that: short ones that keep coming make it three times its time at most.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class PrefillTurns:
         oldest, *others = prompts
         others.sort(key=_n_left)
         is_next = not others or _n_left(oldest) <= _n_left(others[0])
-        if is_next or (oldest is self._oldest and self._n_passed >= n_rows):
+        if is_next or (oldest is self._oldest and self._n_passed >= max(n_rows, len(oldest.tokens))):
             return [oldest, *others]
         return [*others, oldest]
 
