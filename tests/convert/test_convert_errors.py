@@ -133,6 +133,12 @@ def drop(name):
 BAD = {
     "no_config": (lambda folder, head: (folder / "config.json").unlink(), "config.json': no such file"),
     "config_not_json": (config_text("{"), "not readable as JSON"),
+    "rope_theta_0": (config_change(rope_theta=0), "key 'rope_theta': expected a positive number, found 0"),
+    "partial_0": (
+        config_change(partial_rotary_factor=0),
+        "'partial_rotary_factor': expected a positive number, found 0",
+    ),
+    "rope_theta_list": (config_change(rope_theta=[]), r"key 'rope_theta': expected a positive number, found \[\]"),
     "config_deep": (config_text('{"a":' * 50_000), "config.json': not readable as JSON: maximum recursion"),
     "header_deep": (
         header_text('{"a":' * 50_000),

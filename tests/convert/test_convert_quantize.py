@@ -159,6 +159,9 @@ def test_which_tokens_to_draft(tmp_path, target, capsys):
     for wrong in (options[:4], options[2:]):
         assert main(["quantize", head.path, str(tmp_path / "no.gguf"), "f32", *wrong]) == 2
         assert "--vocab-text needs" in capsys.readouterr().err
+    (tmp_path / "text").write_text("")
+    assert main(["quantize", head.path, str(tmp_path / "no.gguf"), "f32", *options]) == 2
+    assert f"--vocab-text: expected text in '{tmp_path / 'text'}', found none" in capsys.readouterr().err
     for n in (0, target.n_vocab):
         with pytest.raises(ValueError, match="expected a draft vocabulary of 1 to"):
             quantize(head.path, tmp_path / "no.gguf", "f32", draft_vocab=n)

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     fetch_named(args, "head", "target")
     output_path(args.output, args.head, args.target, *args.vocab_text)
     counts = count_tokens(args.target, map(read_text, args.vocab_text)) if args.vocab_text else None
+    if counts is not None and not counts:
+        raise ValueError(f"--vocab-text: expected text in '{args.vocab_text[0]}', found none")
     path = quantize(
         args.head, args.output, args.type, draft_vocab=args.draft_vocab, counts=counts, progress=sys.stderr.isatty()
     )

@@ -53,9 +53,9 @@ def read_rope(
     is_whole: all channels are rotated, whatever the config says.
     """
     scaling = parameters(config, layer_type)
-    given = theta or scaling.get("rope_theta") or config.values.get("rope_theta")
-    base = _positive(config, "rope_theta", given or config.defaults["rope_theta"])
-    share = scaling.get("partial_rotary_factor") or config.values.get("partial_rotary_factor") or 1.0
+    given = _first(theta, scaling.get("rope_theta"), config.values.get("rope_theta"))
+    base = _positive(config, "rope_theta", _first(given, config.defaults["rope_theta"]))
+    share = _first(scaling.get("partial_rotary_factor"), config.values.get("partial_rotary_factor"), 1.0)
     if is_whole:
         share = 1.0
     n_rot = int(head_dim * _positive(config, "partial_rotary_factor", share))
@@ -154,6 +154,11 @@ def _own_set(config: Config, key: str, table: dict[str, Any], layer_type: str) -
 def _number(config: Config, scaling: dict[str, Any], key: str, default: Any = None) -> float:
     value = scaling.get(key)
     return _positive(config, key, default if value is None else value)
+
+
+def _first(*values: Any) -> Any:
+    """The first value that a file has: a null is none, and 0 is one, which is refused."""
+    return next((value for value in values if value is not None), None)
 
 
 def _positive(config: Config, key: str, value: Any) -> float:
