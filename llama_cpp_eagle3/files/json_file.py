@@ -7,28 +7,34 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 N_BYTES_MAX = 64 << 20
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading: a FIFO would wait for its writer, and a device may have no end.
+
+    Raises:
+        OSError: it is none, or cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "expected a regular file, found a folder, a FIFO or a device", str(path))
+    return os.fdopen(fd, "rb")
+
+
 def read_regular(path: Path) -> bytes:
-    """Bytes of a regular file of at most 64 MiB: a FIFO would wait for its writer, and a device may have no end.
+    """Bytes of a regular file of at most 64 MiB.
 
     Raises:
         OSError: it is no regular file, is larger, or cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "expected a regular file, found a folder, a FIFO or a device", str(path))
-        if status.st_size > N_BYTES_MAX:
-            raise OSError(errno.EFBIG, f"expected at most {N_BYTES_MAX >> 20} MiB, found {status.st_size} B", str(path))
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(N_BYTES_MAX)
-    finally:
-        os.close(fd)
+    with open_regular(path) as file:
+        if (n := os.fstat(file.fileno()).st_size) > N_BYTES_MAX:
+            raise OSError(errno.EFBIG, f"expected at most {N_BYTES_MAX >> 20} MiB, found {n} B", str(path))
+        return file.read(N_BYTES_MAX)
 
 
 def read_json(path: Path) -> Any:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ...files.json_file import read_json
 from .folder import HEADS_JSON, Folder, write_json
+
+_log = logging.getLogger("llama_cpp_eagle3")
 
 N_KEPT = 3
 """Heads whose files are kept."""
@@ -64,11 +66,15 @@ class Heads:
         """The last text that a training has seen."""
         self.seconds: dict[str, float] = {}
         """[day]: seconds of learning."""
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        try:
             found = read_json(folder.path / HEADS_JSON)
             entries = [HeadEntry(**entry) for entry in found["heads"]]
             self.entries = {0: HeadEntry(0), **{entry.version: entry for entry in entries}}
             self.learned_until, self.seconds = int(found["learned_until"]), dict(found["seconds"])
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            _log.warning("'%s' is damaged (%r): learning begins anew", str(folder.path / HEADS_JSON), e)
 
     def save(self) -> None:
         """Write the file."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...files.json_file import open_regular
 from .folder import Folder
 
 Rows = npt.NDArray[np.float16]
@@ -126,7 +127,7 @@ def rows_path(folder: Path, number: int) -> Path:
 def _read(path: Path) -> Iterator[TextEntry]:
     known: set[int] = set()
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except FileNotFoundError:
         return
     with file:
@@ -134,7 +135,7 @@ def _read(path: Path) -> Iterator[TextEntry]:
             try:
                 value: Any = json.loads(line) if line.endswith(b"\n") else None
                 entry = TextEntry(**value)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 continue
             if entry.parent < 0 or entry.parent in known:
                 known.add(entry.id)
