@@ -241,6 +241,14 @@ def json_of(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"expected JSON: {e}") from None
 
 
+def typed(text: str) -> str:
+    """A text of the command line, in which Python keeps bytes that the locale cannot read as halves of characters."""
+    try:
+        return text.encode(errors="surrogateescape").decode()
+    except UnicodeDecodeError:
+        raise argparse.ArgumentTypeError(f"expected text in UTF-8, found {text[:60]!a}") from None
+
+
 def text_of(text: str) -> str:
     """The text of a file."""
     try:

@@ -328,6 +328,15 @@ def test_a_single_turn_that_fails(pair: Any) -> None:
     assert run(pair, "-st", "-p", "a", "-n", "2")[0] == 0
 
 
+def test_texts_of_a_locale_without_their_characters(pair: Any) -> None:
+    """Python keeps what the C locale cannot read as halves of characters; they are the bytes that were typed."""
+    halves = "größe 😀".encode().decode("ascii", errors="surrogateescape")
+    flags = ("--temp", "0", "-n", "4", "-st")
+    assert run(pair, *flags, "-p", halves, "-sys", halves) == run(pair, *flags, "-p", "größe 😀", "-sys", "größe 😀")
+    with pytest.raises(SystemExit):
+        run(pair, *flags, "-p", "\udcff")
+
+
 def sampling(*flags: str) -> Any:
     from llama_cpp_eagle3.cli.chat import add_arguments
 

@@ -126,4 +126,5 @@ def test_bytes_that_are_no_text(tiny_target: Any, tmp_path: Path) -> None:
         assert good.returncode == 0, good.stderr
         bad = subprocess.run([*command, b"caf\xe9"], env=environment, capture_output=True, timeout=120)
         assert bad.returncode == 2
-        assert bad.stderr.splitlines()[-1].startswith(b"llama-cpp-eagle3: error: expected text in UTF-8, found 'caf")
+        (said,) = bad.stderr.splitlines()
+        assert b"error: argument -p/--prompt: expected text in UTF-8, found 'caf" in said

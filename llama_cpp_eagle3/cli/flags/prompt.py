@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...config.eagle3_options import MMPROJ
-from ...config.flag import flag, on_off_auto, only
+from ...config.flag import flag, on_off_auto, only, typed
 
 COLOR = flag(
     "-co --color on|off|auto",
@@ -16,7 +16,7 @@ COLOR = flag(
 )
 
 PROMPT = (
-    flag("-p --prompt TEXT", "(default without -m: some Python)"),
+    flag("-p --prompt TEXT", "(default without -m: some Python)", typed),
     flag("-f --file FNAME", "read the prompt from a file, - is stdin"),
     MMPROJ,
     flag(
@@ -47,9 +47,9 @@ PROMPT = (
 )
 
 CONVERSATION = (
-    flag("-sys --system-prompt TEXT", "the system's message (default: none)", default=""),
+    flag("-sys --system-prompt TEXT", "the system's message (default: none)", typed, default=""),
     flag("-sysf --system-prompt-file FNAME", "the same from a file", Path),
-    flag("-p --prompt TEXT", "the first message"),
+    flag("-p --prompt TEXT", "the first message", typed),
     flag("-f --file FNAME", "the same from a file"),
     flag("-st --single-turn", "end after the first answer"),
     flag("-mli --multiline-input", "messages of several lines, until one that ends with \\"),
