@@ -1580,6 +1580,9 @@ def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) ->
     ValueError for too many characters in a row that are all whitespace or all not.
     """
 
+def use_huge_pages() -> None:
+    """Ask for pages of 2 MiB for ggml's large buffers in the CPU's memory from now on (Linux)."""
+
 def why_no_target(arch: str) -> str:
     """Return why no head can draft for models of an architecture; empty if one can."""
 

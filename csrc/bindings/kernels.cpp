@@ -1,4 +1,5 @@
 #include "error.h"
+#include "huge_pages.h"
 #include "kernels/limited_product.h"
 #include "kernels/timing.h"
 #include "llama_ext.h"
@@ -117,6 +118,8 @@ void register_kernels(py::module_ & m) {
              "End the limit. Of several open ones, the one that was made last is closed first.");
     m.def("model_matrices", &matrices_of, py::arg("model"),
           "Return the addresses of the ggml tensors that a llama_model multiplies by.");
+    m.def("use_huge_pages", &use_huge_pages,
+          "Ask for pages of 2 MiB for ggml's large buffers in the CPU's memory from now on (Linux).");
     m.def("cpu_kernel_shapes", &shapes_of, py::arg("matrices"), py::arg("n_rows_max"),
           "Return the shapes (k, n, experts) of the weights that each kernel would compute, by its name.");
     m.def(

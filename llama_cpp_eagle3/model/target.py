@@ -26,6 +26,7 @@ from .._core import (
     local_devices,
     model_matrices,
     read_arch,
+    use_huge_pages,
 )
 from ..engine import N_ROWS_ARGMAX
 from ..errors import Eagle3Error, ModelFileError
@@ -121,6 +122,7 @@ def load_target(plan: LoadPlan, servers: RpcServers, stack: ExitStack, log: Call
         check_projector(os.path.expanduser(given["mmproj_path"]), plan.path, options, given["checked"])
     _check_threads(max(options["n_threads"], options["n_threads_batch"], given["draft_n_threads"] or 0))
     lib.llama_backend_init()
+    use_huge_pages()
     if options["numa"]:
         lib.llama_numa_init(numa_strategy(options["numa"]))
     kept: list[Any] = []

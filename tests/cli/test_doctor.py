@@ -88,6 +88,15 @@ def test_cache_folder(tmp_path: Path) -> None:
     assert levels(installation.cache_folder(tmp_path / "file")) == ["warning"]
 
 
+def test_huge_pages(tmp_path: Path) -> None:
+    assert installation.huge_pages(tmp_path / "none") == []  # another system
+    setting = tmp_path / "enabled"
+    for text, level in (("always madvise [never]\n", "note"), ("always [madvise] never\n", "ok")):
+        setting.write_text(text)
+        (found,) = installation.huge_pages(setting)
+        assert found.level == level
+
+
 def test_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     find = installation.importlib.util.find_spec
     monkeypatch.setattr(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,21 @@ def test_nothing_to_compute_is_said(tiny_target: Any, monkeypatch: pytest.Monkey
 def test_unknown_value(tiny_target: Any) -> None:
     with pytest.raises(ValueError, match="expected cpu_kernels to be one of auto, on, off, found 'maybe'"):
         Eagle3Llama(Path(tiny_target.path), cpu_kernels="maybe")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no such pages on this system")
+def test_large_buffers_ask_for_huge_pages(tiny_target: Any) -> None:
+    """Repacked weights and K/V are allocated by one function of ggml."""
+
+    def n_asked() -> int:
+        """Bytes of the process's memory with that advice."""
+        regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+        asked = [region for region in regions if re.search(r"^VmFlags:.* hg", region, re.MULTILINE)]
+        return sum(1024 * int(region.split("Size:", 1)[1].split()[0]) for region in asked)
+
+    before = n_asked()
+    n_ctx, n_bytes = 32768, 4 * 2 * 32 * 2  # of a position: layers, K and V, values, bytes
+    with closing(
+        Eagle3Llama(tiny_target.path, n_ctx=n_ctx, n_batch=32, n_threads=1, type_k=1, type_v=1, verbose=False)
+    ):
+        assert n_asked() - before >= n_ctx * n_bytes - (4 << 20)  # its ends share pages with others
