@@ -4,6 +4,7 @@
 #include "gguf_file.h"
 #include "weight_types.h"
 
+#include <cmath>
 #include <string_view>
 
 namespace eagle3 {
@@ -50,6 +51,11 @@ std::vector<std::string> check_adapter(const std::string & path, const std::stri
     check_text(file, "adapter.type", "lora");
     check_text(file, "general.architecture", arch);
     file.check_numbers();
+    const char * alpha = "adapter.lora.alpha";
+    if (file.type(alpha) == GGUF_TYPE_FLOAT32 && !std::isfinite(*file.get_float(alpha))) {
+        throw model_file_error(
+            format("'%s': key '%s': expected a number, found %g", path.c_str(), alpha, *file.get_float(alpha)));
+    }
     if (file.array_length("adapter.alora.invocation_tokens") > 0) {
         throw model_file_error(format("'%s': expected an adapter for whole prompts, found one that begins at certain "
                                       "tokens (aLoRA, key 'adapter.alora.invocation_tokens'), which is not supported",
