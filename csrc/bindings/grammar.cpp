@@ -1,6 +1,7 @@
 #include "drafters/grammar/drafter.h"
 
 #include "module.h"
+#include "nogil.h"
 
 #include <pybind11/stl.h>
 
@@ -19,6 +20,8 @@ std::vector<std::pair<llama_token, float>> propose(grammar_drafter & self, size_
 } // namespace
 
 void register_grammar(py::module_ & m) {
+    const auto without_gil = py::call_guard<nogil>(); // a large grammar may take long
+
     py::class_<grammar_drafter>(m, "GrammarDrafter", R"pbdoc(
             Drafts what a grammar forces: text after which nothing else may come, or, besides white space, only this.
 
@@ -29,7 +32,7 @@ void register_grammar(py::module_ & m) {
                                                           reinterpret_cast<const llama_sampler *>(grammar));
              }),
              py::arg("vocab"), py::arg("grammar"))
-        .def("read", &grammar_drafter::read, py::arg("tokens"),
+        .def("read", &grammar_drafter::read, py::arg("tokens"), without_gil,
              "Read the text's next tokens, which the grammar has accepted: their white space is what is guessed.")
         .def("reset", &grammar_drafter::reset, "Forget the text.")
         .def(
@@ -39,7 +42,7 @@ void register_grammar(py::module_ & m) {
                 return std::make_pair(py::bytes(found.text), found.p);
             },
             "Return the text that comes next, and how likely each of its bytes is after those before; 1: it is forced.")
-        .def("propose", &propose, py::arg("n_max"),
+        .def("propose", &propose, py::arg("n_max"), without_gil,
              "Return that text as the tokenizer spells it, at most n_max tokens, with the probability of each.");
 }
 
