@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from time import perf_counter_ns
+from time import thread_time_ns
 from typing import Any
 
 import pytest
@@ -32,9 +32,9 @@ def run_steps(llm: Eagle3Llama, planner: Policy, prompt: Sequence[int], n_tokens
         draft = plan(planner, id_last, n_room=llm.n_ctx() - n_past - 1)
         rows = [id_last, *draft.tokens]
 
-        start = perf_counter_ns()
+        start = thread_time_ns()  # a busy machine does not count: one thread computes
         target.decode(rows, n_past)
-        t_verify_us = 1e-3 * (perf_counter_ns() - start)
+        t_verify_us = 1e-3 * (thread_time_ns() - start)
 
         said = []
         for row, guess in enumerate([*draft.tokens, -1]):
