@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ def run(
     ssl_cert_file: Path | None = None,
 ) -> None:
     """Start a server on sockets that `bind` has bound, and serve until a signal comes."""
+    gc.freeze()  # what is loaded stays: the garbage collector, which holds all threads, need not look at it again
     for opened in sockets:
         opened.listen(_N_BACKLOG)
         _log.info("listening on %s", address_of(opened, ssl_cert_file is not None))
