@@ -2,6 +2,7 @@
 #include "nogil.h"
 
 #include "error.h"
+#include "file_text.h"
 
 #include <string>
 #include <string_view>
@@ -30,10 +31,7 @@ static std::string printable(std::string_view text) {
 }
 
 static void set_error(py::handle cls, const std::exception & e) {
-    const std::string text    = printable(e.what());
-    const auto        message = py::reinterpret_steal<py::object>(
-        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-    PyErr_SetObject(cls.ptr(), message.ptr());
+    PyErr_SetObject(cls.ptr(), text_of(printable(e.what())).ptr());
 }
 
 static void register_errors() {

@@ -1,6 +1,7 @@
 #include "drafters/ngram/drafter.h"
 
 #include "module.h"
+#include "nogil.h"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -55,8 +56,8 @@ void register_text(py::module_ & m) {
         .def(
             "add", [](ngram_store & self, const tokens_t & t) { self.add(t.data(), t.data() + t.size()); },
             py::arg("tokens"), "Add a piece of a text.")
-        .def("merge", &ngram_store::merge, "Make searches as fast as they can be, after many texts were added.",
-             py::call_guard<py::gil_scoped_release>())
+        .def("merge", &ngram_store::merge, py::call_guard<nogil>(),
+             "Make searches as fast as they can be, after many texts were added.")
         .def("clear", &ngram_store::clear, "Remove all texts.")
         .def("__len__", &ngram_store::n_tokens, "Return the number of tokens that it holds.")
         .def_property_readonly("n_bytes", &ngram_store::n_bytes, "Bytes of memory that it takes.");

@@ -32,7 +32,6 @@ class sorted_texts {
 
     const std::vector<llama_token> & tokens() const { return tokens_; }
 
-    size_t n_runs() const { return runs_.size(); }
     size_t n_bytes() const;
 
   private:

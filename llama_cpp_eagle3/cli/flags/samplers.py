@@ -19,10 +19,11 @@ def _samplers(text: str) -> list[str]:
 
 
 def _schema_of(path: str) -> Any:
+    text = text_of(path)
     try:
-        return json_of(text_of(path))
+        return json_of(text)
     except argparse.ArgumentTypeError as e:
-        raise argparse.ArgumentTypeError(str(e) if path in str(e) else f"'{path}': {e}") from None
+        raise argparse.ArgumentTypeError(f"'{path}': {e}") from None
 
 
 def _breaker(text: str) -> str:
