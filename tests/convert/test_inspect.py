@@ -111,3 +111,15 @@ def test_who_can_run_a_head(variant: dict[str, Any], words: str, tiny_target: An
     path = tmp_path / "head.gguf"
     write_head(path, tiny_target, dialect="upstream", **variant)
     assert f"cannot run it: {words}" in str(inspect(path, tiny_target.path))
+
+
+def test_llama_cpp_runs_a_head_with_targets_that_give_hidden_states(tmp_path: Path) -> None:
+    """Without the target's file nothing is promised; with it the report says which it is."""
+    said = []
+    for arch in ("llama", "qwen2"):
+        target = write_target(tmp_path / f"{arch}.gguf", arch=arch)
+        head = write_head(tmp_path / f"{arch}-head.gguf", target, dialect="upstream")
+        assert "can run it with a target whose graph gives hidden states" in str(inspect(head.path))
+        said.append(str(inspect(head.path, target.path)))
+    assert "can run it\n" in said[0]
+    assert "cannot run it with this target: its graph of qwen2 does not give hidden states" in said[1]

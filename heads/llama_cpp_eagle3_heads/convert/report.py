@@ -183,12 +183,16 @@ def _with_target(
     facts: list[tuple[str, str]], boundaries: Sequence[int], target_path: Path | None, misfit: Exception | None
 ) -> tuple[tuple[str, str], ...]:
     """The facts, of which that on llama.cpp is also about the target: its graphs of few architectures publish rows."""
-    if misfit is None and boundaries and target_path is not None and not target_path.is_dir():
+    if misfit is not None or not boundaries:
+        return tuple(facts)
+    if target_path is None or target_path.is_dir():
+        why = "can run it with a target whose graph gives hidden states: --target, with a GGUF, says whether it does"
+    else:
         info = _core.read_target(str(target_path))
-        if _core.FeatureTap(boundaries, info.n_layer, info.n_embd, info.arch).kind != "native":
-            why = f"cannot run it with this target: its graph of {info.arch} does not give hidden states, so it aborts"
-            facts = [(name, why if name == "llama.cpp" and "can run" in value else value) for name, value in facts]
-    return tuple(facts)
+        if _core.FeatureTap(boundaries, info.n_layer, info.n_embd, info.arch).kind == "native":
+            return tuple(facts)
+        why = f"cannot run it with this target: its graph of {info.arch} does not give hidden states, so it aborts"
+    return tuple((name, why if name == "llama.cpp" and value.startswith("can run") else value) for name, value in facts)
 
 
 def _fit_facts(target_path: Path | None, misfit: IncompatibleDraftError | None) -> list[tuple[str, str]]:
