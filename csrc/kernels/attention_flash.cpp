@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace eagle3::kernels {
 
@@ -296,14 +297,20 @@ class part {
         }
     }
 
-    // Collects the rows among n_rows from `row` on that see any of 64 cells, and prefetches their next weights.
-    AVX2 void take_weights(int64_t cell, int64_t row, int64_t n_rows, block_of_weights & b) const {
-        b.n = 0;
+    // Collects the rows among n_rows from `row` on that see any of 64 cells, and prefetches their next weights. Returns
+    // those of the cells to sum, [first, second): without a half that none of the rows sees.
+    AVX2 std::pair<int64_t, int64_t> take_weights(int64_t cell, int64_t row, int64_t n_rows,
+                                                  block_of_weights & b) const {
+        b.n            = 0;
+        bool is_seen[] = { false, false };
         for (int64_t r = 0; r < n_rows; ++r) {
             const float * parts = &seen(row + r, cell / N_CELLS);
             int64_t       step  = INT64_MAX;
             for (int half : { 0, 1 }) {
-                step = parts[half] == -INF ? step : std::min(step, static_cast<int64_t>(parts[half]));
+                if (parts[half] != -INF) {
+                    step          = std::min(step, static_cast<int64_t>(parts[half]));
+                    is_seen[half] = true;
+                }
             }
             if (step == INT64_MAX) {
                 continue;
@@ -316,6 +323,11 @@ class part {
                         N_CELLS_SUMMED * sizeof(float) }
                 .ask(4);
         }
+        const int64_t first = is_seen[0] ? 0 : N_CELLS;
+        for (int64_t r = 0; r < b.n; ++r) {
+            b.weights[r] += first;
+        }
+        return { cell + first, std::min(cell + (is_seen[1] ? N_CELLS_SUMMED : N_CELLS), a_.n_cells) };
     }
 
     void multiply_values(int64_t begin, int64_t end, int64_t row, int64_t n_rows) const {
@@ -325,11 +337,10 @@ class part {
         std::fill_n(sums, N_ROWS * padded(n_channels, N_LANES), 0);
         block_of_weights b;
         for (int64_t cell = 0; cell < a_.n_cells; cell += N_CELLS_SUMMED) {
-            take_weights(cell, row, n_rows, b);
+            const auto [first, last] = take_weights(cell, row, n_rows, b);
             if (b.n > 0) {
-                add_block(b, rows_of(a_.v, cell, std::min(N_CELLS_SUMMED, a_.n_cells - cell)), begin, n_channels,
-                          scratch, sums,
-                          rows_after(a_.v, cell, std::min(N_CELLS_SUMMED, a_.n_cells - cell), begin, n_channels));
+                add_block(b, rows_of(a_.v, first, last - first), bounds_ + first, begin, n_channels, scratch, sums,
+                          rows_after(a_.v, first, last - first, begin, n_channels));
             }
         }
         for (int64_t r = 0; r < n_rows; ++r) {

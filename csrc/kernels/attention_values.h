@@ -105,17 +105,36 @@ AVX2 void add_values(const block_of_weights & b, const char * values, size_t str
     }
 }
 
-// Adds channels [begin, begin + n) of a block's values. sums: [channels / N_LANES][N_ROWS][N_LANES]. `scratch` has room
-// for 32 channels of a block.
-AVX2 inline void add_block(const block_of_weights & b, const cache_rows & values, int64_t begin, int64_t n,
-                           float * scratch, int32_t * sums, rows_ahead ahead) {
+// Is any of n bounds infinite?
+AVX2_INLINE bool has_infinite(const float * bounds, int64_t n) {
+    __m256  max = _mm256_setzero_ps();
+    int64_t i   = 0;
+    for (; i + 8 <= n; i += 8) {
+        max = _mm256_max_ps(max, _mm256_loadu_ps(bounds + i));
+    }
+    float lanes[8];
+    _mm256_storeu_ps(lanes, max);
+    return std::find(lanes, lanes + 8, INF) != lanes + 8 || std::find(bounds + i, bounds + n, INF) != bounds + n;
+}
+
+// Adds channels [begin, begin + n) of a block's values. bounds: of each cell's values; a cell whose bound is infinite
+// has the weight 0 here, and is left out, as 0 times infinity is no number.
+// sums: [channels / N_LANES][N_ROWS][N_LANES]. `scratch` has room for 32 channels of a block.
+AVX2 inline void add_block(const block_of_weights & b, const cache_rows & values, const float * bounds, int64_t begin,
+                           int64_t n, float * scratch, int32_t * sums, rows_ahead ahead) {
     const int64_t n_tiles   = (n + N_LANES - 1) / N_LANES * ((b.n + N_ROWS_TILE - 1) / N_ROWS_TILE);
     const int64_t n_ahead   = (ahead.n_lines() + n_tiles - 1) / n_tiles;
-    const bool    is_direct = values.type == GGML_TYPE_F16 && b.n <= N_ROWS_TILE;
+    const bool    is_finite = !has_infinite(bounds, values.n);
+    const bool    is_direct = values.type == GGML_TYPE_F16 && b.n <= N_ROWS_TILE && is_finite;
     for (int64_t i = 0; i < n; i += N_CHANNELS) {
         const int64_t n_together = std::min(N_CHANNELS, n - i);
         if (!is_direct) {
             to_f32(values, begin + i, n_together, scratch);
+            for (int64_t c = 0; c < values.n && !is_finite; ++c) {
+                if (bounds[c] == INF) {
+                    std::fill_n(scratch + c * n_together, n_together, 0.0f);
+                }
+            }
         }
         for (int64_t j = 0; j < n_together; j += N_LANES) {
             const bool is_whole = n_together - j > N_LANES / 2;

@@ -295,16 +295,20 @@ def test_values_of_any_size(factor: float) -> None:
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 @pytest.mark.parametrize("type_v", [Type.F16, Type.F32, Type.BF16])
 def test_values_that_are_no_numbers(type_v: Any, value: float) -> None:
-    """A row that reads such a value has no numbers; a row that reads none near it has its own."""
-    case = make(3, 4, 2, 64, 64, 256, types=(Type.F16, type_v))
+    """A row that reads such a value has no numbers; one that reads the cells beside it has its own."""
+    case = make(5, 4, 2, 64, 64, 256, types=(Type.F16, type_v))
     assert case.mask is not None
     case.mask[:] = 0
     case.mask[1, :128] = -np.inf
+    case.mask[3, 40] = -np.inf
+    case.mask[4, 32:] = -np.inf
     expected = case.attend()[1]
     case.v[:, 40, 7] = value
     found = case.attend()[1]
-    np.testing.assert_array_equal(found[:, 1], expected[:, 1])
+    np.testing.assert_array_equal(found[:, [1, 3, 4]], expected[:, [1, 3, 4]])
     assert np.isnan(found[:, [0, 2]]).all()
+    for row in (3, 4):
+        np.testing.assert_array_equal(case.attend([row])[1][:, 0], expected[:, row])
     case.weights.close()
 
 
