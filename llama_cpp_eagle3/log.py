@@ -32,6 +32,23 @@ def log_info(verbose: bool, text: str) -> None:
     _log.log(logging.INFO if verbose else logging.DEBUG, text)
 
 
+class TextLines(logging.Formatter):
+    """A message as a line of text. Control characters are escaped, as clients' text must forge no lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback has several."""
+        return printable(super().format(record), keep="\n")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without a traceback."""
+        return printable(super().formatMessage(record))
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text whose control characters, other than `keep`, are escaped: they would forge lines or move the cursor."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
 def log_to(path: Path) -> None:
     """Append the log to a file too.
 
@@ -39,14 +56,11 @@ def log_to(path: Path) -> None:
         OSError: it cannot be written.
     """
     handler = _LogFile(path.expanduser(), encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     if not _log.hasHandlers():
         _log.addHandler(logging.StreamHandler())
     _log.setLevel(min(_log.level or logging.INFO, logging.INFO))
     _log.addHandler(handler)
-    server = logging.getLogger("llama_cpp_eagle3.serve")
-    if not server.propagate:
-        server.addHandler(handler)
 
 
 class _LogFile(logging.FileHandler):
@@ -57,8 +71,7 @@ class _LogFile(logging.FileHandler):
         if not isinstance(e := sys.exc_info()[1], OSError):
             super().handleError(record)
             return
-        for name in ("llama_cpp_eagle3", "llama_cpp_eagle3.serve"):
-            logging.getLogger(name).removeHandler(self)
+        _log.removeHandler(self)
         with suppress(OSError):  # it cannot write what is left
             self.close()
         _log.warning("'%s': nothing more is logged to it: %s", self.baseFilename, e.strerror)

@@ -56,6 +56,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def quiet_log() -> Iterator[None]:
+    """Undo a command's changes to the log."""
+    log = logging.getLogger("llama_cpp_eagle3")
+    handlers, level, propagates = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.propagate = handlers, propagates
+    log.setLevel(level)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_trials() -> Iterator[None]:
     """Load thousands of tiny models without a process for each; test_trial.py has its own."""

@@ -43,3 +43,10 @@ def test_names_that_are_no_text(seen: io.StringIO, tmp_path: Path) -> None:
     # not by the logger: pytest captures what it logs, and its workers cannot send half a surrogate
     handler.handle(logging.LogRecord("llama_cpp_eagle3", logging.INFO, __file__, 1, "'%s'", ("caf\udce9",), None))
     assert r"'caf\udce9'" in (tmp_path / "log").read_text(encoding="utf-8")
+
+
+def test_a_line_cannot_be_forged(seen: io.StringIO, tmp_path: Path) -> None:
+    log_to(tmp_path / "log")
+    logging.getLogger("llama_cpp_eagle3.chat").info("property %s", "a\nforged\x1b[2J\u202e")
+    (line,) = (tmp_path / "log").read_text(encoding="utf-8").split("\n")[:-1]
+    assert line.endswith(r"property a\nforged\x1b[2J\u202e")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,6 @@ TOOL_TEMPLATE = (
     "{% elif m.role == 'tool' %}<tool_response>\n{{ m.content }}\n</tool_response>{% else %}{{ m.content }}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-@pytest.fixture(autouse=True)
-def quiet_log() -> Iterator[None]:
-    """Undo the command's changes to the server's log."""
-    logger = logging.getLogger("llama_cpp_eagle3.serve")
-    yield
-    logger.handlers.clear()
-    logger.propagate = True
 
 
 @pytest.fixture(scope="session")

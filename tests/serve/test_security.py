@@ -179,17 +179,19 @@ def test_the_log_cannot_be_forged(running: Running) -> None:
     stream = io.StringIO()
     for form in ("text", "json"):
         configure(form, verbose=False)
-        (handler,) = logging.getLogger("llama_cpp_eagle3.serve").handlers
+        (handler,) = logging.getLogger("llama_cpp_eagle3").handlers
         assert isinstance(handler, logging.StreamHandler)
         handler.setStream(stream)
         running.client.get("/a%0A00:00:00%20I%20forged%1b%5B2J%c2%9b2J%E2%80%AE%7F%20status=200")
         end = time.monotonic() + 5
         while not stream.getvalue().endswith("\n") and time.monotonic() < end:
             time.sleep(0.01)
-        logging.getLogger("llama_cpp_eagle3.serve").error("%s failed", "/b\nforged\x1b[2J")
+        for name in ("serve", "chat.schema.converter"):  # what is said of a schema has its properties' names
+            logging.getLogger(f"llama_cpp_eagle3.{name}").error("%s failed", "/b\nforged\x1b[2J")
         lines = stream.getvalue().removesuffix("\n").split("\n")
-        assert len(lines) == 2
+        assert len(lines) == 3
         assert all(line.isprintable() for line in lines)
+        assert form == "text" or all(json.loads(line) for line in lines)
         assert "status=404" in lines[0] if form == "text" else json.loads(lines[0])["status"] == 404
         if form == "json":
             assert json.loads(lines[0])["path"] == "/a\n00:00:00 I forged\x1b[2J\x9b2J\u202e\x7f status=200"
