@@ -1430,6 +1430,11 @@ class Policy:
     def is_measured(self) -> bool:
         """Whether costs are known. Without them `acceptance`, `can_pay`, `draft_us` and `stats` raise ValueError."""
 
+def bounds_of_tokens(vocab: int) -> tuple[int, bytes, bool]:
+    """Return of all tokens the bytes of the longest one, the bytes that are tokens by themselves, and whether some
+    swallow white space beside them.
+    """
+
 def check_adapter(path: str, arch: str) -> list[str]:
     """Check a LoRA adapter's file for a model of an architecture: its keys, and the types and values of its
     matrices. Return the names of the tensors that llama.cpp leaves out. Raises ModelFileError.
@@ -1467,6 +1472,9 @@ def decode_sound(data: bytes, sample_rate: int, n_max: int) -> npt.NDArray[np.fl
     """Decode a WAV, MP3 or FLAC file to samples of one channel, float32 (n,). Raises ValueError if it cannot be
     decoded, or has more than n_max samples.
     """
+
+def eog_tokens(vocab: int) -> list[int]:
+    """Return the tokens that end a text."""
 
 def find_kv_difference(path_tgt: str, path: str) -> str:
     """Return why an assistant cannot read the K/V of a target, by their headers; empty if it can."""

@@ -229,6 +229,29 @@ void register_model_files(py::module_ & m) {
         },
         py::arg("vocab"), py::arg("token"), py::arg("special"),
         "Return the bytes of a token's text, of any length; a special token has some only if `special` is True.");
+
+    m.def(
+        "eog_tokens",
+        [](uintptr_t vocab) {
+            const nogil release;
+            return eog_tokens(vocab_at(vocab));
+        },
+        py::arg("vocab"), "Return the tokens that end a text.");
+
+    m.def(
+        "bounds_of_tokens",
+        [](uintptr_t vocab) {
+            token_bounds bounds;
+            {
+                const nogil release;
+                bounds = bounds_of_tokens(vocab_at(vocab));
+            }
+            return py::typing::Tuple<size_t, py::bytes, bool>(
+                py::make_tuple(bounds.n_bytes_max, py::bytes(bounds.single), bounds.strips));
+        },
+        py::arg("vocab"),
+        "Return of all tokens the bytes of the longest one, the bytes that are tokens by themselves, and whether some "
+        "swallow white space beside them.");
 }
 
 } // namespace eagle3::python

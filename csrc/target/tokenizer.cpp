@@ -5,6 +5,9 @@
 #include "own_stack.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace eagle3 {
@@ -115,6 +118,36 @@ std::string token_to_piece(const llama_vocab * vocab, llama_token token, bool sp
         throw lacking(format("turn token %d into text", token).c_str(), e.what());
     }
     return piece;
+}
+
+std::vector<llama_token> eog_tokens(const llama_vocab * vocab) {
+    std::vector<llama_token> found;
+    for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
+        if (llama_vocab_is_eog(vocab, token)) {
+            found.push_back(token);
+        }
+    }
+    return found;
+}
+
+token_bounds bounds_of_tokens(const llama_vocab * vocab) {
+    constexpr int         strips = LLAMA_TOKEN_ATTR_LSTRIP | LLAMA_TOKEN_ATTR_RSTRIP;
+    token_bounds          res;
+    std::array<bool, 256> is_token{};
+    for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
+        const std::string piece = token_to_piece(vocab, token, /*special =*/true);
+        res.strips |= (llama_vocab_get_attr(vocab, token) & strips) != 0;
+        res.n_bytes_max = std::max({ res.n_bytes_max, piece.size(), std::strlen(llama_vocab_get_text(vocab, token)) });
+        if (piece.size() == 1) {
+            is_token[static_cast<uint8_t>(piece[0])] = true;
+        }
+    }
+    for (size_t i = 0; i < is_token.size(); ++i) {
+        if (is_token[i]) {
+            res.single += static_cast<char>(i);
+        }
+    }
+    return res;
 }
 
 } // namespace eagle3

@@ -2,6 +2,7 @@
 
 #include "llama.h"
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -20,5 +21,17 @@ std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string &
                                   bool parse_special);
 
 std::string token_to_piece(const llama_vocab * vocab, llama_token token, bool special);
+
+// Tokens that end a text.
+std::vector<llama_token> eog_tokens(const llama_vocab * vocab);
+
+// What single tokens stand for, of all tokens of a vocabulary.
+struct token_bounds {
+    size_t      n_bytes_max = 1; // of the longest one, as it is written or as the vocabulary spells it
+    std::string single;          // the bytes that are tokens
+    bool        strips = false;  // whether some swallow white space beside them
+};
+
+token_bounds bounds_of_tokens(const llama_vocab * vocab);
 
 } // namespace eagle3

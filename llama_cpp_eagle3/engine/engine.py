@@ -375,12 +375,13 @@ class Engine:
                 raise
 
     def keep(self) -> bool:
-        """Write to the prefix folder while there is nothing else to do; returns whether there is more to write.
+        """Use the prefix folder while there is nothing else to do; returns whether there is more to write or to read.
 
-        It copies at most one slot, which takes as long as copying its bytes; a thread writes.
+        It copies at most one slot, which takes as long as copying its bytes; threads write, and read once what the last
+        process used last.
         """
         with self._recovered():
-            return self.slots.cache.keep()
+            return self.slots.cache.keep() or self.slots.cache.read_ahead()
 
     def evict_prefix(self, seq_id: int) -> int:
         """Clear a free slot; returns the length of its cached prefix."""

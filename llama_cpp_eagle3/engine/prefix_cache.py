@@ -440,6 +440,10 @@ class PrefixCache:
                     return True
         return False
 
+    def read_ahead(self) -> bool:
+        """Read what the last process used last while the engine has nothing to do; returns whether that goes on."""
+        return self._disk is not None and self._disk.read_ahead()
+
     def close(self) -> None:
         """Write what is worth it before the process ends."""
         self._open(_CLOSE_SECONDS)

@@ -82,7 +82,7 @@ class PrefixDisk:
         self._folder, self._tree, self._memory = folder, tree, memory
         self._written: tuple[Prefix | State, Future[StoredFile | None]] | None = None
         self._read: dict[Prefix | State, Future[StoredPrefix | None]] = {}
-        self._has_said_size = False
+        self._has_said_size = self._has_read_ahead = False
         self._read_ns = _READ_NS
         entries = [entry for entry in folder.entries() if entry.n_memory_bytes <= tree.n_bytes_max]
         for is_state in (False, True):  # a state needs a prefix that goes through it
@@ -123,6 +123,22 @@ class PrefixDisk:
             if n_bytes > _N_TIMED:
                 self._read_ns += (max(1, perf_counter_ns() - start) / n_bytes - self._read_ns) / 4
         return blocks
+
+    def read_ahead(self) -> bool:
+        """Read what was used last before this process into host memory, once; returns whether that still goes on.
+
+        The next text often begins with it, and then waits neither for the disk nor for the check of all bytes.
+        """
+        if not self._has_read_ahead:
+            self._has_read_ahead = True
+            tree = self._tree
+            for kind in (Prefix, State):
+                filed = (item for item in tree.filed if isinstance(item, kind))
+                last = max(filed, key=lambda item: item.used_at, default=None)
+                if last is not None and last.saved is None and tree.n_bytes + last.n_bytes <= tree.n_bytes_max:
+                    self.fetch([last], blocks=False)
+        self._take_read(False)
+        return bool(self._read)
 
     def _take_read(self, blocks: bool) -> None:
         """Put what was read into host memory, within its limit, and remove from the tree what cannot be read."""

@@ -8,14 +8,10 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from .._core import TokenTree, token_to_piece
+from .._core import TokenTree, bounds_of_tokens, eog_tokens, token_to_piece
 from ..errors import ContextFullError
 from ..guard import closed_error
 from .dry import DrySamplers
-
-_STRIPS = (
-    lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
-)  # special tokens that swallow whitespace beside them
 
 _WHITESPACE = b" \t\n\v\f\r"
 _BOM = b"\xef\xbb\xbf"
@@ -56,7 +52,7 @@ class Vocab:
     @cached_property
     def eog(self) -> frozenset[int]:
         """Tokens that end a text."""
-        return frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(self.pointer, t))
+        return frozenset(eog_tokens(int(self.pointer)))
 
     @cached_property
     def bos(self) -> int:
@@ -80,19 +76,13 @@ class Vocab:
         pointer = self.pointer
         if lib.llama_vocab_type(pointer) not in _BOUNDED:
             return None
-        n_max, single, strips = 1, set(), False
-        for token in range(self.n_tokens):
-            strips |= bool(lib.llama_vocab_get_attr(pointer, token) & _STRIPS)
-            piece = token_to_piece(int(pointer), token, True)
-            n_max = max(n_max, len(piece), len(lib.llama_vocab_get_text(pointer, token)))
-            if len(piece) == 1:
-                single.add(piece)
-        dropped = {bytes([b]) for b in range(256)} - single  # BPE leaves out bytes that have no token
+        n_max, single, strips = bounds_of_tokens(int(pointer))
+        dropped = {*range(256)} - {*single}  # BPE leaves out bytes that have no token
         if strips:
-            dropped |= {bytes([b]) for b in _WHITESPACE}
+            dropped.update(_WHITESPACE)
         if lib.llama_vocab_type(pointer) == lib.LLAMA_VOCAB_TYPE_PLAMO2:
-            dropped |= {bytes([b]) for b in _BOM}
-        return n_max, b"".join(dropped)
+            dropped.update(_BOM)
+        return n_max, bytes(dropped)
 
     def n_tokens_least(self, text: str) -> int:
         """The least number of tokens that a text can have, without tokenizing it; 0 if there is no such bound."""

@@ -10,6 +10,7 @@ import errno
 import os
 import random
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,14 @@ class Machine(RuleBasedStateMachine):
             for i in range(n):
                 self._run(lambda i=i: self._ask(index + i, share, n_new, blocks, stays))  # type: ignore[misc]
                 for _ in range(n_idle):
-                    self._run(self.slots.cache.keep)
+                    self._run(self._idle)
+
+    def _idle(self) -> None:
+        cache = self.slots.cache
+        if not cache.keep():
+            n_bytes = cache.stats.n_bytes
+            cache.read_ahead()
+            done["read ahead"] += cache.stats.n_bytes > n_bytes
 
     def _end(self) -> None:
         """End the process in order, and begin another one."""
@@ -255,7 +263,7 @@ def test_whatever_happens(machine: type[Machine]) -> None:
     seed(SEED)(machine)
     done.clear()
     run_state_machine_as_test(machine, settings=run)
-    assert all(done[what] for what in ("slot", "host", "disk", "killed", "evicted", "dropped")), done
+    assert all(done[what] for what in ("slot", "host", "disk", "killed", "evicted", "dropped", "read ahead")), done
 
 
 def open_slots(path: Path, *, n_host: int = 1 << 20, n_disk: int = 1 << 20, n_slots: int = 1) -> Slots:
@@ -291,6 +299,59 @@ def test_what_is_not_worth_reading(tmp_path: Path) -> None:
         assert ask(slots, short).n_cached == expected
         slots = open_slots(tmp_path)
         assert ask(slots, [*long, 5]).n_cached == 20_000
+
+
+def read_ahead(slots: Slots) -> int:
+    """Read ahead to the end; returns the number of prefixes in host memory."""
+    until = time.monotonic() + 20
+    while slots.cache.read_ahead():
+        assert time.monotonic() < until
+    return slots.cache.stats.n_prefixes
+
+
+def test_what_was_used_last_is_read_ahead(tmp_path: Path) -> None:
+    """Once the engine is idle. A request finds it in host memory, whatever has become of its file by then."""
+    texts = [[first] * 1000 for first in (1, 2)]
+    slots = open_slots(tmp_path, n_slots=2)
+    for text in texts:
+        ask(slots, text)
+    slots.cache.close()
+    files = sorted(tmp_path.iterdir(), key=lambda path: prefix_file.read_head(path).tokens)
+    for age, path in enumerate(files):
+        os.utime(path, (1000 + age, 1000 + age))
+    slots = open_slots(tmp_path)
+    assert read_ahead(slots) == 1
+    for path in files:
+        path.write_bytes(b"")
+    assert ask(slots, [*texts[1], 5]).n_cached == 1000
+    assert slots.cache.stats.reused_tokens["disk"] == 1000
+    assert ask(slots, [*texts[0], 5]).n_cached == 0
+
+
+def test_nothing_is_evicted_to_read_ahead(tmp_path: Path) -> None:
+    slots = open_slots(tmp_path)
+    ask(slots, [1] * 1000)
+    slots.cache.close()
+    n_bytes = slots.cache.stats.n_bytes
+    slots = open_slots(tmp_path, n_host=n_bytes * 3 // 2)
+    ask(slots, [2] * 1000)
+    assert slots.cache.keep()
+    assert read_ahead(slots) == 1
+    assert (slots.cache.stats.n_bytes, slots.cache.stats.n_evicted) == (n_bytes, 0)
+
+
+def test_damage_is_found_while_reading_ahead(tmp_path: Path) -> None:
+    slots = open_slots(tmp_path)
+    ask(slots, [1] * 1000)
+    slots.cache.close()
+    (path,) = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(data)
+    slots = open_slots(tmp_path)
+    assert read_ahead(slots) == 0
+    assert not path.exists()
+    assert ask(slots, [1] * 1000 + [5]).n_cached == 0
 
 
 def test_what_is_refused_is_not_copied_again(tmp_path: Path) -> None:

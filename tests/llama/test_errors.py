@@ -218,6 +218,21 @@ def test_other_vocabularies_have_a_bound_too(
             llm("a" * (n_ctx * 40), max_tokens=1)
 
 
+def test_python_does_not_read_a_vocabulary_token_by_token(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 150,000 tokens that would take the first request of a server half a second."""
+    with closing(load(tiny_target, n_ctx=256)) as llm:
+        vocab = llm.engine.vocab
+        eog = {t for t in range(vocab.n_tokens) if llama_cpp.llama_vocab_is_eog(vocab.pointer, t)}
+
+        def never(*args: object) -> None:
+            raise AssertionError("a call for one token")
+
+        for name in ("llama_vocab_is_eog", "llama_vocab_get_attr", "llama_vocab_get_text"):
+            monkeypatch.setattr(llama_cpp.llama_cpp, name, never)
+        assert vocab.eog == eog != set()
+        assert vocab.n_tokens_least("a" * 1000) > 0
+
+
 @pytest.mark.parametrize("name", [b"bert", b"t5"])
 def test_vocabularies_that_cannot_have_a_bound(name: bytes, tiny_target: Any, tmp_path: Path) -> None:
     """A text of any length may be one token."""

@@ -55,6 +55,22 @@ def test_while_it_is_idle(pair: Any, tmp_path: Path) -> None:
             assert metric(running, 'reused_tokens_total{tier="disk"}') == again["timings"]["cache_n"]
 
 
+def test_the_next_start_reads_what_was_used_last(pair: Any, tmp_path: Path) -> None:
+    """Before anybody asks for it: the first request finds it even if its file is gone by then."""
+    with Running(*pair, prefix_cache_dir=tmp_path) as running:
+        running.ask("/completion", {"prompt": PROMPT, "n_predict": 4, "temperature": 0.0})
+    (file,) = wait_for_files(tmp_path, 1)
+    with Running(*pair, prefix_cache_dir=tmp_path) as running:
+        until = time.monotonic() + 20
+        while metric(running, "prefixes") < 1:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        file.unlink()
+        again = running.ask("/completion", {"prompt": [*PROMPT, 61], "n_predict": 4, "temperature": 0.0})
+        assert again["timings"]["cache_n"] >= len(PROMPT) - 1
+        assert metric(running, 'reused_tokens_total{tier="disk"}') == again["timings"]["cache_n"]
+
+
 @pytest.mark.parametrize("n_bytes", [0, 1 << 20])
 def test_a_folder_without_host_memory(
     pair: Any, tmp_path: Path, n_bytes: int, caplog: pytest.LogCaptureFixture
