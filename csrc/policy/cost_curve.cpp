@@ -92,6 +92,7 @@ void cost_curve::observe(int32_t n, double t_us) {
     now_[n] *= std::exp(update(of_base, variance_[n]));
     growth_.per_pass = std::max(0.0f, growth_.per_pass + update(of_pass, growth_variance_.per_pass));
     growth_.per_row  = std::max(0.0f, growth_.per_row + update(of_row, growth_variance_.per_row));
+    now_[1]          = std::min(now_[1], now_[n]);
     if (n >= n_last_) {
         set_last(n);
     }
@@ -111,6 +112,7 @@ void cost_curve::observe_faster(int32_t n, float t_us) {
     for (int32_t m = n + 1; m <= n_max; ++m) { // m rows take no longer than n and then m - n
         now_[m] = std::min(now_[m], now_[n] + now_[m - n]);
     }
+    now_[1] = std::min(now_[1], now_[n]);
     n_last_ = std::max(n_last_, n);
 }
 

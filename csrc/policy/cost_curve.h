@@ -27,7 +27,8 @@ struct expert_count {
 // Real timings correct four things: a drift that all n share, since a busy machine slows everything down, the value of
 // this n, and the two times of depth. Each is a scalar Kalman filter in the logarithm of a timing; a deviation is
 // divided among them by how uncertain each is. A timing far below the estimate is believed at once: a busy machine
-// makes passes slower, but nothing makes them faster.
+// makes passes slower, but nothing makes them faster. One row takes no longer than more do: while drafts are verified,
+// no pass of one row corrects its time.
 class cost_curve {
   public:
     static constexpr int32_t n_max = 128; // larger n are extrapolated, and their timings ignored

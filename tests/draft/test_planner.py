@@ -110,6 +110,18 @@ class TestCostCurve:
         assert curve.at(1) == pytest.approx(10e3, rel=0.1)
         assert curve.at(8) == pytest.approx(30e3, rel=0.1)
 
+    @pytest.mark.parametrize("t_us", [400.0, 6000.0])
+    def test_one_row_takes_no_longer_than_more(self, t_us: float) -> None:
+        """Passes of one row were timed beside another program; then drafts are verified, and no such pass comes."""
+        curve = CostCurve({1: 300.0, 4: 400.0})
+        for _ in range(60):
+            curve.observe(1, 9000.0)
+        assert curve.at(1) == pytest.approx(9000, rel=0.1)
+        for _ in range(60):
+            curve.observe(4, t_us)
+        assert curve.at(4) == pytest.approx(t_us, rel=0.05)
+        assert curve.at(1) <= curve.at(4)
+
     def test_one_interruption_moves_little(self) -> None:
         curve = CostCurve({1: 10.0, 4: 20.0})
         curve.observe(4, 1e6)
