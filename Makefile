@@ -10,6 +10,7 @@
 # make arm       CPU kernels for ARM under qemu: the same bits as here; and the package (the first time it compiles llama.cpp for it)
 # make stubs     llama_cpp_eagle3/_core.pyi, from the docstrings and types in csrc/bindings
 # make wheels    wheels for Linux, x86-64 and ARM, and the modules for macOS and Windows, as far as these can be had here
+# make shape     sizes of the house: lines, the longest chain of imports, files and functions of a request
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
 # make docs      the documentation as a site in build/site
@@ -34,7 +35,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: help demo quick test parity clients real sanitize vulkan arm stubs wheels lint format docs clean FORCE
+.PHONY: help demo quick test shape parity clients real sanitize vulkan arm stubs wheels lint format docs clean FORCE
 
 help:
 	@sed -n '1,/^$$/s/^#$$//p; 1,/^$$/s/^# //p' Makefile
@@ -53,6 +54,10 @@ quick: $(STAMPS)/test
 
 test: $(STAMPS)/test
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(HANGS) $(PYTEST_ARGS)
+
+shape: $(STAMPS)/test
+	$(BIN)/pytest -q -s tests/test_shape.py
+	$(BIN)/python benchmarks/calls_per_token.py
 
 parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)

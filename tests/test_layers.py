@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import ast
 from graphlib import TopologicalSorter
-from pathlib import Path
 
-PACKAGE = "llama_cpp_eagle3"
-HEADS = "llama_cpp_eagle3_heads"
-ROOTS = (Path(__file__).parents[1] / PACKAGE, Path(__file__).parents[1] / "heads" / HEADS)
-
-COMPILED = (f"{PACKAGE}._core", f"{PACKAGE}._chat")
+from import_graph import HEADS, PACKAGE, import_graph, modules
 
 PRIVATE = {
     "llama_cpp.llama_cpp._lib": "llama_cpp has no public name for the library that it has loaded",
@@ -28,38 +23,6 @@ PRIVATE = {
 """Private names that may be used -> the reason; all but the last are other libraries'."""
 
 
-def modules() -> dict[str, ast.Module]:
-    """Return each module of both packages, parsed."""
-    found = {}
-    for root in ROOTS:
-        for path in root.rglob("*.py"):
-            parts = path.relative_to(root.parent).with_suffix("").parts
-            found[".".join(parts)] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
-
-
-def imports(name: str, tree: ast.Module, names: set[str]) -> set[str]:
-    """Return modules of the packages that one imports, in functions too, but not those for type checkers only."""
-    found = set()
-    unread = list(tree.body)
-    while unread:
-        node = unread.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        unread += ast.iter_child_nodes(node)
-        if isinstance(node, ast.ImportFrom):
-            above = name.split(".")[: -node.level] if node.level > 0 else []
-            base = ".".join(above + ([node.module] if node.module else []))
-            for alias in node.names:
-                if f"{base}.{alias.name}" in COMPILED:
-                    continue
-                for module in (f"{base}.{alias.name}", f"{base}.{alias.name}.__init__", base, f"{base}.__init__"):
-                    if module in names:
-                        found.add(module)
-                        break
-    return found - {name}
-
-
 def rooms(graph: dict[str, set[str]]) -> dict[str, set[str]]:
     """Return the graph of the first package's rooms: its folders, and the modules beside them."""
     found: dict[str, set[str]] = {}
@@ -69,12 +32,6 @@ def rooms(graph: dict[str, set[str]]) -> dict[str, set[str]]:
             of_others = {other.split(".")[1] for other in imported if other.startswith(f"{PACKAGE}.")}
             found.setdefault(room, set()).update(of_others - {room})
     return found
-
-
-def import_graph() -> dict[str, set[str]]:
-    """Return each module -> the modules that it imports."""
-    trees = modules()
-    return {name: imports(name, tree, set(trees)) for name, tree in trees.items()}
 
 
 def test_rooms_import_one_way() -> None:

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os.path import commonprefix
 from typing import Any, Literal, get_args
 
 from .. import _chat
 from .._chat import Parser
-from ..engine import n_common
 from .bare_call import CallableTool
 from .fitting import Habits, shown_tools
 from .json_limits import check_messages, check_tools, to_json
@@ -295,7 +295,7 @@ class ChatTemplates:
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),
             generation_prompt=begin,
-            answer_begin=begin[: n_common(begin, self._beginnings.get("assistant", ""))],
+            answer_begin=commonprefix((begin, self._beginnings.get("assistant", ""))),
             thinking_start_tag=params["thinking_start_tag"],
             thinking_end_tags=tuple(params["thinking_end_tags"]),
             message_delimiters=tuple(params["message_delimiters"]) or tuple(delimiters),
@@ -329,5 +329,4 @@ def _find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str,
 
 
 def _common_end(texts: list[str]) -> str:
-    first, last = min(backwards := [text[::-1] for text in texts]), max(backwards)
-    return first[: n_common(first, last)][::-1]
+    return commonprefix([text[::-1] for text in texts])[::-1]

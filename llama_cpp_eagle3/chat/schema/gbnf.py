@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from os.path import commonprefix
 
-from ...engine import n_common
 from .work import SchemaError, Work
 
 Ranges = Sequence[tuple[int, int]]
@@ -184,7 +184,7 @@ def _trie(rules: Rules, texts: Sequence[str], hint: str) -> str:
     """GBNF of sorted texts, with a rule for each place where some of them part."""
     forks: list[tuple[int, list[str]]] = [(0, [])]  # where the last text parted from others, and what follows there
     for text, following in zip(texts, (*texts[1:], ""), strict=True):
-        n_same = n_common(text, following)
+        n_same = len(commonprefix((text, following)))
         rules.work.take(5 + len(text) // 8)
         rest, end = "", len(text)
         while forks[-1][0] > n_same:
