@@ -12,7 +12,7 @@ MOST = {
     "lines of Python, core": 16_900,
     "lines of Python, edges": 20_100,
     "lines of C++, without kernels": 25_500,
-    "lines of C++, kernels": 6_400,
+    "lines of C++, kernels": 6_500,
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
     "longest chain of imports": 37,

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <vector>
 
 namespace eagle3::kernels {
 
@@ -22,6 +23,7 @@ using namespace avx2;
 
 constexpr int64_t N_CELLS        = 32;       // cells of a block of keys
 constexpr int64_t N_BYTES_SCORES = 16 << 20; // of all rows that are computed at a time, about
+constexpr int64_t N_HEADS        = 8;        // heads of a block that are multiplied together, at most
 
 static_assert(N_CELLS_SUMMED == 2 * N_CELLS);
 
@@ -105,6 +107,15 @@ struct attention {
         return bytes_of_tile() + padded(std::max(keys, values) * sizeof(float), 64);
     }
 
+    // The heads of a block that a thread multiplies together: as many as have few rows in all, so that these stay in
+    // the first cache; one where blocks are few, or heads no neighbours.
+    int64_t heads_together(int n_threads) const {
+        const bool are_near =
+            k->nb[2] == ggml_row_size(k->type, k->ne[0]) && v->nb[2] == ggml_row_size(v->type, v->ne[0]);
+        const int64_t n_most = std::min({ N_HEADS, k->ne[2], N_QUERIES / (n_shared * n_together) });
+        return are_near && n_blocks * k->ne[3] >= 4 * n_threads ? std::max<int64_t>(n_most, 1) : 1;
+    }
+
     const ggml_tensor *op, *q, *k, *v, *mask, *sinks;
     int64_t            n_shared; // heads that share one of K and V
     int64_t            n_cells, n_padded, n_blocks;
@@ -137,29 +148,46 @@ class part {
 
     int64_t n_rows() const { return a_.n_shared * n_; }
 
-    // Computes the scores of a block's cells for all rows that see any of them.
-    void multiply_block(int64_t block) const {
-        const int64_t begin  = block * N_CELLS;
-        const int64_t n      = std::min(N_CELLS, a_.n_cells - begin);
-        const int64_t n_seen = find_rows(block, n);
-        if (n_seen == 0) {
-            return;
+    // Computes the scores of a block's cells for all rows of n parts that see any of them. The parts' heads are
+    // neighbours: four cells of all of them lie together, and memory delivers most if it is read in order.
+    static void multiply_block(const part * parts, int64_t n_parts, int64_t block) {
+        const int64_t begin = block * N_CELLS;
+        const int64_t n     = std::min(N_CELLS, parts->a_.n_cells - begin);
+        int64_t       n_left[N_HEADS], next[N_HEADS] = {}, n_all = 0;
+        for (int64_t i = 0; i < n_parts; ++i) {
+            n_left[i] = parts[i].find_rows(block, n);
+            n_all += n_left[i];
         }
-        keys_ahead ahead{ rows_after(a_.k, begin, n, 0, a_.k->ne[0]), rows_after(a_.v, begin, n, 0, a_.v->ne[0]) };
-        block_of_queries rows;
-        for (int64_t r = 0, n_left = n_seen; n_left > 0; ++r) {
-            if (seen(r, block) == -INF) {
-                continue;
+        block_of_queries rows[N_HEADS];
+        for (bool is_first = true; n_all > 0; is_first = false) {
+            int64_t n_tiles = 0;
+            for (int64_t i = 0; i < n_parts; ++i) {
+                n_all -= parts[i].take_queries(block, next[i], rows[i]);
+                n_tiles += n_tiles_of(rows[i]);
             }
-            rows.queries[rows.n] = at<const float>(a_.q, first_ + r % n_, head_of(r), i3_);
-            rows.out[rows.n++]   = record(r) + begin;
-            if (--n_left == 0 || rows.n == N_QUERIES) {
-                multiply_keys(rows_of(a_.k, begin, n), a_.k->ne[0], rows, own_, ahead);
-                rows.n = 0;
+            keys_ahead ahead;
+            if (is_first) {
+                ahead = { parts->all_after(parts->a_.k, begin, n, n_parts),
+                          parts->all_after(parts->a_.v, begin, n, n_parts) };
+                ahead.spread(n_tiles * ((n + N_KEYS_TILE - 1) / N_KEYS_TILE));
+            }
+            for (int64_t cell = 0; cell < n; cell += N_KEYS_TILE) {
+                const int64_t n_keys = std::min(N_KEYS_TILE, n - cell);
+                for (int64_t i = 0; i < n_parts; ++i) {
+                    if (rows[i].n > 0) {
+                        parts[i].multiply_cells(begin, cell, n_keys, rows[i], ahead);
+                    }
+                    if (is_first && n_left[i] > 0) {
+                        parts[i].find_bounds(begin + cell, n_keys);
+                    }
+                }
             }
         }
-        finish_block(block, n);
-        bounds_of_values(rows_of(a_.v, begin, n), a_.v->ne[0], own_, bounds_ + begin);
+        for (int64_t i = 0; i < n_parts; ++i) {
+            if (n_left[i] > 0) {
+                parts[i].finish_block(block, n);
+            }
+        }
     }
 
     // Replaces a row's scores by weights.
@@ -220,6 +248,34 @@ class part {
 
     cache_rows rows_of(const ggml_tensor * cache, int64_t begin, int64_t n) const {
         return { cache->type, at<const char>(cache, begin, kv_, i3_), cache->nb[1], n };
+    }
+
+    // Collects the next rows that see a block, from row `next` on. Returns their number.
+    int64_t take_queries(int64_t block, int64_t & next, block_of_queries & rows) const {
+        rows.n = 0;
+        for (; next < n_rows() && rows.n < N_QUERIES; ++next) {
+            if (seen(next, block) != -INF) {
+                rows.queries[rows.n] = at<const float>(a_.q, first_ + next % n_, head_of(next), i3_);
+                rows.out[rows.n++]   = record(next) + block * N_CELLS;
+            }
+        }
+        return rows.n;
+    }
+
+    void multiply_cells(int64_t begin, int64_t cell, int64_t n, const block_of_queries & rows,
+                        keys_ahead & ahead) const {
+        multiply_keys(rows_of(a_.k, begin + cell, n), cell, a_.k->ne[0], rows, own_, ahead);
+    }
+
+    void find_bounds(int64_t begin, int64_t n) const {
+        bounds_of_values(rows_of(a_.v, begin, n), a_.v->ne[0], own_, bounds_ + begin);
+    }
+
+    // The n cells after [begin, begin + n), of this head and the next ones, n_heads in all.
+    rows_ahead all_after(const ggml_tensor * cache, int64_t begin, int64_t n, int64_t n_heads) const {
+        rows_ahead found = rows_after(cache, begin, n, 0, cache->ne[0]);
+        found.n_bytes *= n_heads;
+        return found;
     }
 
     // The n cells after [begin, begin + n), and n_values of each from this channel on.
@@ -398,7 +454,7 @@ class flash_attention : public op_traits {
             const int64_t first = i / a.n_slabs() * a.n_together;
             const part    rows(a, first, i % n_kv, i / n_kv % a.k->ne[3], records, own + a.bytes_of_tile());
             for (int64_t block = 0; block < a.n_blocks; ++block) {
-                rows.multiply_block(block);
+                part::multiply_block(&rows, 1, block);
             }
             for (int64_t row = 0; row < rows.n_rows(); ++row) {
                 rows.soft_max(row);
@@ -415,9 +471,17 @@ class flash_attention : public op_traits {
             return part(a, first, slab % n_kv, slab / n_kv, shared, own);
         };
         libggml().barrier(params->threadpool); // others may still read the previous rows' records
-        const auto [block, last_block] = share(params, a.n_slabs() * a.n_blocks);
+        const int64_t n_together       = a.heads_together(params->nth);
+        const int64_t n_units          = (n_kv + n_together - 1) / n_together; // of a block
+        const auto [block, last_block] = share(params, a.k->ne[3] * a.n_blocks * n_units);
+        std::vector<part> heads;
         for (int64_t i = block; i < last_block; ++i) { // in the order of memory: a cell's heads are neighbours
-            part_of(i / n_kv / a.n_blocks * n_kv + i % n_kv).multiply_block(i / n_kv % a.n_blocks);
+            const int64_t kv = i % n_units * n_together, slab = i / n_units / a.n_blocks * n_kv + kv;
+            heads.clear();
+            for (int64_t k = 0; k < std::min(n_together, n_kv - kv); ++k) {
+                heads.push_back(part_of(slab + k));
+            }
+            part::multiply_block(heads.data(), static_cast<int64_t>(heads.size()), i / n_units % a.n_blocks);
         }
         libggml().barrier(params->threadpool);
         const int64_t n_rows     = part_of(0).n_rows();

@@ -14,7 +14,7 @@ constexpr int     N_QUERIES_TILE = 3;
 constexpr int64_t N_KEYS_TILE    = 4;
 constexpr int64_t N_QUERIES_FEW  = 6; // up to so many rows, keys in F16 are not converted first
 
-// The rows that see a block, and where their products with its keys are written.
+// The rows that see a block, and where their products with its keys are written: room for a multiple of four cells.
 struct block_of_queries {
     int64_t       n = 0;
     const float * queries[N_QUERIES];
@@ -50,7 +50,16 @@ AVX2_INLINE void multiply_tile(const char * keys, size_t stride, int64_t n_dims,
 struct keys_ahead {
     rows_ahead keys, values;
     int64_t    n_keys = 0, n_values = 0;
+
+    void spread(int64_t n_tiles) {
+        n_keys   = (keys.n_lines() + n_tiles - 1) / n_tiles;
+        n_values = (values.n_lines() + n_tiles - 1) / n_tiles;
+    }
 };
+
+inline int64_t n_tiles_of(const block_of_queries & rows) {
+    return (rows.n + N_QUERIES_TILE - 1) / N_QUERIES_TILE;
+}
 
 template <class format>
 AVX2 void multiply_tiles(const char * keys, size_t stride, int64_t n_dims, const block_of_queries & rows, int64_t cell,
@@ -68,21 +77,15 @@ AVX2 void multiply_tiles(const char * keys, size_t stride, int64_t n_dims, const
     }
 }
 
-// Multiplies a block's keys by all rows. `out` has room for a multiple of four cells, `scratch` for four keys.
-AVX2 inline void multiply_keys(const cache_rows & keys, int64_t n_dims, const block_of_queries & rows, float * scratch,
-                               keys_ahead & ahead) {
-    const int64_t n_tiles = (keys.n + N_KEYS_TILE - 1) / N_KEYS_TILE * ((rows.n + N_QUERIES_TILE - 1) / N_QUERIES_TILE);
-    ahead.n_keys          = (ahead.keys.n_lines() + n_tiles - 1) / n_tiles;
-    ahead.n_values        = (ahead.values.n_lines() + n_tiles - 1) / n_tiles;
-    for (int64_t cell = 0; cell < keys.n; cell += N_KEYS_TILE) {
-        const int64_t n = std::min(N_KEYS_TILE, keys.n - cell);
-        if (keys.type == GGML_TYPE_F16 && rows.n <= N_QUERIES_FEW && n == N_KEYS_TILE) {
-            multiply_tiles<f16>(keys.row(cell), keys.stride, n_dims, rows, cell, ahead);
-        } else {
-            to_f32({ keys.type, keys.row(cell), keys.stride, n }, 0, n_dims, scratch);
-            multiply_tiles<f32>(reinterpret_cast<const char *>(scratch), n_dims * sizeof(float), n_dims, rows, cell,
-                                ahead);
-        }
+// Multiplies at most four keys, the first of which is the block's key `cell`, by all rows. `scratch` has room for four
+// keys.
+AVX2 inline void multiply_keys(const cache_rows & keys, int64_t cell, int64_t n_dims, const block_of_queries & rows,
+                               float * scratch, keys_ahead & ahead) {
+    if (keys.type == GGML_TYPE_F16 && rows.n <= N_QUERIES_FEW && keys.n == N_KEYS_TILE) {
+        multiply_tiles<f16>(keys.first, keys.stride, n_dims, rows, cell, ahead);
+    } else {
+        to_f32(keys, 0, n_dims, scratch);
+        multiply_tiles<f32>(reinterpret_cast<const char *>(scratch), n_dims * sizeof(float), n_dims, rows, cell, ahead);
     }
 }
 
