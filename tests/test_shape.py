@@ -9,10 +9,10 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
-    "lines of Python, core": 16_900,
-    "lines of Python, edges": 20_100,
-    "lines of C++, without kernels": 25_500,
-    "lines of C++, kernels": 6_500,
+    "lines of Python, core": 17_000,
+    "lines of Python, edges": 20_200,
+    "lines of C++, without kernels": 25_600,
+    "lines of C++, kernels": 6_600,
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
     "longest chain of imports": 37,
