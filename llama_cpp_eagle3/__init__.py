@@ -17,12 +17,13 @@ from .errors import (
 _library.load()
 
 # these need the compiled module
-from ._core import NgramStore  # noqa: E402
-from .engine.stats import Stats  # noqa: E402
-from .llama import Eagle3Llama  # noqa: E402
-from .llama.features import Features  # noqa: E402
-from .llama.generate_batch import BatchResult  # noqa: E402
-from .llama.state import Eagle3State  # noqa: E402
+with _library.mismatches():
+    from ._core import NgramStore
+    from .engine.stats import Stats
+    from .llama import Eagle3Llama
+    from .llama.features import Features
+    from .llama.generate_batch import BatchResult
+    from .llama.state import Eagle3State
 
 __all__ = [
     "LLAMA_CPP_PYTHON_VERSION",

@@ -25,10 +25,16 @@ _CORE = f"{__package__}._core"
 COMMAND = "llama-cpp-eagle3"
 """The name of the program."""
 
-_ADVICE = (
-    f"Type `pip install llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}`, for a GPU with "
-    'CMAKE_ARGS="-DGGML_CUDA=on" or "-DGGML_METAL=on" in front'
-)
+
+def _advice(*options: str) -> str:
+    """What to type. options: pip's."""
+    command = " ".join(("pip install", *options, f"llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"))
+    return f'Type `{command}`, for a GPU with CMAKE_ARGS="-DGGML_CUDA=on" or "-DGGML_METAL=on" in front'
+
+
+_ADVICE = _advice()
+_ADVICE_IF_DAMAGED = _advice("--force-reinstall", "--no-deps", "--no-cache-dir")
+"""Else pip is content with the version that it finds."""
 
 
 def check_version(found: str) -> None:
@@ -43,15 +49,37 @@ def load() -> None:
     """Load libllama through llama_cpp, check it, and then load the compiled module against it.
 
     Raises:
-        LibraryMismatchError: they do not fit together. Our own command ends with that line and the status 2.
+        LibraryMismatchError: see `mismatches`.
+    """
+    with mismatches():
+        _load()
+
+
+@contextmanager
+def mismatches() -> Iterator[None]:
+    """Raise `LibraryMismatchError` where llama-cpp-python lacks a name too: our own command ends with a line.
+
+    Raises:
+        LibraryMismatchError: it does not fit. The status of our own command is 2.
     """
     try:
-        _load()
-    except LibraryMismatchError as e:
-        if not _is_command():
+        yield
+    except (ImportError, AttributeError) as e:
+        error = e if isinstance(e, LibraryMismatchError) else _lack(e)
+        if error is None:
             raise
-        print(f"{COMMAND}: error: {e}", file=sys.stderr)
+        if not _is_command():
+            raise error from (None if error is e else e)
+        print(f"{COMMAND}: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _lack(e: ImportError | AttributeError) -> LibraryMismatchError | None:
+    """The error of a module of llama_cpp that is not there, or lacks a name; None: it is another's."""
+    name = e.name if isinstance(e, ImportError) else getattr(e.obj, "__name__", None)
+    if str(name).partition(".")[0] != "llama_cpp":
+        return None
+    return LibraryMismatchError(f"llama-cpp-python {LLAMA_CPP_PYTHON_VERSION} is damaged: {e}. {_ADVICE_IF_DAMAGED}")
 
 
 def _is_command() -> bool:
@@ -72,8 +100,10 @@ def _load() -> None:
         raise
     except Exception as e:  # of any kind: it lacks a library, such as a driver's, or its own files are damaged
         is_missing = isinstance(e, ModuleNotFoundError) and e.name == "llama_cpp"
-        why = "is not installed" if is_missing else f"cannot be imported: {str(e) or repr(e)}"
-        raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE}") from e
+        if is_missing:
+            raise LibraryMismatchError(f"llama-cpp-python is not installed. {_ADVICE}") from e
+        why = f"cannot be imported: {str(e) or repr(e)}"
+        raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE_IF_DAMAGED}") from e
 
     open_globally(str(path))
     try:

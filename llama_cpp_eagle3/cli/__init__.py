@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from .._library import mismatches
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..extras import heads
 from ..log import show_llama_cpp
@@ -50,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_streams()
     try:
         try:
-            code = _main(list(sys.argv[1:] if argv is None else argv))
+            with mismatches():
+                code = _main(list(sys.argv[1:] if argv is None else argv))
         except SystemExit:  # the help was shown
             sys.stdout.flush()
             raise

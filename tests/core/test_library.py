@@ -144,6 +144,37 @@ def test_a_damaged_llama_cpp(tmp_path: Path, text: str | None, said: str) -> Non
     assert said in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("command", [["-m", "llama_cpp_eagle3", "doctor"], ["-c", "import llama_cpp_eagle3"]])
+def test_a_llama_cpp_that_lacks_a_name(tmp_path: Path, command: list[str]) -> None:
+    """It has the right version, and another file inside."""
+    theirs, own = Path(llama_cpp.__file__).parent, tmp_path / "llama_cpp"
+    own.mkdir()
+    for entry in theirs.iterdir():
+        if entry.name not in ("__pycache__", "llama.py"):
+            (own / entry.name).symlink_to(entry)
+    (own / "llama.py").write_text((theirs / "llama.py").read_text() + "\ndel LogitsProcessorList\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    result = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
+    line = result.stderr.splitlines()[-1]
+    assert "llama-cpp-python 0.3.36 is damaged: cannot import name 'LogitsProcessorList' from 'llama_cpp'" in line
+    assert "Type `pip install --force-reinstall" in line
+    if command[0] == "-m":
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("code", ["llama_cpp.nothing", "import llama_cpp.nothing", "from llama_cpp import nothing"])
+def test_what_llama_cpp_lacks_is_known_later_too(code: str) -> None:
+    with pytest.raises(LibraryMismatchError, match=r"is damaged: .*nothing"), _library.mismatches():
+        exec(code)
+
+
+@pytest.mark.parametrize("code", ["os.nothing", "import llama_cpp_eagle3.nothing"])
+def test_what_others_lack_is_theirs(code: str) -> None:
+    with pytest.raises((AttributeError, ModuleNotFoundError)) as e, _library.mismatches():
+        exec(code)
+    assert not isinstance(e.value, LibraryMismatchError)
+
+
 def test_missing_llama_cpp():
     result = run("import sys\nsys.modules['llama_cpp'] = None\nimport llama_cpp_eagle3")
     assert "LibraryMismatchError: llama-cpp-python is not installed" in result.stderr
