@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from .._library import mismatches
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(broken, BrokenPipeError):  # the reader of our output has left
             return 0
         why = _reason(e) if broken is None else f"standard output: {broken.strerror}"
-        print(f"{_PROG}: error: {why}", file=sys.stderr)
+        with suppress(OSError):  # standard error is full, or its reader has left
+            print(f"{_PROG}: error: {why}", file=sys.stderr)
         return 2
 
 

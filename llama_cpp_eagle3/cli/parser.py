@@ -98,15 +98,14 @@ class Parser(argparse.ArgumentParser):
                 close = sorted((known for known in actions if known.startswith(name)), key=len)
                 close = close or difflib.get_close_matches(name, actions, 1)
                 self.error(f"unknown flag {name}" + (f", did you mean {close[0]}?" if close else ""))
-            if equals:
-                found.append(f"{name}={value}")
-            elif actions[name].nargs is None:
+            if not equals and actions[name].nargs is None:
                 following = next(left, None)
                 if following is None:
                     self.error(f"{name}: expected a value after it")
-                found.append(f"{name}={following}")
-            else:
-                found.append(name)
+                equals, value = "=", following
+            if equals and value == "--":  # argparse would give it no value at all
+                self.error(f"{name}: expected a value after it, found --, which ends the flags")
+            found.append(f"{name}{equals}{value}")
         return found
 
     def _from_environment(self, given: Sequence[str]) -> list[str]:

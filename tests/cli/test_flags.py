@@ -115,6 +115,12 @@ def test_values_may_look_like_flags() -> None:
     assert parse("-fa", "-1").flash_attn == "auto"
 
 
+@pytest.mark.parametrize("args", [("-c", "--"), ("-c=--",), ("--n_predict", "--")])
+def test_two_dashes_are_no_value(args: tuple[str, ...], capsys: Any) -> None:
+    """argparse alone would give the flag an empty list."""
+    assert "expected a value after it, found --" in fails(capsys, "-p", "x", *args)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -113,6 +113,14 @@ def test_streams_of_a_shell(redirection: str, status: int, said: bytes) -> None:
     assert (result.returncode, result.stderr) == (status, said)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(true)"])
+def test_an_error_that_cannot_be_said(redirection: str) -> None:
+    """It has its status all the same, with a name that is no text too."""
+    result = shell(f"{' '.join(COMMAND)} inspect $'no such \\xff' {redirection}")
+    assert (result.returncode, result.stdout) == (2, b"")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="names are text elsewhere")
 def test_bytes_that_are_no_text(tiny_target: Any, tmp_path: Path) -> None:
     """A path may be any bytes, with any locale; a text may not."""
