@@ -118,7 +118,7 @@ $(STAMPS)/files: FORCE | $(STAMPS)/venv
 $(STAMPS)/base: vendor/llama_cpp_python_version | $(STAMPS)/venv
 	$(PIP) install --quiet "scikit-build-core>=0.11" "pybind11>=3.0" cmake ninja
 	@echo "Installing $(LLAMA): if pip has no wheel of it, llama.cpp is compiled now, which takes some minutes"
-	$(PIP) install --quiet $(LLAMA)
+	CMAKE_ARGS="$(CMAKE_ARGS) -DCMAKE_PROJECT_llama_cpp_INCLUDE=$(CURDIR)/cmake/LlamaCppPython.cmake" $(PIP) install --quiet $(LLAMA)
 	@touch $@
 
 $(STAMPS)/venv:

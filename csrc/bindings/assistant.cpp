@@ -20,8 +20,8 @@ struct py_assistant_drafter : py_drafter {
     assistant_drafter & assistant() const { return static_cast<assistant_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_assistant_drafter> make_drafter(const assistant_file & file, uintptr_t model, uintptr_t ctx,
-                                                   int32_t n_ctx, int32_t n_seq_max, int32_t n_outputs_max) {
+std::unique_ptr<py_assistant_drafter> make_assistant(const assistant_file & file, uintptr_t model, uintptr_t ctx,
+                                                     int32_t n_ctx, int32_t n_seq_max, int32_t n_outputs_max) {
     if (ctx == 0 || model == 0) {
         throw std::invalid_argument("expected the addresses of a context and its model");
     }
@@ -66,7 +66,7 @@ void register_assistant(py::module_ & m) {
 
     py::class_<py_assistant_drafter, py_drafter>(m, "AssistantDrafter",
                                                  "A Gemma 4 assistant, which reads the target's K/V.")
-        .def(py::init(&make_drafter), py::arg("file"), py::arg("model"), py::arg("ctx"), py::kw_only(),
+        .def(py::init(&make_assistant), py::arg("file"), py::arg("model"), py::arg("ctx"), py::kw_only(),
              py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1, without_gil,
              R"pbdoc(
             Draft with an assistant.

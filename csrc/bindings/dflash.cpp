@@ -17,8 +17,8 @@ struct py_dflash_drafter : py_drafter {
     dflash_drafter & dflash() const { return static_cast<dflash_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_dflash_drafter> make_drafter(const dflash_hparams & hparams, uintptr_t model, uintptr_t ctx,
-                                                uintptr_t model_tgt, int32_t n_ctx, int32_t n_seq_max) {
+std::unique_ptr<py_dflash_drafter> make_dflash(const dflash_hparams & hparams, uintptr_t model, uintptr_t ctx,
+                                               uintptr_t model_tgt, int32_t n_ctx, int32_t n_seq_max) {
     if (model == 0 || ctx == 0 || model_tgt == 0) {
         throw std::invalid_argument("expected the addresses of the drafter's model and context, and the target's");
     }
@@ -59,7 +59,7 @@ void register_dflash(py::module_ & m) {
         "was found.");
 
     py::class_<py_dflash_drafter, py_drafter>(m, "DflashDrafter", "A block drafter: a model and a context of its own.")
-        .def(py::init(&make_drafter), py::arg("file"), py::arg("model"), py::arg("ctx"), py::arg("model_tgt"),
+        .def(py::init(&make_dflash), py::arg("file"), py::arg("model"), py::arg("ctx"), py::arg("model_tgt"),
              py::kw_only(), py::arg("n_ctx"), py::arg("n_seq_max") = 1, without_gil,
              R"pbdoc(
             Draft with a block drafter.

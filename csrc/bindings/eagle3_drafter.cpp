@@ -20,12 +20,12 @@ struct py_eagle3_drafter : py_drafter {
     eagle3_drafter & eagle3() const { return static_cast<eagle3_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_eagle3_drafter> make_drafter(const fs_path & path, uintptr_t model_tgt, int32_t n_ctx,
-                                                int32_t n_seq_max, int32_t n_unroll,
-                                                const std::optional<std::vector<int32_t>> & boundaries,
-                                                std::optional<py_device> device, int32_t n_gpu_layers,
-                                                std::optional<int> type, std::optional<int> type_k,
-                                                std::optional<int> type_v, int32_t n_threads, int32_t n_batch) {
+std::unique_ptr<py_eagle3_drafter> make_eagle3(const fs_path & path, uintptr_t model_tgt, int32_t n_ctx,
+                                               int32_t n_seq_max, int32_t n_unroll,
+                                               const std::optional<std::vector<int32_t>> & boundaries,
+                                               std::optional<py_device> device, int32_t n_gpu_layers,
+                                               std::optional<int> type, std::optional<int> type_k,
+                                               std::optional<int> type_v, int32_t n_threads, int32_t n_batch) {
     if (model_tgt == 0 || n_ctx <= 0 || n_seq_max <= 0 || n_threads <= 0 || n_batch <= 0) {
         throw std::invalid_argument(
             "expected the address of a loaded model and positive n_ctx, n_seq_max, n_threads and n_batch");
@@ -72,7 +72,7 @@ void register_eagle3_drafter(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
     py::class_<py_eagle3_drafter, py_drafter>(m, "Eagle3Drafter", "An EAGLE-3 head with its K/V cache.")
-        .def(py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
+        .def(py::init(&make_eagle3), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
              py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
              py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
              py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,

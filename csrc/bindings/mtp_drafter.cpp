@@ -18,9 +18,9 @@ struct py_mtp_drafter : py_drafter {
     mtp_drafter & mtp() const { return static_cast<mtp_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const fs_path & path, uintptr_t model,
-                                             const std::vector<uintptr_t> & further, int32_t n_ctx, int32_t n_seq_max,
-                                             int32_t n_outputs_max) {
+std::unique_ptr<py_mtp_drafter> make_mtp(uintptr_t ctx, const fs_path & path, uintptr_t model,
+                                         const std::vector<uintptr_t> & further, int32_t n_ctx, int32_t n_seq_max,
+                                         int32_t n_outputs_max) {
     if (ctx == 0) {
         throw std::invalid_argument("expected the address of an MTP context");
     }
@@ -41,7 +41,7 @@ py::array_t<float> to_array(const std::vector<float> & values, size_t n) {
 
 void register_mtp_drafter(py::module_ & m) {
     py::class_<py_mtp_drafter, py_drafter>(m, "MtpDrafter", "The block for multi-token prediction.")
-        .def(py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("model") = 0,
+        .def(py::init(&make_mtp), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("model") = 0,
              py::arg("further") = std::vector<uintptr_t>(), py::arg("n_ctx"), py::arg("n_seq_max") = 1,
              py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
              R"pbdoc(

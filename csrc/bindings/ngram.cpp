@@ -34,7 +34,7 @@ void update(ngram_drafter & self, const py::typing::List<py::int_> & tokens, siz
 }
 
 std::vector<std::tuple<int32_t, llama_token, float, int32_t>>
-propose(ngram_drafter & self, int32_t n_max, int32_t n_nodes, int32_t top_k, llama_seq_id seq_id) {
+propose_nodes(ngram_drafter & self, int32_t n_max, int32_t n_nodes, int32_t top_k, llama_seq_id seq_id) {
     std::vector<ngram_node> nodes;
     self.propose(seq_id, n_max, n_nodes, top_k, nodes);
     std::vector<std::tuple<int32_t, llama_token, float, int32_t>> result;
@@ -97,7 +97,8 @@ void register_text(py::module_ & m) {
             py::arg("tokens"), py::arg("seq_id") = 0,
             "Set tokens that are known to follow, with their probabilities, until the sequence's text changes: they "
             "are proposed, and what follows them.")
-        .def("propose", &propose, py::arg("n_max"), py::arg("n_nodes"), py::arg("top_k") = 1, py::arg("seq_id") = 0,
+        .def("propose", &propose_nodes, py::arg("n_max"), py::arg("n_nodes"), py::arg("top_k") = 1,
+             py::arg("seq_id") = 0,
              R"pbdoc(
             Return the n_nodes most likely tokens that may follow, as (parent, token, p, depth), parents before their
             children.

@@ -18,7 +18,7 @@ std::atomic<std::thread::id> ending_thread;
 
 #ifndef _WIN32
 // A forked process does not have the other threads.
-[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { n_inside = 0; });
+[[maybe_unused]] const int at_fork_leave = pthread_atfork(nullptr, nullptr, [] { n_inside = 0; });
 #endif
 
 // After end_threads() only the thread that called it goes on.

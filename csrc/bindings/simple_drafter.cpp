@@ -18,9 +18,9 @@ struct py_simple_drafter : py_drafter {
     simple_drafter & simple() const { return static_cast<simple_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_simple_drafter> make_drafter(uintptr_t ctx, uintptr_t model, const fs_path & path,
-                                                int32_t n_vocab_tgt, int32_t n_ctx, int32_t n_pos_max,
-                                                int32_t n_seq_max, int32_t n_outputs_max) {
+std::unique_ptr<py_simple_drafter> make_simple(uintptr_t ctx, uintptr_t model, const fs_path & path,
+                                               int32_t n_vocab_tgt, int32_t n_ctx, int32_t n_pos_max, int32_t n_seq_max,
+                                               int32_t n_outputs_max) {
     if (ctx == 0 || model == 0) {
         throw std::invalid_argument("expected the addresses of a context and its model");
     }
@@ -33,7 +33,7 @@ std::unique_ptr<py_simple_drafter> make_drafter(uintptr_t ctx, uintptr_t model, 
 
 void register_simple_drafter(py::module_ & m) {
     py::class_<py_simple_drafter, py_drafter>(m, "SimpleDrafter", "A small model of the target's vocabulary.")
-        .def(py::init(&make_drafter), py::arg("ctx"), py::arg("model"), py::arg("path"), py::kw_only(),
+        .def(py::init(&make_simple), py::arg("ctx"), py::arg("model"), py::arg("path"), py::kw_only(),
              py::arg("n_vocab_tgt"), py::arg("n_ctx"), py::arg("n_pos_max") = 0, py::arg("n_seq_max") = 1,
              py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
              R"pbdoc(

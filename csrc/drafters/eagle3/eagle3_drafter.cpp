@@ -56,7 +56,7 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
         weights_.load_embd_dft(dev_);
     }
     // builds the graphs of a draft once: if the device cannot run the head, this throws
-    draft_shape shape;
+    graph_shape shape;
     shape.n_rows = 1;
     shape.kind   = graph_kind::kv_only;
     if (hparams_.n_layer > 1) {

@@ -432,7 +432,7 @@ class builder {
     }
 
     draft_graph &        graph;
-    const draft_shape &  shape;
+    const graph_shape &  shape;
     ggml_context *       ctx;
     const head_hparams & hparams;
     const head_weights & weights;
@@ -459,7 +459,7 @@ void check_views(ggml_cgraph * gf) {
 
 } // namespace
 
-draft_graph build_draft_graph(const draft_shape & shape, const draft_model & model) {
+draft_graph build_draft_graph(const graph_shape & shape, const draft_model & model) {
     const size_t n_streams = shape.streams.size();
     const size_t n_nodes   = 64 + shape.n_steps * (64 + (96 + 16 * n_streams) * model.hparams.n_layer);
 

@@ -37,7 +37,7 @@ struct draft_stream {
 };
 
 // Everything that a graph depends on: graphs of equal shapes are the same.
-struct draft_shape {
+struct graph_shape {
     graph_kind kind   = graph_kind::expand;
     int32_t    n_rows = 0;
     int32_t    n_out  = 0;
@@ -48,7 +48,7 @@ struct draft_shape {
     // attention.
     std::vector<draft_stream> streams;
 
-    bool operator==(const draft_shape & o) const {
+    bool operator==(const graph_shape & o) const {
         return kind == o.kind && n_rows == o.n_rows && n_out == o.n_out && n_top == o.n_top && n_steps == o.n_steps &&
                streams == o.streams;
     }
@@ -65,7 +65,7 @@ struct draft_output {
 
 // A built graph. It can be computed any number of times: only the contents of its inputs change.
 struct draft_graph {
-    draft_shape   shape;
+    graph_shape   shape;
     context_ptr   ctx;
     ggml_cgraph * gf = nullptr;
 
@@ -103,6 +103,6 @@ struct draft_model {
 };
 
 // Builds a graph, whose tensors have no memory yet.
-draft_graph build_draft_graph(const draft_shape & shape, const draft_model & model);
+draft_graph build_draft_graph(const graph_shape & shape, const draft_model & model);
 
 } // namespace eagle3

@@ -44,7 +44,7 @@ draft_runner::draft_runner(const head_hparams & hparams, const head_weights & we
     }
 }
 
-draft_graph & draft_runner::get_graph(const draft_shape & shape) {
+draft_graph & draft_runner::get_graph(const graph_shape & shape) {
     if (cache_version_ != model_.cache.version()) {
         last_ = nullptr;
         graphs_.clear();

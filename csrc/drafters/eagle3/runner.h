@@ -27,7 +27,7 @@ struct draft_pass {
     };
 
     graph_kind kind    = graph_kind::expand;
-    int32_t    n_top   = 0; // see draft_shape
+    int32_t    n_top   = 0; // see graph_shape
     int32_t    n_steps = 1;
 
     std::vector<row>     rows;
@@ -71,7 +71,7 @@ class draft_runner {
     const std::vector<draft_candidate> & candidates(int32_t i_out, int32_t i_step);
 
     // Builds a graph; throws if the device cannot run it.
-    void check(const draft_shape & shape) { get_graph(shape); }
+    void check(const graph_shape & shape) { get_graph(shape); }
 
     // For tests and tools: the logits of the last step of the first chain of the last pass, empty if there was none;
     // and the recurrent row after the last pass with outputs.
@@ -87,12 +87,12 @@ class draft_runner {
 
     // The index of a chain's step in what was read back.
     size_t index(int32_t i_out, int32_t i_step) const {
-        const draft_shape & shape = last_->shape;
+        const graph_shape & shape = last_->shape;
         return model_.hparams.is_parallel() ? static_cast<size_t>(i_out) * shape.n_steps + i_step
                                             : static_cast<size_t>(i_step) * shape.n_out + i_out;
     }
 
-    draft_graph & get_graph(const draft_shape & shape);
+    draft_graph & get_graph(const graph_shape & shape);
     void          alloc(draft_graph & graph);
     void          find_streams(const draft_pass & pass);
     void          set(ggml_tensor * tensor, const void * data, size_t n_bytes, size_t offset = 0);
@@ -116,7 +116,7 @@ class draft_runner {
     int32_t                state_last_    = 0;
     int64_t                cache_version_ = 0; // the cache's version for which graphs_ were built
 
-    draft_shape shape_; // scratch of compute
+    graph_shape shape_; // scratch of compute
 
     // scratch of set_inputs; the device may read it until the graph is done
     std::vector<int32_t>                     out_rows_, n_kv_;
