@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return 130
-    except (RuntimeError, ValueError, OSError) as e:
+    except (RuntimeError, ValueError, OSError, MemoryError) as e:
         broken = broken_stdout(e)
         if isinstance(broken, BrokenPipeError):  # the reader of our output has left
             return 0
@@ -77,6 +77,8 @@ def _reason(e: Exception) -> str:
 
 
 def _message(e: Exception) -> str:
+    if isinstance(e, MemoryError):
+        return str(e) or "out of memory"
     if isinstance(e, OSError) and e.strerror:
         return e.strerror if e.filename is None else f"'{e.filename}': {e.strerror}"
     if isinstance(e, UnicodeEncodeError) and e.encoding == "utf-8":  # Python keeps an argument's bytes as surrogates

@@ -34,7 +34,7 @@ def read_regular(path: Path) -> bytes:
     with open_regular(path) as file:
         if (n := os.fstat(file.fileno()).st_size) > N_BYTES_MAX:
             raise OSError(errno.EFBIG, f"expected at most {N_BYTES_MAX >> 20} MiB, found {n} B", str(path))
-        return file.read(N_BYTES_MAX)
+        return file.read(n)  # not more: Python allocates what it is asked to read
 
 
 def read_json(path: Path) -> Any:

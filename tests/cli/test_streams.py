@@ -76,6 +76,7 @@ ERRORS: dict[str, tuple[Exception, str]] = {
     "a file": (FileNotFoundError(errno.ENOENT, "No such file", "/a/b"), "'/a/b': No such file"),
     "no file": (OSError(errno.EADDRINUSE, "Address already in use"), "Address already in use"),
     "a library's": (OSError("it failed"), "it failed"),
+    "memory": (MemoryError(), "out of memory"),
     "bytes of an argument": (
         UnicodeEncodeError("utf-8", "caf\udce9", 3, 4, "surrogates not allowed"),
         "expected text in UTF-8, found 'caf\\udce9'",
