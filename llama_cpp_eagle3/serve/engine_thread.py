@@ -97,6 +97,7 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
+            self._keep()
             while not self._stopping:
                 try:
                     if self._deferred:  # the slot may be free now, and nothing may come into the inbox
@@ -152,17 +153,21 @@ class EngineThread:
                 self.engine.submit(item.sequence)
 
     def _wait(self) -> Answer | _Call | None:
-        """The next item of the inbox. While there is none, the engine writes prefixes to their folder."""
+        """The next item of the inbox. While there is none, the engine uses the prefixes' folder."""
         may_keep = True
         while True:
             try:
                 return self._inbox.get(timeout=_QUIET_SECONDS if may_keep else None)
             except queue.Empty:
-                try:
-                    may_keep = self.engine.keep()
-                except Exception as e:  # the requests can go on without it
-                    _log.error("cannot write to the prefix cache's folder: %s", e)
-                    may_keep = False
+                may_keep = self._keep()
+
+    def _keep(self) -> bool:
+        """Use the prefixes' folder; returns whether there is more to do."""
+        try:
+            return self.engine.keep()
+        except Exception as e:  # the requests can go on without it
+            _log.error("cannot use the prefix cache's folder: %s", e)
+            return False
 
     def _run_calls(self) -> None:
         waiting, self._deferred = self._deferred, []
