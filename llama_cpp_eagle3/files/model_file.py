@@ -106,6 +106,7 @@ _MEANINGS = {
     "ggml_can_mul_mat(a, b)": "a matrix has another shape than what it is multiplied with",
     "ggml_can_repeat(b, a)": "a vector has another length than what it is added to or multiplied with",
     "ggml_nelements(a) == ne": "a number of heads, or the size of one, does not fit the matrices",
+    "mem_buffer != NULL": "there is no memory for it",
     "K cache type": "see type_k",
     "V cache type": "see type_v",
 }
@@ -159,7 +160,8 @@ def file_errors(path: str) -> Iterator[None]:
             if not guard.reason:
                 raise
             reason = _explain(guard.reason, path, guard.tensors)
-            if guard.asserted or ("load model" in str(e) and "alloc" not in guard.reason):
+            is_full = ("mem_buffer != NULL" if guard.asserted else "alloc") in guard.reason  # the memory, not the file
+            if not is_full and (guard.asserted or "load model" in str(e)):
                 raise ModelFileError(f"'{path}': llama.cpp cannot load it: {reason}. {_advice(path)}") from e
             raise ValueError(f"{e}: {reason}") from e
 

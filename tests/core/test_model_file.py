@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
@@ -14,6 +15,7 @@ import pytest
 
 from gguf_raw import ARRAY, BOOL, F32, I32, STR, U32, RawFile, Tensor, parse, serialize, set_key, spoil
 from llama_cpp_eagle3 import Eagle3Error, ModelFileError, _core
+from llama_cpp_eagle3.files import model_file
 from llama_cpp_eagle3.files.model_file import file_errors
 from loading import load, take
 from random_arch import write_random_arch
@@ -397,3 +399,21 @@ def llama_tokens(llm: Any, text: bytes) -> list[int]:
     vocab = llama_cpp.llama_model_get_vocab(llm.model)
     n = llama_cpp.llama_tokenize(vocab, text, len(text), ids, len(ids), False, False)
     return list(ids[:n])
+
+
+@pytest.mark.parametrize(
+    ("reason", "asserted", "error"),
+    [
+        ("ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed", True, r"failed \(there is no memory for it\)$"),
+        ("unable to allocate CPU buffer", False, "Failed to load model: unable to allocate CPU buffer$"),
+        ("x.cpp:1: GGML_ASSERT(alloc) failed", True, "cannot load it: .* The file is damaged"),
+        ("wrong magic", False, "cannot load it: wrong magic. The file is damaged"),
+    ],
+)
+def test_no_memory_is_no_fault_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str, asserted: bool, error: str
+) -> None:
+    guard = SimpleNamespace(reason=reason, asserted=asserted, tensors=[])
+    monkeypatch.setattr(model_file, "LoadGuard", lambda: nullcontext(guard))
+    with pytest.raises(ValueError, match=error), file_errors(str(tmp_path / "a.gguf")):
+        raise ValueError("Failed to load model")
