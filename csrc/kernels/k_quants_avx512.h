@@ -86,7 +86,7 @@ struct repacked_octet {
         join_scales(both[0], both[1], s);
     }
 
-    void prefetch_next(int64_t b, int64_t nb) const { w.prefetch_next(b, nb); }
+    void prefetch_next(int64_t /*b*/, int64_t nb) const { k_quads::prefetch(w.w + nb * Quads::SIZE, Quads::SIZE); }
 
     void advance() { w.advance(); }
 };
