@@ -109,10 +109,12 @@ void cost_curve::observe_faster(int32_t n, float t_us) {
     }
     now_[n] *= share;
     variance_[n] = prior_measured;
+    for (int32_t m = 1; m < n; ++m) { // fewer rows take no longer
+        now_[m] = std::min(now_[m], now_[n]);
+    }
     for (int32_t m = n + 1; m <= n_max; ++m) { // m rows take no longer than n and then m - n
         now_[m] = std::min(now_[m], now_[n] + now_[m - n]);
     }
-    now_[1] = std::min(now_[1], now_[n]);
     n_last_ = std::max(n_last_, n);
 }
 

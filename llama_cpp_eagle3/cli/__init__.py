@@ -10,7 +10,6 @@ import argparse
 import importlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any
 from .._library import mismatches
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..extras import heads
-from ..log import show_llama_cpp
+from ..log import printable, show_llama_cpp
 from .parser import Parser
 from .streams import broken_stdout, open_streams
 
@@ -73,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _reason(e: Exception) -> str:
     """An error in a line, in which a file's name cannot move the cursor of a terminal."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda c: f"\\x{ord(c[0]):02x}", _message(e))
+    return printable(_message(e), keep="\n\t")
 
 
 def _message(e: Exception) -> str:
