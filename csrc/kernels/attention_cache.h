@@ -87,6 +87,12 @@ AVX2_INLINE __m128 halves(__m256 v) {
     return _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
 }
 
+AVX2 inline float largest_lane(__m256 v) {
+    const __m128 x = halves(v);
+    const __m128 y = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+
 // Four magnitudes of which the largest is that of the row. NaN counts as infinite.
 AVX2_INLINE __m128 greatest_f16(const char * x, int64_t n) {
     const __m256i no_sign = _mm256_set1_epi16(0x7fff);

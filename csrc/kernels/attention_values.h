@@ -112,9 +112,7 @@ AVX2_INLINE bool has_infinite(const float * bounds, int64_t n) {
     for (; i + 8 <= n; i += 8) {
         max = _mm256_max_ps(max, _mm256_loadu_ps(bounds + i));
     }
-    float lanes[8];
-    _mm256_storeu_ps(lanes, max);
-    return std::find(lanes, lanes + 8, INF) != lanes + 8 || std::find(bounds + i, bounds + n, INF) != bounds + n;
+    return largest_lane(max) == INF || std::find(bounds + i, bounds + n, INF) != bounds + n;
 }
 
 // Adds channels [begin, begin + n) of a block's values. bounds: of each cell's values; a cell whose bound is infinite

@@ -11,12 +11,6 @@
 
 namespace eagle3::kernels::avx2 {
 
-AVX2 inline float largest_lane(__m256 v) {
-    const __m128 x = halves(v);
-    const __m128 y = _mm_max_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
-}
-
 AVX2 inline float largest(const float * x, int64_t n) {
     __m256 max = _mm256_set1_ps(-INF);
     for (int64_t i = 0; i < n; i += 8) {

@@ -214,7 +214,7 @@ def n_common_bytes(a: bytes, b: bytes) -> int:
 
 
 def n_common(a: SequenceOf[Any], b: SequenceOf[Any]) -> int:
-    """Length of the common prefix, of tokens or of texts."""
+    """Length of the common prefix, in tokens."""
     n = min(len(a), len(b))
     if list(a[:n]) == list(b[:n]):
         return n
