@@ -23,7 +23,7 @@ from typing import Any
 
 URL = os.environ.get("URL", "")
 V1 = f"{URL}/v1"
-SECONDS = 1200
+SECONDS = 1700
 """The longest that a check may take."""
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 QUESTION = "What is the weather in Rome?"
@@ -33,7 +33,7 @@ def fetch(path: str, body: Any = None) -> str:
     """What the server answers to a GET, or to a POST if there is a body."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(URL + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=300) as response:
         return str(response.read().decode())
 
 

@@ -39,7 +39,7 @@ BIN = Path(sys.executable).parent
 MODEL, SMALLEST = "qwen2.5-coder-0.5b", "smollm2-135m"
 PART = ("openai", "anthropic", "instructor", "ollama")
 FLAGS = ("-c", "32768", "--metrics", "--temp", "0")
-SECONDS_START, SECONDS_CLIENT = 120, 3600
+SECONDS_START, SECONDS_STOP, SECONDS_CLIENT = 600, 300, 3600
 HEAD = """# Clients
 
 Which programs work with the server? `make clients` installs each into an environment of its own, runs it against
@@ -154,7 +154,7 @@ class Server:
         if self.process is not None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(60)
+                self.process.wait(SECONDS_STOP)
             self.process.kill()
 
 

@@ -74,7 +74,7 @@ def proxy() -> None:
         request = urllib.request.Request(url, body, headers)
         for _ in range(120):
             try:
-                with urllib.request.urlopen(request, timeout=60) as response:
+                with urllib.request.urlopen(request, timeout=300) as response:
                     assert json.load(response)["choices"][0]["message"]["content"]
                 return
             except urllib.error.HTTPError as e:
