@@ -14,6 +14,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -95,7 +96,7 @@ def environment(client: Client) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     python, packages = sys.executable, list(client.requirements)
     if packages[-1].startswith("python>="):
-        python = _python(packages.pop().removeprefix("python>="))
+        python = newer_python(packages.pop().removeprefix("python>="))
     for command in (["venv", "-q", "--python", python, folder], ["pip", "install", "-q", "-p", folder, *packages]):
         done = subprocess.run([BIN / "uv", *command], capture_output=True, text=True, check=False)
         if done.returncode:
@@ -104,10 +105,14 @@ def environment(client: Client) -> Path:
     return folder / "bin"
 
 
-def _python(least: str) -> str:
-    """A newer Python than ours."""
-    found = [*Path.home().glob(".pyenv/versions/3.*/bin/python3.?*"), *Path("/usr").glob("*bin/python3.?*")]
-    for path in [Path(sys.executable), *found]:
+def newer_python(least: str) -> str:
+    """A Python of this version or newer, ours if it is.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    found = [*Path.home().glob(".pyenv/versions/3.*/bin/python3.*"), *Path("/usr").glob("*bin/python3.*")]
+    for path in [Path(sys.executable), *(one for one in found if re.fullmatch(r"python3\.\d+", one.name))]:
         version = subprocess.run([path, "-V"], capture_output=True, text=True, check=False).stdout.split()[1:]
         if version and [*map(int, version[0].split("."))][:2] >= [*map(int, least.split("."))]:
             return str(path)

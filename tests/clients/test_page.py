@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parent
 RUN = runpy.run_path(str(FOLDER / "run.py"))
 
@@ -52,3 +54,14 @@ def test_what_fails_is_told_in_words(tmp_path: Path) -> None:
         "it is equal": "AssertionError: assert 1 == 2",
         "it works": "",
     }
+
+
+def test_a_newer_python_is_found_beside_its_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyenv has python3.13-config and python3.13-gdb.py, which is no program, in the same folder."""
+    folder = tmp_path / ".pyenv/versions/3.99.0/bin"
+    folder.mkdir(parents=True)
+    for name in ("python3.99", "python3.99-config", "python3.99-gdb.py"):
+        (folder / name).write_text("#!/bin/sh\necho Python 3.99.0\n" if name == "python3.99" else "import gdb\n")
+        (folder / name).chmod(0o755 if name == "python3.99" else 0o644)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert RUN["newer_python"]("3.99") == str(folder / "python3.99")
