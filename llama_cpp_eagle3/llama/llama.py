@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
@@ -89,7 +90,8 @@ class Eagle3Llama(LlamaCompletion):
             RpcError: one of the rpc_servers cannot be used.
         """
         log = partial(log_info, bool(options.get("verbose", True)))
-        path, draft = resolve(model_path, log), None if draft_model_path is None else resolve(draft_model_path, log)
+        fetch = partial(log, otherwise=logging.WARNING)
+        path, draft = resolve(model_path, fetch), None if draft_model_path is None else resolve(draft_model_path, fetch)
         self._stack = ExitStack()
         self._keeper: Keeper | None = None
         learned = self._learned = _open_learning(options.get("learn_dir"), path)

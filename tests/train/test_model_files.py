@@ -227,3 +227,15 @@ def test_inspect_takes_names(
     assert re.search("llama.cpp +(can|cannot) run it", out)
     assert main(["inspect", "heat", "--target", "target"]) == 2
     assert "no model that is known by name: target, head" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_a_fetch_is_told(file: ModelFile, caplog: pytest.LogCaptureFixture, verbose: bool) -> None:
+    """It takes minutes, so it is shown without `verbose` too; a file that is there is not spoken of."""
+    for told in (True, False):
+        caplog.clear()
+        with pytest.raises(ModelFileError):  # it is no GGUF
+            Eagle3Llama("three", verbose=verbose)
+        said = [record for record in caplog.records if record.message.startswith(("fetching", "part"))]
+        assert len(said) == 4 * told
+        assert {record.levelname for record in said} <= {"INFO" if verbose else "WARNING"}

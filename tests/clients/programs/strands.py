@@ -7,12 +7,16 @@ Agent(model=OpenAIModel(client_args=options, model_id="any"))("Hello")
 
 from __future__ import annotations
 
-from checks import V1
+from contextlib import suppress
+
+from checks import QUESTION, V1
 from pydantic import BaseModel
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
+from strands.types.exceptions import MaxTokensReachedException
 
 MODEL = OpenAIModel(client_args={"base_url": V1, "api_key": "none"}, model_id="any", params={"max_tokens": 200})
+CITIES: list[str] = []
 
 
 class Person(BaseModel):
@@ -23,12 +27,15 @@ class Person(BaseModel):
 @tool
 def _get_weather(city: str) -> str:
     """The weather in a city."""
+    CITIES.append(city)
     return "It is warm."
 
 
 def agent_with_a_tool() -> None:
-    result = Agent(model=MODEL, tools=[_get_weather], callback_handler=None)("What is the weather in Rome?")
-    assert str(result).strip() and result.stop_reason in ("end_turn", "max_tokens")
+    agent = Agent(model=MODEL, tools=[_get_weather], callback_handler=None)
+    with suppress(MaxTokensReachedException):  # the 0.5B may repeat its call as a text until then
+        agent(QUESTION)
+    assert CITIES[0] == "Rome" and len(agent.messages) >= 4, agent.messages
 
 
 def structured_output() -> None:
