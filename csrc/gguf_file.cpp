@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <set>
 
 namespace eagle3 {
 
@@ -18,11 +19,41 @@ static bool is_lfs_pointer(const std::filesystem::path & path) {
     return found == first;
 }
 
+// What a folder has that a user may have meant.
+static std::string models_in(const std::filesystem::path & folder) {
+    static constexpr size_t n_shown = 5;
+    std::set<std::string>   names;
+    std::error_code         ec;
+    for (std::filesystem::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+        if (it->path().extension() == ".gguf") {
+            names.insert(it->path().filename().u8string());
+        }
+    }
+    std::string list;
+    size_t      n = 0;
+    for (const auto & name : names) {
+        list += n == 0 ? "'" + name + "'" : n < n_shown ? ", '" + name + "'" : n == n_shown ? ", ..." : "";
+        ++n;
+    }
+    return names.empty() ? "has no GGUF files" : "has " + list;
+}
+
+static std::string why_missing(const std::filesystem::path & file) {
+    std::error_code ec;
+    const auto      folder = std::filesystem::absolute(file, ec).parent_path();
+    return "the folder '" + folder.u8string() + "' " +
+           (std::filesystem::is_directory(folder, ec) ? models_in(folder) : "does not exist");
+}
+
 gguf_file::gguf_file(const std::string & path) : path_(path) {
     const std::filesystem::path file = path_of(path);
     std::error_code             ec;
     if (!std::filesystem::exists(file, ec)) {
-        throw model_file_error(format("'%s': no such file", path.c_str()));
+        throw model_file_error(format("'%s': no such file: %s", path.c_str(), why_missing(file).c_str()));
+    }
+    if (std::filesystem::is_directory(file, ec)) {
+        throw model_file_error(
+            format("'%s' is a folder, which %s: give the path of a file", path.c_str(), models_in(file).c_str()));
     }
     if (!std::filesystem::is_regular_file(file, ec)) {
         throw model_file_error(format("'%s': not a regular file", path.c_str()));

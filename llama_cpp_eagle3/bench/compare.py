@@ -14,6 +14,7 @@ from llama_cpp import llama_model_default_params
 from llama_cpp._internals import LlamaModel
 
 from .. import Eagle3Llama
+from .._core import read_arch
 from ..draft.kinds import WITHOUT_MODEL, kind_of_source
 from ..engine.stats import Stats
 from ..log import show_llama_cpp
@@ -138,7 +139,9 @@ def context_size(model: str, texts: Sequence[str], n_predict: int, n_ctx: int) -
 
     Raises:
         ValueError: n_ctx is too little.
+        ModelFileError: there is no such model.
     """
+    read_arch(model)
     show_llama_cpp(False)
     params = llama_model_default_params()
     params.vocab_only = True

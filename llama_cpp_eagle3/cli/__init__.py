@@ -7,6 +7,7 @@ Flags that llama.cpp has too are in `flags`.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import importlib.util
 import os
@@ -90,6 +91,10 @@ def _main(argv: Sequence[str]) -> int:
         _complete(os.environ.get("COMP_LINE", "").split()[1:2])
     if argv and argv[0] in COMMANDS:
         return _run(argv[0], argv[1:])
+    if argv and not argv[0].startswith("-"):
+        close = difflib.get_close_matches(argv[0], COMMANDS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        _parser().error(f"unknown command {argv[0]!r}, {hint}")
     _parser().parse_args(argv)  # shows help, the version, or an error
     return 2
 

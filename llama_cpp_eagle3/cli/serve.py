@@ -6,8 +6,8 @@ Without -m it is SmolLM2-135M-Instruct, which is fetched once.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from .._core import read_arch
 from ..extras import extra
 from .load_model import resolve_pair
 from .parser import Parser
@@ -34,8 +34,7 @@ def run(args: argparse.Namespace) -> int:
         from .load_server import load_server
     configure(args.log_format, args.verbose)
     resolve_pair(args)
-    if not Path(args.model).is_file():
-        raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
+    read_arch(args.model)  # a file that is missing is an error before a port is taken
     options = serve_options(args)
     with bind(args.host, args.port) as sockets:
         server = load_server(args, options)

@@ -28,6 +28,7 @@ _ADVICE = (
 )
 
 
+_LESS = ". Where memory is short take a smaller n_ctx, quantized type_k and type_v, or a smaller model"
 BLOCKS = "layers for multi-token prediction (nextn_predict_layers)"
 """Layers that a file's header may announce and that may be missing."""
 _OVERRIDE_SIZE = lib.llama_model_kv_override_value.val_str.size
@@ -163,7 +164,7 @@ def file_errors(path: str) -> Iterator[None]:
             is_full = ("mem_buffer != NULL" if guard.asserted else "alloc") in guard.reason  # the memory, not the file
             if not is_full and (guard.asserted or "load model" in str(e)):
                 raise ModelFileError(f"'{path}': llama.cpp cannot load it: {reason}. {_advice(path)}") from e
-            raise ValueError(f"{e}: {reason}") from e
+            raise ValueError(f"{e}: {reason}{_LESS if is_full else ''}") from e
 
 
 def guard_tokenizer(model: Any) -> None:

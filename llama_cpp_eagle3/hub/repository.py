@@ -217,7 +217,10 @@ class Repository:
             if isinstance(e, OSError) and e.errno is not None and not isinstance(e, ConnectionError):
                 raise  # the disk is full, a folder cannot be written
             kept = "; what has arrived is kept, and the next run goes on from there" if name else ""
-            raise HubError(f"the hub did not answer for {what} ({constants.ENDPOINT}): {_line(e)}{kept}") from e
+            raise HubError(
+                f"the hub did not answer for {what} ({constants.ENDPOINT}): {_line(e)}{kept}. Without a network "
+                "take a model that is on this machine, by the path of its file"
+            ) from e
 
 
 def _line(error: BaseException) -> str:

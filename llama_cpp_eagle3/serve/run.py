@@ -47,6 +47,13 @@ def run(
     _Server(config).run(sockets=sockets)
 
 
+_ADVICE = {
+    errno.EADDRINUSE: ": another program listens there; end it, or give another --port (0: a free one)",
+    errno.EADDRNOTAVAIL: ": --host takes an address of this machine, or 0.0.0.0 for all of them",
+    errno.EACCES: ": ports below 1024 are the administrator's; give another --port",
+}
+
+
 @contextmanager
 def bind(hosts: str, port: int) -> Iterator[list[socket.socket]]:
     """Bind sockets, so that no other process can take the port; those of a network do not listen yet.
@@ -66,8 +73,10 @@ def bind(hosts: str, port: int) -> Iterator[list[socket.socket]]:
             try:
                 bound.append(stack.enter_context(_at_file(name) if is_unix_socket(name) else _at_port(name, port)))
             except OSError as e:
-                where = name if is_unix_socket(name) else f"{name} port {port}"
-                raise OSError(f"cannot listen on {where}: {e.strerror or e}") from None
+                where, advice = f"{name} port {port}", _ADVICE.get(e.errno or 0, "")
+                if is_unix_socket(name):
+                    where, advice = name, ""
+                raise OSError(f"cannot listen on {where}: {e.strerror or e}{advice}") from None
         yield bound
 
 

@@ -221,7 +221,8 @@ def test_errors_are_one_readable_line(
         (["--help"], 0, COMMAND),
         ([COMMAND, "--help"], 0, "--spec-draft-n-max"),
         ([], 2, "required"),
-        (["nonsense"], 2, "invalid choice"),
+        (["nonsense"], 2, "unknown command 'nonsense', there are batch, bench,"),
+        (["caht"], 2, "unknown command 'caht', did you mean chat?"),
         ([COMMAND, "--nonsense"], 2, "unknown flag --nonsense"),
         ([COMMAND, "--draft-max", "4"], 2, "--draft-max is not possible here: it is called --spec-draft-n-max now"),
         ([COMMAND, "-ngl", "many"], 2, "expected a number, auto or all"),
@@ -233,6 +234,11 @@ def test_usage(args: list[str], code: int, message: str, capsys: pytest.CaptureF
         main(args)
     assert info.value.code == code
     assert message in "".join(capsys.readouterr())
+
+
+def test_bench_without_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "-m", "nowhere.gguf"]) == 2
+    assert "error: 'nowhere.gguf': no such file: the folder" in capsys.readouterr().err
 
 
 def test_as_a_module(flags: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 
 import llama_cpp
@@ -240,10 +241,18 @@ def test_damaged_files(path, tmp_path, change, message):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(ModelFileError, match="no such file"):
+    """The error says what the folder has instead."""
+    with pytest.raises(ModelFileError, match=rf"no such file: the folder '{tmp_path}' has no GGUF files"):
         _core.read_target(str(tmp_path / "nothing.gguf"))
-    with pytest.raises(ModelFileError, match="not a regular file"):
+    with pytest.raises(ModelFileError, match=rf"no such file: the folder '{tmp_path}/none' does not exist"):
+        _core.read_target(str(tmp_path / "none" / "a.gguf"))
+    for i in range(7):
+        (tmp_path / f"{i}.gguf").touch()
+    with pytest.raises(ModelFileError, match=r"a folder, which has '0.gguf', '1.gguf', .*'4.gguf', \.\.\.: give"):
         _core.read_target(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelFileError, match="not a regular file"):
+        _core.read_target(str(tmp_path / "pipe"))
 
 
 def test_damage_anywhere_in_the_header(path, tmp_path):

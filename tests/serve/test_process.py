@@ -43,8 +43,8 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for args, word in (
-            (flags(pair, "--port", port), "in use"),
-            (["-m", str(tmp_path / "nothing.gguf")], "missing"),
+            (flags(pair, "--port", port), "in use: another program listens there; end it, or give another --port"),
+            (["-m", str(tmp_path / "nothing.gguf")], "no such file: the folder"),
             (["-m", path_of(pair[0]), "-md", str(tmp_path / "nothing.gguf"), "--port", "0"], "nothing.gguf"),
             (["-m", path_of(pair[0]), "-md", misfit.path, "--port", "0"], "misfit.gguf"),
             (flags(pair, "--slot-save-path", tmp_path / "nowhere"), "nowhere"),
@@ -54,7 +54,7 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
             (flags(pair, "--ssl-key-file", key_file), "belong together"),
             (flags(pair, "--ssl-key-file", key_file, "--ssl-cert-file", key_file), f"--ssl-key-file '{key_file}': "),
             (flags(pair, "--ssl-key-file", key_file, "--ssl-cert-file", tmp_path / "x"), "No such file"),
-            (flags(pair, "--host", "192.0.2.1", "--port", "0"), "192.0.2.1"),
+            (flags(pair, "--host", "192.0.2.1", "--port", "0"), "--host takes an address of this machine"),
         ):
             assert main(["serve", *map(str, args)]) == 2, args
             lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
