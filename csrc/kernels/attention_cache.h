@@ -93,6 +93,11 @@ AVX2 inline float largest_lane(__m256 v) {
     return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
 }
 
+// Infinite in place of NaN.
+AVX2_INLINE __m256 or_infinite(__m256 v) {
+    return _mm256_blendv_ps(_mm256_set1_ps(INF), v, _mm256_cmp_ps(v, v, _CMP_EQ_OQ));
+}
+
 // Four magnitudes of which the largest is that of the row. NaN counts as infinite.
 AVX2_INLINE __m128 greatest_f16(const char * x, int64_t n) {
     const __m256i no_sign = _mm256_set1_epi16(0x7fff);
@@ -113,7 +118,7 @@ AVX2_INLINE __m128 greatest_f32(const float * x, int64_t n) {
     __m256       max  = _mm256_setzero_ps();
     for (int64_t i = 0; i < n; i += 8) {
         const __m256 v = _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i));
-        max            = _mm256_max_ps(max, _mm256_blendv_ps(_mm256_set1_ps(INF), v, _mm256_cmp_ps(v, v, _CMP_EQ_OQ)));
+        max            = _mm256_max_ps(max, or_infinite(v));
     }
     return halves(max);
 }

@@ -8,10 +8,10 @@
 
 namespace eagle3::kernels::avx2 {
 
-// e^x for x <= 0, exact to about the last bit.
+// e^x for x <= 0, exact to about the last bit; NaN stays.
 AVX2_INLINE __m256 exp8(__m256 x) {
     const __m256 is_zero = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_LT_OQ);
-    const __m256 y       = _mm256_max_ps(x, _mm256_set1_ps(-87.0f));
+    const __m256 y       = _mm256_max_ps(_mm256_set1_ps(-87.0f), x);
     const __m256 n =
         _mm256_round_ps(_mm256_mul_ps(y, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     // ln 2 in two parts

@@ -201,9 +201,9 @@ class part {
         if (a_.sinks) {
             max = std::max(max, sink);
         }
-        if (std::isinf(max)) { // the row sees nothing
+        if (!std::isfinite(max)) { // the row sees nothing, or scores that are no numbers
             std::fill_n(&seen(row, 0), a_.n_blocks, -INF);
-            end.unit = 0.0f;
+            end.unit = max == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN();
             return;
         }
         exact_sum exponentials;

@@ -1,6 +1,7 @@
 // The sum over the cells of a row is exact, so that it does not depend on their order: see exact_sum.
 #include "kernels/attention.h"
 
+#include "kernels/attention_cache.h"
 #include "kernels/attention_exp.h"
 #include "kernels/floats_avx2.h"
 #include "kernels/op_rows.h"
@@ -17,21 +18,23 @@ namespace {
 
 using namespace avx2;
 
-// y = x * scale + mask * slope; returns the largest.
+// y = x * scale + mask * slope; a masked cell gets -INF whatever its score is, NaN included. Returns the largest; a
+// score that is NaN counts as infinite.
 template <class format>
 AVX2 float scores(const float * x, const char * mask, int64_t n, float scale, float slope, float * y) {
-    __m256 max = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+    const __m256 none = _mm256_set1_ps(-INF);
+    __m256       max  = none;
     for (int64_t i = 0; i < n; i += 8) {
         __m256 value = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(scale));
         if (mask) {
-            value = _mm256_fmadd_ps(format::load8(mask, i), _mm256_set1_ps(slope), value);
+            const __m256 added = format::load8(mask, i);
+            value              = _mm256_fmadd_ps(added, _mm256_set1_ps(slope), value);
+            value              = _mm256_blendv_ps(value, none, _mm256_cmp_ps(added, none, _CMP_EQ_OQ));
         }
         _mm256_storeu_ps(y + i, value);
-        max = _mm256_max_ps(max, value);
+        max = _mm256_max_ps(max, or_infinite(value));
     }
-    float lanes[8];
-    _mm256_storeu_ps(lanes, max);
-    return *std::max_element(lanes, lanes + 8);
+    return largest_lane(max);
 }
 
 class soft_max_of_attention : public op_traits {
@@ -66,8 +69,8 @@ class soft_max_of_attention : public op_traits {
         if (sinks) {
             max = std::max(max, sink);
         }
-        if (std::isinf(max)) { // the row sees nothing
-            std::fill(y, y + n, 0.0f);
+        if (!std::isfinite(max)) { // the row sees nothing, or scores that are no numbers
+            std::fill(y, y + n, max == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN());
             return;
         }
         double sum = exponentials(y, n, max);

@@ -11,10 +11,11 @@
 
 namespace eagle3::kernels::avx2 {
 
+// The largest of n numbers; NaN counts as infinite.
 AVX2 inline float largest(const float * x, int64_t n) {
     __m256 max = _mm256_set1_ps(-INF);
     for (int64_t i = 0; i < n; i += 8) {
-        max = _mm256_max_ps(max, _mm256_loadu_ps(x + i));
+        max = _mm256_max_ps(max, or_infinite(_mm256_loadu_ps(x + i)));
     }
     return largest_lane(max);
 }

@@ -98,8 +98,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "cached_in", "chain", "detokenizer", "draft", "ends", "is_cancelled", "is_dirty", "is_paced", "keeps",
-        "kept_rows", "logits_all", "max_tokens", "media", "n_cached", "n_cut", "n_past", "n_prompt", "n_turn",
+        "cached_in", "chain", "detokenizer", "draft", "ends", "is_cancelled", "is_dirty", "is_paced", "is_retried",
+        "keeps", "kept_rows", "logits_all", "max_tokens", "media", "n_cached", "n_cut", "n_past", "n_prompt", "n_turn",
         "request", "result", "rows", "saved", "saves", "scheduled", "seq_id", "state", "tokens", "wants_logits",
     )  # fmt: skip
 
@@ -141,6 +141,8 @@ class Sequence:
         self.logits_all = request.prompt_logprobs
         """Whether rows of prompts have logits too."""
         self.is_cancelled = False
+        self.is_retried = False
+        """Whether it was evaluated again because its logits were no numbers, which is tried once."""
         self.keeps = True
         """Whether its text may be kept for learning, if any are."""
         self.kept_rows: list[tuple[int, npt.NDArray[np.float16]]] = []

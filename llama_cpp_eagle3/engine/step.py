@@ -201,11 +201,20 @@ class Stepper:
             s.saves.append(s.n_past + 1)
 
     def _sample_all(self, s: Sequence) -> None:
-        """Sample all rows of a sequence; an error of its sampler ends only this sequence."""
+        """Sample all rows of a sequence; an error of its sampler ends only this sequence.
+
+        Logits that are no numbers may come from another sequence's cells, or from a state that was loaded: the first
+        time the sequence is evaluated again instead, after `recover` has cleared all cells.
+        """
         while not s.result.finish_reason:
             try:
                 output = self.sample(s)
             except BaseException as e:
+                if isinstance(e, LogitsError) and not s.is_retried:
+                    s.is_retried, s.scheduled = True, None
+                    s.n_past, s.rows, s.is_dirty = 0, [], True
+                    _log.warning("%d tokens are evaluated again, once, and all cells are cleared: %s", len(s.tokens), e)
+                    return
                 self.outputs.fail(s, e)
                 if isinstance(e, Exception):
                     return

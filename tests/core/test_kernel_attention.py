@@ -91,6 +91,23 @@ def test_float64(case: Case) -> None:
     assert not np.array_equal(found, np.zeros_like(found))
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_keys_that_are_no_numbers(cache_type: Any, value: float) -> None:
+    """A row that reads such a key has no numbers; one for which it is masked has its own."""
+    case = make(np.random.default_rng(3), 4, 4, 2, 64, 128, cache_type)
+    case.mask[:] = 0
+    case.mask[:, 120:] = -np.inf
+    case.mask[[1, 3], 32:64] = -np.inf
+    expected = case.attend()[1]
+    case.k[:, 32:64] = value
+    found = case.attend()[1]
+    np.testing.assert_array_equal(found[:, [1, 3]], expected[:, [1, 3]])
+    assert np.isnan(found[:, [0, 2]]).all()
+    case.k[:] = value
+    assert np.isnan(case.attend()[1]).all()
+    case.weights.close()
+
+
 def test_ggml_alone_depends_on_the_order(cache_type: Any) -> None:
     """The compared results can differ: without our kernels they do."""
     case = make(np.random.default_rng(2), 5, 8, 2, 40, 120, cache_type)

@@ -313,6 +313,25 @@ def test_values_that_are_no_numbers(type_v: Any, value: float) -> None:
     case.weights.close()
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("cap", [0.0, 5.0])
+def test_keys_that_are_no_numbers(cap: float, value: float) -> None:
+    """A row that reads such a key has no numbers; one for which it is masked has its own."""
+    case = make(4, 4, 2, 64, 64, 256, cap=cap)
+    assert case.mask is not None
+    case.mask[:] = 0
+    case.mask[:, 250:] = -np.inf
+    case.mask[[1, 3], 40] = -np.inf
+    expected = case.attend()[1]
+    case.k[:, 40] = value
+    found = case.attend()[1]
+    np.testing.assert_array_equal(found[:, [1, 3]], expected[:, [1, 3]])
+    assert np.isnan(found[:, [0, 2]]).all()
+    case.k[:] = value
+    assert np.isnan(case.attend()[1]).all()
+    case.weights.close()
+
+
 @pytest.mark.parametrize("n_per_sequence", [1, 5, 20])
 def test_rows_read_the_cells_of_their_sequence(n_per_sequence: int) -> None:
     """Rows of several sequences of a pool read no cells of other sequences, whatever these hold."""
