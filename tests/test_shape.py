@@ -12,7 +12,7 @@ MOST = {
     "lines of Python, core": 17_000,
     "lines of Python, edges": 20_200,
     "lines of C++, without kernels": 25_600,
-    "lines of C++, kernels": 6_600,
+    "lines of C++, kernels": 6_900,
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
     "longest chain of imports": 37,

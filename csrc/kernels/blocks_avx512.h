@@ -25,13 +25,7 @@ struct wide_block {
     __m512  m;
 };
 
-// Octets: dot returns the first eight channels in the low halves of the lanes of 128 bits, the others in the high
-// halves. This returns them in order ...
-AVX512_INLINE __m512 in_order(__m512 v) {
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15), v);
-}
-
-// ... and this in the order of dot.
+// Octets: dot returns sixteen channels in the order that in_order undoes. This makes it.
 AVX512_INLINE __m512 as_summed(__m512 v) {
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15), v);
 }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace eagle3::kernels {
 
@@ -19,19 +20,22 @@ namespace {
 
 using namespace k_quads;
 
-template <int SUB>
+template <class Block>
 size_t row_size(int64_t k) {
-    return k / QK_K * sizeof(block_q8<SUB>);
+    return k / QK_K * sizeof(Block);
 }
 
-template <int SUB>
+// OFFSET_BITS: of weights whose rows have their sums times -offset, or 0.
+template <class Block, int OFFSET_BITS>
 AVX2 void quantize(const float * x, int64_t k, uint8_t * row) {
-    auto * blocks = reinterpret_cast<block_q8<SUB> *>(row);
+    auto *        blocks = reinterpret_cast<Block *>(row);
+    constexpr int n_sums = std::extent_v<decltype(Block::sums)>;
     for (int64_t b = 0; b < k / QK_K; ++b, x += QK_K) {
         int32_t sums[QK_K / 16];
         blocks[b].d = avx2::quantize_q8_K(x, blocks[b].qs, sums);
-        for (int i = 0; i < QK_K / SUB; ++i) {
-            blocks[b].sums[i] = static_cast<int16_t>(SUB == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1]);
+        for (int i = 0; i < n_sums; ++i) {
+            const int32_t sum = n_sums == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
+            blocks[b].sums[i] = OFFSET_BITS > 0 ? -(1 << OFFSET_BITS) * sum : sum;
         }
     }
 }
@@ -258,6 +262,22 @@ void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, 
     }
 }
 
+// The type of a block of activations.
+template <class Isa, class Format>
+constexpr auto block_of() {
+#if defined(__x86_64__)
+    if constexpr (Isa::is_wide) {
+        return avx512::row_block<Format>{};
+    } else
+#endif
+    {
+        return block_q8<Format::SUB>{};
+    }
+}
+
+template <class Isa, class Format>
+using row_block = decltype(block_of<Isa, Format>());
+
 template <class Isa, class Format>
 constexpr auto compute_of() {
 #if defined(__x86_64__)
@@ -268,51 +288,46 @@ constexpr auto compute_of() {
     return compute<Isa, Format>;
 }
 
-#if defined(__x86_64__)
-template <class Format>
-struct octet_of;
-
-template <>
-struct octet_of<q4_K> {
-    using type = avx512::q4_Kx8_octet;
-};
-
-template <>
-struct octet_of<q2_K> {
-    using type = avx512::q2_Kx8_octet;
-};
-#endif
-
 template <class Isa, class Format, int TOGETHER>
 constexpr auto compute_repacked_of() {
 #if defined(__x86_64__)
     if constexpr (Isa::is_wide) {
-        return avx512::compute_repacked<typename octet_of<Format>::type>;
+        return avx512::compute_repacked<Format>;
     }
 #endif
     return compute_repacked<Isa, Format, TOGETHER>;
 }
 
 // compute_of(isa): the compute function of an instruction set.
-template <int SUB, class ComputeOf>
+template <class Format, class ComputeOf>
 std::vector<kernel> kernels_of(const std::string & name, ggml_type type, layout where, int64_t n_channels,
                                int64_t n_together, ComputeOf && compute_of) {
     return avx2::by_instruction_sets([&](auto isa) {
-        return kernel{ name + "/" + isa.name, type,          where,         n_channels,     QK_K, n_together,
-                       isa.is_supported,      row_size<SUB>, quantize<SUB>, compute_of(isa) };
+        using block               = row_block<decltype(isa), Format>;
+        constexpr int OFFSET_BITS = std::is_same_v<block, block_q8<Format::SUB>> ? 0 : Format::OFFSET_BITS;
+        return kernel{ name + "/" + isa.name,
+                       type,
+                       where,
+                       n_channels,
+                       QK_K,
+                       n_together,
+                       isa.is_supported,
+                       row_size<block>,
+                       quantize<block, OFFSET_BITS>,
+                       compute_of(isa) };
     });
 }
 
 template <class Format>
 std::vector<kernel> mapped(const std::string & name, ggml_type type) {
-    return kernels_of<Format::SUB>(name, type, layout::mapped, 1, 0,
-                                   [](auto isa) { return compute_of<decltype(isa), Format>(); });
+    return kernels_of<Format>(name, type, layout::mapped, 1, 0,
+                              [](auto isa) { return compute_of<decltype(isa), Format>(); });
 }
 
 template <class Format, int TOGETHER = 8>
 std::vector<kernel> repacked(const std::string & name, ggml_type type) {
-    return kernels_of<Format::SUB>(name, type, layout::repacked, 8, TOGETHER,
-                                   [](auto isa) { return compute_repacked_of<decltype(isa), Format, TOGETHER>(); });
+    return kernels_of<Format>(name, type, layout::repacked, 8, TOGETHER,
+                              [](auto isa) { return compute_repacked_of<decltype(isa), Format, TOGETHER>(); });
 }
 
 } // namespace
