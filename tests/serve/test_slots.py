@@ -221,7 +221,7 @@ def test_nan_in_cells_of_others(tiny_target: Any, tmp_path: Path, cpu_kernels: s
         running.ask("/completion", {**body, "prompt": [70 + i % 40 for i in range(100)], "id_slot": 1})
         running.ask("/slots/1?action=save", {"filename": "sound"})
         data = (tmp_path / "sound").read_bytes()
-        header, begin = header_of(data)
+        _, begin = header_of(data)
         rows = struct.pack("<iQ", 1, 64)  # what precedes the keys of a layer, and without flash attention the values
         for what, first in (("keys", rows), ("values", struct.pack("<iII", 1, 2, 32))):
             at = data.index(first, begin) + len(first)
