@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .._core import header_size
+from ..errors import ModelFileError
 from .cache_dir import cache_dir, keep
 from .json_file import read_json
 
@@ -66,6 +67,39 @@ def file_key(path: str | os.PathLike[str]) -> _Key:
     """
     found = os.stat(path)
     return os.path.realpath(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class Stamps:
+    """What files were before something read them, by which a replaced or changed one is found afterwards.
+
+    A model's file is identified by its name, which may be another file's by then.
+    """
+
+    def __init__(self, paths: Iterable[str]):
+        """Look at these files, and at all parts of split ones. A file that is missing is another reader's to report."""
+        self._of: dict[str, tuple[int, int, int] | None] = {
+            part: _stamp(part) for path in paths for part in _parts(path)
+        }
+
+    def check(self) -> None:
+        """Make sure that the files are what they were.
+
+        Raises:
+            ModelFileError: one is not.
+        """
+        for path, stamp in self._of.items():
+            if _stamp(path) != stamp:
+                raise ModelFileError(
+                    f"'{path}' was replaced or changed while it was loaded, so it is not known which bytes were: "
+                    "load it again"
+                )
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        return file_key(path)[1:4]
+    except OSError:
+        return None
 
 
 def once_fingerprinted(paths: Iterable[str], function: Callable[[], T]) -> Future[T]:

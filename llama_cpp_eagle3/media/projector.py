@@ -24,7 +24,7 @@ from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, token
 from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
-from ..files.fingerprint import fingerprint, once_fingerprinted
+from ..files.fingerprint import Stamps, fingerprint, once_fingerprinted
 from ..guard import closed_error
 from .families import check_family
 from .limits import N_SAMPLES_MAX, MediaError
@@ -108,8 +108,7 @@ class Projector:
         self.path = path
         self.types = read_projector(path)
         check_family(path, self.types, model)
-        # with another projector the same image has other rows
-        self._file = once_fingerprinted([path], partial(fingerprint, path))
+        stamps = Stamps([path])
         self._vocab = int(lib.llama_model_get_vocab(model))
         self._n_embd_inp = int(lib.llama_model_n_embd_inp(model))
         self._lock = threading.Lock()
@@ -134,6 +133,8 @@ class Projector:
         if not self._ctx:
             reason = _mtmd_log.reason or guard.reason or "llama.cpp gives no reason"
             raise ModelFileError(f"'{path}': cannot be loaded as this model's projector: {reason}")
+        # with another projector the same image has other rows
+        self._file = once_fingerprinted([path], partial(_identify, path, stamps))
 
     @property
     def marker(self) -> str:
@@ -272,6 +273,17 @@ def open_projector(llm: Llama, path: str | os.PathLike[str], placeholder: int | 
         flash_attn=llm.context_params.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
         placeholder=placeholder,
     )
+
+
+def _identify(path: str, stamps: Stamps) -> str:
+    """What identifies a loaded projector in prefixes; of a file that is another by now, something that no other has."""
+    try:
+        found = fingerprint(path)
+        stamps.check()
+    except (OSError, ModelFileError) as e:
+        _log.warning("prefixes with images are found again by this process alone: %s", e)
+        return secrets.token_hex(32)
+    return found
 
 
 def context_params() -> Any:

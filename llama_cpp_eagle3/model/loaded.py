@@ -229,6 +229,10 @@ class Loaded:
         """Identifies the models and settings that can use saved prefixes of this one.
 
         Of a file that this machine has not seen, it waits until a thread has read all of it.
+
+        Raises:
+            ModelFileError: a file was replaced or changed while it was loaded.
+            OSError: one cannot be read.
         """
         return self._maker.result()
 
@@ -258,6 +262,7 @@ class Loaded:
         def make() -> Maker:
             lora = [(fingerprint(path), scale) for path, scale in plan.lora]
             of_target, of_drafters = plan.ids(fingerprint)
+            plan.stamps.check()
             return Maker(of_target, {**settings, "lora": lora}, of_drafters, draft_settings)
 
         files = [file.weights for file in plan.drafts if not file.is_in_target]
@@ -371,7 +376,8 @@ class Loaded:
         self.set_drafters([new.drafter if isinstance(drafter, Eagle3Drafter) else drafter for drafter in old])
         self.plan, self._maker = new.plan, Future()
         self._maker.set_result(new.maker)
-        if self._folder is not None and (folder := self._folder.result()) is not None:
+        opened = self._folder
+        if opened is not None and opened.exception() is None and (folder := opened.result()) is not None:
             folder.use_drafters(new.maker.draft)
         if costs:
             drafting.learn(costs, is_guessed=was_guessed, priors=priors)

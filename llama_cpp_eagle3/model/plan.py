@@ -17,6 +17,7 @@ from ..draft.kinds.eagle3 import Eagle3Head
 from ..engine import DraftSettings
 from ..engine.request import DraftMode
 from ..errors import ModelFileError
+from ..files.fingerprint import Stamps
 from ..files.model_file import BLOCKS
 from ..ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 from ..machine import default_threads
@@ -79,6 +80,8 @@ class LoadPlan:
     """Names of the target's devices; None: all."""
     lora: tuple[tuple[str, float], ...]
     """(file, scale) of each adapter."""
+    stamps: Stamps
+    """Of all files, before their weights are read."""
     notes: tuple[str, ...] = ()
     """What users should know before they wait."""
 
@@ -218,6 +221,7 @@ def plan(path: str, given: ConstructorOptions, headers: Headers | None = None) -
     """
     check_arguments("Eagle3Llama", given)
     options = _options_of_llama(given)
+    lora = _adapters(given)
     draft_path = None if given["draft_model_path"] is None else os.path.expanduser(given["draft_model_path"])
     excluded = next((name for name in _WITHOUT_DRAFTERS if options[name]), "")
     if excluded and (draft_path is not None or MtpBlock.source in (given["draft_sources"] or ())):
@@ -236,7 +240,8 @@ def plan(path: str, given: ConstructorOptions, headers: Headers | None = None) -
         draft_type_k=type_id("draft_type_k", given["draft_type_k"], CACHE_TYPES),
         draft_type_v=type_id("draft_type_v", given["draft_type_v"], CACHE_TYPES),
         devices=_devices(given),
-        lora=_adapters(given),
+        lora=lora,
+        stamps=Stamps([path, *(adapter for adapter, _ in lora), *(file.weights for file in drafts)]),
     )
     _check_sizes(found)
     _check_drafters(found)

@@ -13,8 +13,9 @@ from typing import Any
 from starlette.requests import Request
 
 from ..engine import StoredPrefix
-from ..errors import Eagle3Error
+from ..errors import Eagle3Error, ModelFileError
 from ..files.prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
+from ..model.loaded import Loaded
 from .api_errors import ApiError, failed, invalid, unsupported
 from .fields import generation_settings
 from .http import compute, until_gone
@@ -115,7 +116,7 @@ def _path(server: Server, body: dict[str, Any]) -> Path:
 async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
     stored = await server.run_on_engine_thread(lambda: server.engine.store_prefix(id_slot), id_slot)
-    n_written = await server.run_in_executor(_write, path, server.llm.loaded.maker, stored)
+    n_written = await server.run_in_executor(_write, path, server.llm.loaded, stored)
     return {
         "id_slot": id_slot,
         "filename": path.name,
@@ -128,7 +129,7 @@ async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
 
 async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    stored, n_read = await server.run_in_executor(_read, path, server.llm.loaded.maker, server.engine.n_ctx)
+    stored, n_read = await server.run_in_executor(_read, path, server.llm.loaded, server.engine.n_ctx)
     try:
         await server.run_on_engine_thread(lambda: server.engine.restore_prefix(id_slot, stored), id_slot)
     except (Eagle3Error, ValueError) as e:
@@ -148,15 +149,24 @@ async def _erase(server: Server, id_slot: int) -> dict[str, Any]:
     return {"id_slot": id_slot, "n_erased": n_erased}
 
 
-def _write(path: Path, maker: Maker, stored: StoredPrefix) -> int:
+def _maker(loaded: Loaded, what: str) -> Maker:
+    """What identifies this model in files, once a thread has read all of its files."""
+    try:
+        return loaded.maker
+    except (OSError, ModelFileError) as e:
+        raise failed(f"Unable to {what} slot: {e}") from None
+
+
+def _write(path: Path, loaded: Loaded, stored: StoredPrefix) -> int:
     """Write a file, whole or not at all; returns its size in bytes."""
+    maker = _maker(loaded, "save")
     try:
         return write_prefix(path, maker, stored)
     except OSError as e:
         raise failed(f"Unable to save slot: '{path.name}': {e.strerror}") from None
 
 
-def _read(path: Path, maker: Maker, n_ctx: int) -> tuple[StoredPrefix, int]:
+def _read(path: Path, loaded: Loaded, n_ctx: int) -> tuple[StoredPrefix, int]:
     """Read a saved slot; returns it with the file's size in bytes.
 
     Raises:
@@ -168,7 +178,7 @@ def _read(path: Path, maker: Maker, n_ctx: int) -> tuple[StoredPrefix, int]:
         raise invalid(f"Unable to restore slot: '{path.name}': {e.strerror}") from None
     except PrefixFileError as e:
         raise invalid(f"Unable to restore slot: '{path.name}' is not a saved slot of this server ({e})") from None
-    if difference := maker.differs(head.maker):
+    if difference := _maker(loaded, "restore").differs(head.maker):
         raise invalid(f"Unable to restore slot: '{path.name}' was saved with {difference}")
     if len(head.tokens) > n_ctx:
         raise invalid(f"Unable to restore slot: it holds {len(head.tokens)} tokens, the slot's context {n_ctx}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 import stat
 import subprocess
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.draft.learn import Folder, Texts
+from llama_cpp_eagle3.draft.learn import Folder, Texts, heads
 from llama_cpp_eagle3.engine.keeping import half
 from llama_cpp_eagle3.errors import Eagle3Error
 from loading import load
@@ -228,3 +230,22 @@ os._exit(9)
     with closing(load(*pair, learn_dir=tmp_path / "kept")) as llm:
         assert llm.keeper is not None
         assert len(llm.keeper.texts) == 1
+
+
+def test_a_full_disk(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """What is known of heads cannot be written: the log says it once, and text and end are as ever."""
+
+    def write_json(path: Path, value: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with closing(load(*pair)) as llm:
+        expected = llm.generate_batch([LONG], max_tokens=20, temperature=0, progress=False)[0].tokens
+    with closing(load(*pair, learn_dir=tmp_path / "kept")) as llm:
+        monkeypatch.setattr(heads, "write_json", write_json)
+        found = llm.generate_batch([LONG], max_tokens=20, temperature=0, progress=False)[0].tokens
+        llm.close()
+    assert found == expected
+    told = f"'{tmp_path / 'kept' / 'heads.json'}': {os.strerror(errno.ENOSPC)}"
+    assert caplog.text.count(told) == 1
+    with closing(load(*pair, learn_dir=tmp_path / "kept")) as llm:  # nobody else holds the folder
+        assert llm.keeper is not None

@@ -60,7 +60,7 @@ class Heads:
     def __init__(self, folder: Folder):
         """Read the file; what is damaged in it is forgotten."""
         self.folder = folder
-        self._lock = threading.Lock()
+        self._lock, self._is_told = threading.Lock(), False
         self.entries: dict[int, HeadEntry] = {0: HeadEntry(0)}
         self.learned_until = -1
         """The last text that a training has seen."""
@@ -77,16 +77,20 @@ class Heads:
             _log.warning("'%s' is damaged (%r): learning begins anew", str(folder.path / HEADS_JSON), e)
 
     def save(self) -> None:
-        """Write the file."""
+        """Write the file. If that fails, the log says it once, and the versions are those of this process alone."""
         with self._lock:
-            write_json(
-                self.folder.path / HEADS_JSON,
-                {
-                    "heads": [asdict(entry) for entry in self.entries.values()],
-                    "learned_until": self.learned_until,
-                    "seconds": self.seconds,
-                },
-            )
+            found = {
+                "heads": [asdict(entry) for entry in self.entries.values()],
+                "learned_until": self.learned_until,
+                "seconds": self.seconds,
+            }
+            try:
+                write_json(self.folder.path / HEADS_JSON, found)
+            except OSError as e:
+                if not self._is_told:
+                    self._is_told = True
+                    why = f"'{self.folder.path / HEADS_JSON}': {e.strerror or e}"
+                    _log.warning("--learn: the next start knows nothing of what is learned now: %s", why)
 
     @property
     def current(self) -> HeadEntry:

@@ -96,6 +96,8 @@ class Opening:
 
     def close(self) -> None:
         """Write what waits, and let other processes keep texts."""
-        if self._keeper is not None:
-            self._keeper.close()
-        self.folder.release()
+        try:
+            if self._keeper is not None:
+                self._keeper.close()
+        finally:
+            self.folder.release()
