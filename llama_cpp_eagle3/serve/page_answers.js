@@ -55,10 +55,10 @@ function options() {
   return found;
 }
 function figures(t) {
-  const accepted = t.draft_n_accepted || 0, parts = [`${t.predicted_n} tokens`];
+  const accepted = t.draft_n_accepted || 0, parts = [`${t.predicted_n} token${t.predicted_n === 1 ? "" : "s"}`];
   if (t.predicted_per_second > 0) parts.push(`${t.predicted_per_second.toFixed(1)} tokens/s`);
   // every step gives one token beside those of its draft
-  parts.push(t.draft_n ? `${(t.predicted_n / (t.predicted_n - accepted)).toFixed(2)} tokens a step` : "no drafts");
+  parts.push(t.draft_n ? `${(t.predicted_n / (t.predicted_n - accepted)).toFixed(2)} a step` : "no drafts");
   const plain = t.draft_n && props && props.speculative.plain_tokens_per_second;
   if (plain && t.predicted_per_second > 0) parts.push(`${(t.predicted_per_second / plain).toFixed(2)} × plain`);
   return parts.join(" · ");
@@ -109,7 +109,7 @@ async function write(c, m, undo) {
   else if (m.pieces.length === n) m.note = "The model answered nothing.";
   touch(c);
   if (c === chat) {
-    draw();
+    following(draw);
     announce(failure && !isStopped ? "" : `${m.note || "The answer is complete."} ${isChat() ? textOf(m) : ""}`);
     $("input").focus();
   }

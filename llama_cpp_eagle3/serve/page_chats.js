@@ -142,7 +142,7 @@ function draw() {
     view(m, i),
   ]));
   if (isEmpty) {
-    const legend = make("p", "empty", isChat() ? "Tokens of an answer are tinted by who drafted them: " : "The model has no chat template: it goes on with your text. Tokens are tinted by who drafted them: ");
+    const legend = make("p", "empty", `${isChat() ? "" : "The model has no chat template: it goes on with your text. "}While a text is written, its tokens are tinted by who drafted them: `);
     legend.append(make("span", "model", "a model"), " ", make("span", "ngram", "n-grams"), " ", make("span", "grammar", "a grammar"));
     $("log").append(legend);
   }
@@ -207,13 +207,17 @@ function put(m, kind, text) { // add a text to a message that is shown, or not
     parts.tokens.append(span);
   }
 }
-function grow(c, m, kind, text) {
+// Change what is shown of the chat. Who has read to its end stays there.
+function following(change) {
   const log = $("log"), follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+  change();
+  if (follows) log.scrollTop = log.scrollHeight;
+}
+function grow(c, m, kind, text) {
   const last = m.pieces[m.pieces.length - 1];
   if (last && last[0] === kind) last[1] += text;
   else m.pieces.push([kind, text]);
-  put(m, kind, text);
-  if (c === chat && follows) log.scrollTop = log.scrollHeight;
+  if (c === chat) following(() => put(m, kind, text));
   save(c);
 }
 function finish(m) { // what is below a message: how it ended, figures and buttons
@@ -247,10 +251,10 @@ async function render(article, text) {
     code.replaceWith(around);
     around.append(code, button("Copy", (event) => copy(text, event.target), "", "Copy this code"));
   }
-  if (old) old.remove();
-  const log = $("log"), follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-  article.querySelector(".tokens").after(made);
-  if (follows) log.scrollTop = log.scrollHeight;
+  following(() => {
+    if (old) old.remove();
+    article.querySelector(".tokens").after(made);
+  });
 }
 async function copy(text, from) {
   try {

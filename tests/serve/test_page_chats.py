@@ -152,9 +152,16 @@ def test_a_full_context(running: Running, page: Page) -> None:
     page.ask("the self")
     page.set(max_tokens=None)
     page.js("const s = options; options = () => ({ ...s(), ignore_eos: true })")
+    page.resize((1280, 400))
+    page.js("document.documentElement.style.fontSize = '24px'")
     page.ask("more")
     n_ctx = running.server.engine.n_ctx
     assert f"The context is full ({n_ctx} tokens)." in page.text(".state")
+    page.wait(lambda: len(page.all(".markdown")) == 2)
+    bottom, end = page.js(
+        "return [$('log'), [...document.querySelectorAll('.foot')].pop()].map(e => e.getBoundingClientRect().bottom)"
+    )
+    assert end <= bottom  # how it ended is in view
     so_far = page.contents(".assistant .tokens")[-1]
     page.press("Go on without the oldest messages")
     page.wait(lambda: len(page.contents(".assistant .tokens")[-1]) > len(so_far))
@@ -239,6 +246,19 @@ def test_screens(page: Page, size: tuple[int, int], scheme: str) -> None:
     shown = page.js(RECTS, "header > *, form button, form textarea")
     assert len(shown) >= 6
     _apart(shown, size)
+    # the usual model's name is whole, and an answer's figures are a line
+    texts = {
+        "h1": "SmolLM2-135M-Instruct.Q4_1.gguf",
+        ".figures": "1234 tokens · 130.7 tokens/s · 15.57 a step · 6.90 \u00d7 plain",
+    }
+    for selector, text in texts.items():
+        page.js("document.querySelector(arguments[0]).textContent = arguments[1]", selector, text)
+    assert page.js("const h = document.querySelector('h1'); return h.scrollWidth <= h.clientWidth")
+    assert page.js("return document.querySelector('.figures').clientHeight") < 30
+    # messages stand above the box, with a bar to scroll too
+    page.js("document.querySelector('.message').style.minHeight = '2000px'")
+    [answer], [box] = page.js(RECTS, ".assistant"), page.js(RECTS, ".box")
+    assert answer[0] == pytest.approx(box[0], abs=1)
     page.press("Settings")
     fields = page.js(RECTS, "dialog input, dialog textarea, dialog button")
     assert len(fields) == 12
