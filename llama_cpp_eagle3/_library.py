@@ -12,6 +12,7 @@ import importlib.util
 import os
 import platform
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
@@ -64,7 +65,7 @@ def mismatches() -> Iterator[None]:
     """
     try:
         yield
-    except (ImportError, AttributeError) as e:
+    except (ImportError, AttributeError, NameError) as e:
         error = e if isinstance(e, LibraryMismatchError) else _lack(e)
         if error is None:
             raise
@@ -74,9 +75,15 @@ def mismatches() -> Iterator[None]:
         raise SystemExit(2) from None
 
 
-def _lack(e: ImportError | AttributeError) -> LibraryMismatchError | None:
+def _lack(e: ImportError | AttributeError | NameError) -> LibraryMismatchError | None:
     """The error of a module of llama_cpp that is not there, or lacks a name; None: it is another's."""
-    name = e.name if isinstance(e, ImportError) else getattr(e.obj, "__name__", None)
+    if isinstance(e, ImportError):
+        name = e.name
+    elif isinstance(e, AttributeError):
+        name = getattr(e.obj, "__name__", None) or type(e.obj).__module__
+    else:  # the module that lacks a name of its own
+        (*_, (frame, _)) = traceback.walk_tb(e.__traceback__)
+        name = frame.f_globals.get("__name__")
     if str(name).partition(".")[0] != "llama_cpp":
         return None
     return LibraryMismatchError(f"llama-cpp-python {LLAMA_CPP_PYTHON_VERSION} is damaged: {e}. {_ADVICE_IF_DAMAGED}")
@@ -102,7 +109,7 @@ def _load() -> None:
         is_missing = isinstance(e, ModuleNotFoundError) and e.name == "llama_cpp"
         if is_missing:
             raise LibraryMismatchError(f"llama-cpp-python is not installed. {_ADVICE}") from e
-        why = f"cannot be imported: {str(e) or repr(e)}"
+        why = f"cannot be imported: {' '.join(str(e).split()) or repr(e)}"
         raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE_IF_DAMAGED}") from e
 
     open_globally(str(path))

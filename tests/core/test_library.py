@@ -126,6 +126,7 @@ def test_a_command_says_it_in_a_line(tmp_path: Path, command: list[str], args: l
         ("from llama_cpp import nothing", "cannot be imported: cannot import name 'nothing'"),
         ("class (", "cannot be imported: invalid syntax (__init__.py, line 1). Type"),
         ("raise KeyError", "cannot be imported: KeyError(). Type"),
+        ("raise ValueError('a\\n b')", "cannot be imported: a b. Type"),
         ("__version__ = '0.3.36'", "cannot be imported: module 'llama_cpp' has no attribute 'llama_cpp'. Type"),
         ("", "llama-cpp-python 0.3.36, found "),
         (None, "without a version. Type"),
@@ -168,9 +169,17 @@ def test_what_llama_cpp_lacks_is_known_later_too(code: str) -> None:
         exec(code)
 
 
-@pytest.mark.parametrize("code", ["os.nothing", "import llama_cpp_eagle3.nothing"])
+def test_a_module_of_llama_cpp_that_lacks_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a module can be imported, and fails when it is used."""
+    monkeypatch.delattr(llama_cpp._internals, "llama_cpp")
+    told = "is damaged: name 'llama_cpp' is not defined"
+    with pytest.raises(LibraryMismatchError, match=told), _library.mismatches():
+        llama_cpp._internals.LlamaBatch(n_tokens=1, embd=0, n_seq_max=1, verbose=False)
+
+
+@pytest.mark.parametrize("code", ["os.nothing", "import llama_cpp_eagle3.nothing", "nothing"])
 def test_what_others_lack_is_theirs(code: str) -> None:
-    with pytest.raises((AttributeError, ModuleNotFoundError)) as e, _library.mismatches():
+    with pytest.raises((AttributeError, ModuleNotFoundError, NameError)) as e, _library.mismatches():
         exec(code)
     assert not isinstance(e.value, LibraryMismatchError)
 
