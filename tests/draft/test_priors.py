@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import loading
 from llama_cpp_eagle3._core import CostCurve, Policy
 from llama_cpp_eagle3.draft.costs.priors import load_priors, priors_path
-from loading import cheap_rows, load, prompts, take
+from loading import cheap_rows, load, path_of, prompts, take
 from planner_sim import Costs, Head, Machine, run_auto, run_plain, us
 
 TARGET = us({1: 35.0, 2: 36.0, 4: 41.0, 8: 65.0, 16: 120.0})
@@ -139,6 +143,26 @@ def generate(pair: tuple[Any, Any]) -> list[int]:
     with closing(load(*pair, draft="auto")) as llm:
         cheap_rows(llm)  # so that the head is asked, whatever this machine's costs are
         return take(llm, prompts(1)[0], 40)
+
+
+_SCRIPT = """
+import json, sys
+from loading import cheap_rows, load, path_of, prompts, take
+
+llm = load(*json.loads(sys.argv[1]), draft="auto")
+cheap_rows(llm)
+take(llm, prompts(1)[0], 40)
+"""
+
+
+def test_a_script_need_not_close(own_cache: Path, perfect_pair: tuple[Any, Any]) -> None:
+    """README's first lines close nothing: what was learned is kept when the interpreter ends."""
+    pair = json.dumps([str(path_of(model)) for model in perfect_pair])
+    env = {**os.environ, "PYTHONPATH": str(Path(loading.__file__).parent)}
+    done = subprocess.run([sys.executable, "-c", _SCRIPT, pair], env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    (path,) = (own_cache / "priors").iterdir()
+    assert json.loads(path.read_text())["priors"][0]["worth"] > 0.0
 
 
 def test_the_next_process_has_it(own_cache: Path, perfect_pair: tuple[Any, Any]) -> None:
