@@ -110,8 +110,10 @@ def compare(config: Config, progress: Callable[[str], None]) -> Result:
 
         for k in range(len(sides)):  # to warm up
             run(k, 0, False)
-        for k, j, i, fresh in turns(range(len(sides)), len(prompts), config.n_runs, config.n_fresh):
-            progress(f"prompt {j + 1} of {len(prompts)}, run {i + 1} of {config.n_runs}, {sides[k].name}")
+        begin, n_turns = perf_counter(), len(sides) * len(prompts) * config.n_runs
+        for n, (k, j, i, fresh) in enumerate(turns(range(len(sides)), len(prompts), config.n_runs, config.n_fresh)):
+            left = _left((perf_counter() - begin) * (n_turns / n - 1)) if n >= len(sides) else ""
+            progress(f"prompt {j + 1} of {len(prompts)}, run {i + 1} of {config.n_runs}, {sides[k].name}{left}")
             text = run(k, j, fresh)
             n_tokens[k][i] += len(text.tokens) - 1
             seconds[k][i] += text.seconds
@@ -124,6 +126,10 @@ def compare(config: Config, progress: Callable[[str], None]) -> Result:
             side.tokens_per_second = [n / t if t else 0.0 for n, t in zip(n_tokens[k], seconds[k], strict=True)]
         llm = engines[-1]
         return Result(sides, len(different), llm.draft_type if llm.drafters else None, llm.loaded.cpu_kernels_used)
+
+
+def _left(seconds: float) -> str:
+    return f"; {seconds / 60:.0f} min left" if seconds >= 90 else f"; {seconds:.0f} s left"
 
 
 def turns(settings: Sequence[S], n_prompts: int, n_runs: int, n_fresh: int) -> Iterator[tuple[S, int, int, bool]]:

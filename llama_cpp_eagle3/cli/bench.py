@@ -25,6 +25,8 @@ from .load_model import resolve_pair
 from .parser import Parser
 from .sources import drafts_by_block, head_of, lacks_weights, source_options
 
+_N_PROMPTS = 8
+
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
@@ -41,8 +43,9 @@ def add_arguments(parser: Parser) -> None:
     add(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME", help="a prompt, or a JSON list of them"
     )
-    add("--n-prompts", type=int, metavar="N", help="use only the first ones")
-    add("-r", "--runs", type=int, default=5, metavar="N", help="(default: 5)")
+    usual = f"use only the first ones (default: all of -f, {_N_PROMPTS} of ours)"
+    add("--n-prompts", type=int, metavar="N", help=usual)
+    add("-r", "--runs", type=int, default=3, metavar="N", help="(default: 3)")
     add("--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)")
     chains = "lengths of fixed chains (default: 3, of n-grams alone none; none: '')"
     add("--n-max", type=numbers, metavar="N,...", help=chains)
@@ -51,7 +54,7 @@ def add_arguments(parser: Parser) -> None:
     text = "sample, with llama.cpp's default samplers, prompt i with seed i (default: 0, greedy)"
     add("--temp", type=float, default=0.0, metavar="N", help=text)
     add("--json", metavar="FNAME", help="write all figures")
-    parser.hide("fresh", "n_prompts")
+    parser.hide("fresh")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,7 +114,8 @@ def read(args: argparse.Namespace) -> tuple[str, str | None, list[str], tuple[st
         output_path(args.json, model, draft, *args.file)
     usual = kind_of(draft).source if draft is not None else MtpBlock.source if drafts_by_block(args) else NGRAM
     sources = source_options(args).get("draft_sources") or dict.fromkeys((usual, NGRAM))
-    return model, draft, texts_of(args.file)[: args.n_prompts], tuple(sources)
+    n_prompts = args.n_prompts or (None if args.file else _N_PROMPTS)
+    return model, draft, texts_of(args.file)[:n_prompts], tuple(sources)
 
 
 def show_progress(text: str) -> None:

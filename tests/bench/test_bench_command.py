@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from llama_cpp_eagle3 import Eagle3Llama, cli
 from llama_cpp_eagle3.bench import compare
 from llama_cpp_eagle3.bench.compare import Config, Result, Side, context_size
 from llama_cpp_eagle3.bench.report import markdown
+from llama_cpp_eagle3.cli import bench
+from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.engine.stats import Stats
 from loading import bundled_pair, load_plain, take
 
@@ -44,6 +47,17 @@ def test_turns() -> None:
     found = list(compare.turns([a, b], n_prompts=2, n_runs=2, n_fresh=1))
     first = [(a, 0, 0, True), (b, 0, 0, True), (b, 0, 1, False), (a, 0, 1, False)]
     assert found == [*first, *((s, 1, i, False) for s, _, i, _ in first)]
+
+
+def test_it_says_how_long_it_takes(tiny_pair: tuple[str, str]) -> None:
+    """As soon as each side had a turn; without files it takes a few prompts."""
+    said: list[str] = []
+    compare.compare(config(tiny_pair, [PLAIN, AUTO]), said.append)
+    assert [bool(re.search(r"; \d+ s left$", line)) for line in said] == [False] * 3 + [True] * 6
+    parser = Parser("bench")
+    bench.add_arguments(parser)
+    for flags, n in (([], 8), (["--n-prompts", "30"], 30), (["-f", __file__], 1)):
+        assert len(bench.read(parser.parse_args(["-m", tiny_pair[0], *flags]))[2]) == n
 
 
 def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> None:
