@@ -111,6 +111,25 @@ def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
         assert load_costs(key) is None
 
 
+def test_beside_other_programs_it_is_measured_once_more(
+    auto: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The least times count: other programs can only make passes slower."""
+    first = Costs({1: 1000.0, 2: 1100.0, 4: 2900.0}, (DraftCosts({1: 100.0}, {1: 90.0}),), contention=0.3)
+    then = Costs({1: 1050.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 80.0, 16: 200.0}, {1: 95.0}),), contention=0.05)
+    left = [first, then]
+    monkeypatch.setattr("llama_cpp_eagle3.draft.costs.setup.measure", lambda *_: left.pop(0))
+    with auto() as llm, caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
+        llm.calibrate()
+        costs = load_costs(llm.loaded.costs_key())
+    assert left == []
+    assert "other programs had 30% of the processors' time meanwhile: measuring once more" in caplog.text
+    assert costs is not None
+    assert costs.target == {1: 1000.0, 2: 1100.0, 4: 1200.0, 8: 1500.0}
+    assert costs.drafts == (DraftCosts({1: 80.0, 16: 200.0}, {1: 90.0}),)
+    assert (costs.contention, costs.was_busy) == (0.05, False)
+
+
 def test_what_other_programs_had(auto: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     """Costs that were measured beside other programs are kept, and measured again when these take less time."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,10 @@ class DraftCosts:
         if not is_parallel:
             return begin.at(n_waiting) + (n - 1) * step.at(1)
         return begin.at(n_waiting) + (max(0.0, step.at(n - 1) - begin.at(1)) if n > 1 else 0.0)
+
+
+def _least(a: dict[int, float], b: dict[int, float]) -> dict[int, float]:
+    return {n: min(a.get(n, math.inf), b.get(n, math.inf)) for n in sorted({*a, *b})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,15 @@ class Costs:
             for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
         ]
         return replace(Costs.of_curves(curves, self.draft_type, self.is_whole), growths=self.growths)
+
+    def or_faster(self, later: Costs) -> Costs:
+        """The least times of both: other programs can only make passes slower. The head is loaded as for `later`."""
+        drafts = later.drafts
+        if self.draft_type == later.draft_type and len(self.drafts) == len(drafts):
+            pairs = zip(self.drafts, drafts, strict=True)
+            drafts = tuple(DraftCosts(_least(a.begin, b.begin), _least(a.step, b.step)) for a, b in pairs)
+        contention = min(self.contention, later.contention)
+        return replace(later, target=_least(self.target, later.target), drafts=drafts, contention=contention)
 
     def part(self) -> Costs:
         """The curves that need not be measured again, if some are missing or in doubt."""

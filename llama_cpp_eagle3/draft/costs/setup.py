@@ -98,6 +98,9 @@ def costs_of(pair: Timed, seconds: float = 2.0, log: Callable[[str], None] = pri
         more = f", up to {limit:g} s if weights are read or shaders compiled meanwhile" if limit > seconds else ""
         log(f"{what}: about {seconds:g} s{more}")
         costs = measure_types(pair, seconds, log, limit, known)
+        if costs.was_busy and costs.is_whole and engine.drafters:
+            log(f"other programs had {_percent(costs)} meanwhile: measuring once more")
+            costs = costs.or_faster(measure_types(pair, seconds, log, limit))
         if kept is not None and kept.growths:
             costs = replace(costs, growths=replace(costs, growths=kept.growths).all_growths)
         if costs.doubt:
