@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Protocol
 
 from ..._core import Eagle3Drafter, Policy
@@ -97,10 +98,12 @@ def costs_of(pair: Timed, seconds: float = 2.0, log: Callable[[str], None] = pri
             what = "measuring what passes cost on this machine"
         more = f", up to {limit:g} s if weights are read or shaders compiled meanwhile" if limit > seconds else ""
         log(f"{what}: about {seconds:g} s{more}")
+        start = perf_counter()
         costs = measure_types(pair, seconds, log, limit, known)
-        if costs.was_busy and costs.is_whole and engine.drafters:
+        took = perf_counter() - start
+        if costs.was_busy and costs.is_whole and engine.drafters and 2 * took <= limit:
             log(f"other programs had {_percent(costs)} meanwhile: measuring once more")
-            costs = costs.or_faster(measure_types(pair, seconds, log, limit))
+            costs = costs.or_faster(measure_types(pair, seconds, log, limit - took))
         if kept is not None and kept.growths:
             costs = replace(costs, growths=replace(costs, growths=kept.growths).all_growths)
         if costs.doubt:
