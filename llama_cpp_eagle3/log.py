@@ -22,17 +22,22 @@ def show_llama_cpp(verbose: bool) -> None:
     set_verbose(verbose)
 
 
-def log_info(verbose: bool, text: str, otherwise: int = logging.DEBUG) -> None:
-    """Log a text, which is shown with `verbose`. No method of the model, as a callback would keep the model alive.
-
-    otherwise: its level without `verbose`: what takes minutes, such as a fetch, is shown then too, as a warning.
-    """
+def log_info(verbose: bool, text: str) -> None:
+    """Log a text, which is shown with `verbose`. No method of the model, as a callback would keep the model alive."""
     if verbose and not _log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("Eagle3Llama: %(message)s"))
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
-    _log.log(logging.INFO if verbose else otherwise, text)
+    _log.log(logging.INFO if verbose else logging.DEBUG, text)
+
+
+def log_fetch(verbose: bool, text: str) -> None:
+    """Log what takes minutes: it is shown without `verbose` too, as a warning."""
+    if verbose:
+        log_info(verbose, text)
+    else:
+        _log.warning(text)
 
 
 class TextLines(logging.Formatter):

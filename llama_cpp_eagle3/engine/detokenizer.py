@@ -80,11 +80,7 @@ class Detokenizer:
     )
 
     def __init__(
-        self,
-        stop: Sequence[str] = (),
-        n_complete: int = N_COMPLETE,
-        n_indent: int = 0,
-        kept_stop: Sequence[str] = (),
+        self, stop: Sequence[str] = (), n_complete: int = N_COMPLETE, n_indent: int = 0, kept_stop: Sequence[str] = ()
     ):
         """Begin a text.
 

@@ -9,16 +9,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 from jinja2 import TemplateError
 
-from .._core import (
-    LoadGuard,
-    check_header,
-    header_size,
-    read_arch,
-    read_projector,
-    read_target,
-    tensor_names,
-    tokenize,
-)
+from .._core import LoadGuard, check_header, header_size, read_arch, read_projector, read_target, tensor_names, tokenize
 from ..errors import Eagle3Error, ModelFileError
 from ._trial_child import override_array
 from .trial import try_file

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -24,7 +23,7 @@ from ..engine import Media, SamplerChain, Sampling, check_seed
 from ..errors import Eagle3Error
 from ..files.model_file import file_errors
 from ..guard import bury
-from ..log import log_info, show_llama_cpp
+from ..log import log_fetch, log_info, show_llama_cpp
 from ..model.loaded import Loaded
 from ..model.plan import plan
 from ..model.rpc import RpcServers
@@ -102,8 +101,7 @@ class Eagle3Llama(LlamaCompletion):
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
-        log = partial(log_info, bool(options.get("verbose", True)))
-        fetch = partial(log, otherwise=logging.WARNING)
+        log, fetch = (partial(function, bool(options.get("verbose", True))) for function in (log_info, log_fetch))
         path, draft = resolve(model_path, fetch), None if draft_model_path is None else resolve(draft_model_path, fetch)
         self._stack = ExitStack()
         self._keeper: Keeper | None = None
