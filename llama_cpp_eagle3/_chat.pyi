@@ -36,6 +36,8 @@ class Parser:
         Raises:
             ValueError: the text is not what the request's format allows, or nested too deep.
         """
+    def read(self, text: str) -> str:
+        """Return the beginning of a whole text that the format's parser reads: what follows has no format."""
     def update(self, text_added: str, is_partial: bool = True) -> list[dict[str, Any]]:
         """Add text to the answer, and return what is new in its message.
 

@@ -30,11 +30,12 @@ class parser {
             params.parser.load(source);
         }
         if (is_continuation) {
-            message = parse("", true);  // the text that the prompt has already is not reported
-            message.tool_calls.clear(); // a call that it begins is: nobody else would know its name
+            message = common_chat_parse("", true, params); // the text that the prompt has already is not reported
+            message.tool_calls.clear();                    // a call that it begins is: nobody else would know its name
         }
     }
 
+    // Throws if the text does not have the format.
     common_chat_msg parse(const std::string & text, bool is_partial) const {
         const size_t nesting = text_nesting(text);
         if (nesting > MAX_NESTING) {
@@ -42,21 +43,34 @@ class parser {
                                      " brackets are open, expected at most " + std::to_string(MAX_NESTING));
         }
         common_chat_msg msg;
-        const auto      work = [&] {
+        with_stack_for(nesting, [&] {
             msg = common_chat_parse(text, is_partial, params);
-        };
-        if (nesting > SMALL_NESTING) {
-            on_big_stack(work);
-        } else {
-            work();
-        }
+            if (!is_partial && n_read(text) < text.size()) {
+                throw std::runtime_error("the text goes on after what the format allows");
+            }
+        });
         return msg;
+    }
+
+    // The beginning of a whole text that the format's parser reads.
+    std::string read(const std::string & text) const {
+        const size_t nesting = text_nesting(text);
+        size_t       n       = text.size();
+        if (nesting <= MAX_NESTING) {
+            with_stack_for(nesting, [&] { n = n_read(text); });
+        }
+        return text.substr(0, n);
     }
 
     std::vector<common_chat_msg_diff> update(const std::string & text_added, bool is_partial) {
         const busy_flag::scope in_use(busy);
         text += text_added;
         common_chat_msg next = parse(text, is_partial);
+        if (is_partial && message.content.empty() && may_think(next) && is_part_of_tag(next.content)) {
+            next.content.clear();
+        }
+        keep(message.content, next.content);
+        keep(message.reasoning_content, next.reasoning_content);
         if (next.empty()) {
             return {};
         }
@@ -69,6 +83,49 @@ class parser {
     common_chat_msg message;
 
   private:
+    template <class function>
+    static void with_stack_for(size_t nesting, const function & work) {
+        if (nesting > SMALL_NESTING) {
+            on_big_stack(work);
+        } else {
+            work();
+        }
+    }
+
+    // Bytes of a whole text that the format's parser reads. llama.cpp leaves out what follows, be it a call.
+    size_t n_read(const std::string & text) const {
+        if (params.parser.empty()) {
+            return text.size();
+        }
+        const std::string        input = params.generation_prompt + text;
+        common_peg_parse_context ctx(input, COMMON_PEG_PARSE_FLAG_LENIENT);
+        const auto               result = params.parser.parse(ctx);
+        const bool is_all = !result.success() || input.find_first_not_of(" \t\r\n", result.end) == std::string::npos;
+        return is_all ? text.size()
+                      : std::max(result.end, params.generation_prompt.size()) - params.generation_prompt.size();
+    }
+
+    // A text that was sent stays, also if its end turns out to begin a tag, which goes on with it if it is none.
+    static void keep(const std::string & sent, std::string & next) {
+        if (sent.compare(0, next.size(), next) == 0) {
+            next = sent;
+        }
+    }
+
+    // Has the answer a thought, or does the prompt end with a tag, such as one that begins a thought?
+    bool may_think(const common_chat_msg & msg) const {
+        const size_t end = params.generation_prompt.find_last_not_of(" \t\r\n");
+        return !msg.reasoning_content.empty() || (end != std::string::npos && (params.generation_prompt[end] == '>' ||
+                                                                               params.generation_prompt[end] == ']'));
+    }
+
+    // After a thought that no tag has ended, a format takes the beginning of a tag for the answer's, until it goes on.
+    static bool is_part_of_tag(const std::string & content) {
+        const size_t begin = content.find_first_not_of(" \t\r\n");
+        return begin != std::string::npos && (content[begin] == '<' || content[begin] == '[') &&
+               content.size() - begin < 32 && content.find_first_of(" \t\r\n>]", begin) == std::string::npos;
+    }
+
     common_chat_parser_params params;
     std::string               text;
     std::vector<std::string>  tool_call_ids;
@@ -174,6 +231,18 @@ void register_parser(py::module_ & m) {
                 return deltas;
             },
             py::arg("text_added"), py::arg("is_partial") = true, "Add text to the answer: what is new in its message.")
+        .def(
+            "read",
+            [](const parser & self, const std::string & text) {
+                std::string found;
+                {
+                    py::gil_scoped_release release;
+                    found = self.read(text);
+                }
+                return to_str(found);
+            },
+            py::arg("text"),
+            "The beginning of a whole text that the format's parser reads: what follows has no format.")
         .def_property_readonly("message", [](const parser & self) { return to_dict(self.message); });
 }
 

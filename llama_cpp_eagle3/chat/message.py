@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from ..engine import TokenLogprob, Vocab
@@ -52,10 +53,28 @@ class GrowingMessage:
                 _log.warning("an answer does not have the format of its chat template: %s", str(e)[:200])
                 self._is_unparsed, self._begun = True, None
                 self._bare.release()  # its text is in the rest
-        if self._calls or not self._text.startswith(self._content):
-            return []  # text that was sent cannot be taken back
-        rest = self._text[len(self._content) :]
+        rest = "" if self._calls else self._rest()  # what was sent cannot be taken back
         return self._keep([{"content": rest}] if rest else [])
+
+    def _rest(self) -> str:
+        """The text after the message so far."""
+        text = self._params.generation_prompt + self._text  # may have begun a thought, which is then the message's
+        at = len(self._params.generation_prompt)
+        if self._thought:
+            found = text.find(self._thought.strip())
+            if found < 0:
+                return ""
+            at = found + len(self._thought.strip())
+            tags = [tag for tag in map(str.strip, self._params.thinking_end_tags) if tag]
+            tag = next((tag for tag in tags if text[at:].lstrip().startswith(tag)), "")
+            at = text.find(tag, at) + len(tag)
+        if self._content:
+            is_new = self._thought or self._text.startswith(self._content)  # else it has the prompt's end too
+            found = text.find(self._content, at if is_new else 0)
+            if found < 0:
+                return ""
+            at = found + len(self._content)
+        return text[at:]
 
     def add_whole(self, texts: Sequence[str]) -> list[Message]:
         """Add the texts of all tokens; returns the deltas, which are together what `add` gives for one after the other.
@@ -65,14 +84,20 @@ class GrowingMessage:
         try:
             deltas = self._parser.update("".join(texts), False)
         except ValueError:
+            self._parser = self._params.new_parser()
+            n_read = len(self._parser.read("".join(texts)))
+            if n_read < sum(map(len, texts)):  # what follows may be a call until it goes on
+                n = sum(end <= n_read for end in accumulate(map(len, texts)))
+                return [d for part in ("".join(texts[:n]), *texts[n:]) for d in self.add(part)] + self.add("", False)
             n = self._n_parsed(texts)
-            return [*self.add("".join(texts[:n])), *self.add("".join(texts[n:]), is_partial=False)]
+            parts = "".join(texts[:n]), "".join(texts[n : n + 1])  # the second may have a call's end
+            return [d for part in parts for d in self.add(part)] + self.add("".join(texts[n + 1 :]), is_partial=False)
         self._text = "".join(texts)
         return self._keep(self._found(deltas, False))
 
     def _n_parsed(self, texts: Sequence[str]) -> int:
         """How many texts are parsed before one that the format does not allow: a stream has sent their message."""
-        self._parser = parser = self._params.new_parser()
+        parser = self._parser
 
         def has_message(n: int) -> bool:
             try:

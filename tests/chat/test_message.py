@@ -35,6 +35,46 @@ def test_a_text_without_the_format_is_sent_as_it_is(
     assert [r.getMessage()[:40] for r in caplog.records] == ["an answer does not have the format of its"[:40]]
 
 
+QWEN3_CODER = "Qwen3-Coder.jinja"
+FUNCTION = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n"
+DEVSTRAL = "unsloth-mistral-Devstral-Small-2507.jinja"
+LING = "inclusionai-ling-3.0-flash.jinja"
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "expected"),
+    [
+        # llama.cpp's parser leaves out the first two from the first tag on
+        (QWEN3_CODER, "I ask <tool_call>\n<function=other>", ("I ask <tool_call>\n<function=other>", "", [])),
+        (QWEN3_CODER, "I ask " + FUNCTION + "and", ("I ask ", "", ["get_weather"])),
+        (DEVSTRAL, '[TOOL_CALLS]get_weather[ARGS]{"city": 1}It', ("", "", ["get_weather"])),
+        ("GLM-4.7-Flash.jinja", "Hm.</think>Yes <tool_call>{}", ("Yes <tool_call>{}", "Hm.", [])),
+        ("GLM-4.7-Flash.jinja", "Hm.</think><tool_call>{} Hm.", ("<tool_call>{} Hm.", "Hm.", [])),
+        # what begins as a tag does
+        (LING, "a <tool_calls> b</think>c", ("c", "a <tool_calls> b", [])),
+        (LING, "<table> b</think>c", ("c", "<table> b", [])),
+        (LING, "a</think><b", ("<b", "a", [])),
+    ],
+)
+@pytest.mark.parametrize("n_each", [1, 2, 3])
+def test_nothing_is_lost(
+    load: Load, template: str, text: str, expected: tuple[str, str, list[str]], n_each: int
+) -> None:
+    """What does not have the format is text, whole or in parts, after a thought too; a call that was sent stays."""
+    params = load(template).apply(MESSAGES, tools=None if template == LING else [WEATHER])
+    parts = [text[i : i + n_each] for i in range(0, len(text), n_each)]
+    grown, whole = GrowingMessage(params), GrowingMessage(params)
+    deltas = [d for part in parts for d in grown.add(part)] + grown.add("", is_partial=False)
+    whole.add_whole(parts)
+    content, thought, calls = joined(deltas)
+    assert (content, thought, [call["name"] for call in calls]) == expected
+    assert {name: value for name, value in whole.message.items() if name != "tool_calls"} == {
+        name: value for name, value in grown.message.items() if name != "tool_calls"
+    }
+    found = [[call["function"] for call in m.message.get("tool_calls", ())] for m in (grown, whole)]
+    assert found[0] == found[1]
+
+
 def test_what_was_sent_as_a_call_is_not_sent_again(params: ChatParams) -> None:
     message = GrowingMessage(params)
     deltas = message.add(CALL + "\n<tool_call> and no more", is_partial=False)
