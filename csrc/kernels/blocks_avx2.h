@@ -167,9 +167,7 @@ AVX2_INLINE int64_t add_block_to_pairs(const unpacked & w, __m256 scales, const 
     return r;
 }
 
-constexpr int64_t n_rows_at_once = 16;
-
-// Multiplies eight channels, `stride` bytes apart, by up to n_rows_at_once rows. Not inlined: if GCC sees that nothing
+// Multiplies eight channels, `stride` bytes apart, by up to ROWS_TOGETHER rows. Not inlined: if GCC sees that nothing
 // else reads the sums, it computes two blocks at a time, which do not fit into the registers.
 template <class isa, class format>
 AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_t stride, int64_t k,
@@ -207,9 +205,9 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
 template <class isa, class format>
 AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, const uint8_t * rows, int64_t n_rows,
                            int64_t first, int64_t last, float * out, int64_t ldo) {
-    for (int64_t r0 = 0; r0 < n_rows; r0 += n_rows_at_once) {
-        const int64_t n = std::min(n_rows - r0, n_rows_at_once);
-        __m256        sums[n_rows_at_once];
+    for (int64_t r0 = 0; r0 < n_rows; r0 += ROWS_TOGETHER) {
+        const int64_t n = std::min(n_rows - r0, ROWS_TOGETHER);
+        __m256        sums[ROWS_TOGETHER];
         compute_group<isa, format>(weights, stride, k, rows + r0 * q8_row_size(k), n, sums);
         for (int64_t r = 0; r < n; ++r) {
             alignas(32) float s[8];

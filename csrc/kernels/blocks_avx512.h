@@ -9,7 +9,6 @@
 
 namespace eagle3::kernels::avx512 {
 
-using avx2::n_rows_at_once;
 using avx2::q8_row_size;
 using avx2::q8_scales;
 using avx2::q8_sums;
@@ -90,7 +89,7 @@ AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offse
     }
 }
 
-// Multiplies sixteen channels by up to n_rows_at_once rows. Mapped channels begin at `low`; octets are `low` and
+// Multiplies sixteen channels by up to ROWS_TOGETHER_WIDE rows. Mapped channels begin at `low`; octets are `low` and
 // `high`.
 template <class isa, class format>
 AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const uint8_t * high, size_t stride, int64_t k,
@@ -134,9 +133,9 @@ AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const u
 template <class isa, class format>
 AVX512 void compute_channels(const uint8_t * low, const uint8_t * high, size_t stride, int64_t k, const uint8_t * rows,
                              int64_t n_rows, float * out, int64_t ldo) {
-    for (int64_t r0 = 0; r0 < n_rows; r0 += n_rows_at_once) {
-        const int64_t n = std::min(n_rows - r0, n_rows_at_once);
-        __m512        sums[n_rows_at_once];
+    for (int64_t r0 = 0; r0 < n_rows; r0 += ROWS_TOGETHER_WIDE) {
+        const int64_t n = std::min(n_rows - r0, ROWS_TOGETHER_WIDE);
+        __m512        sums[ROWS_TOGETHER_WIDE];
         compute_group<isa, format>(low, high, stride, k, rows + r0 * q8_row_size(k), n, sums);
         for (int64_t r = 0; r < n; ++r) {
             _mm512_storeu_ps(out + (r0 + r) * ldo, format::n_channels == 8 ? in_order(sums[r]) : sums[r]);

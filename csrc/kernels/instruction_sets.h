@@ -121,15 +121,23 @@ struct avx512_vnni : x86_set {
 };
 #endif
 
+// The kernel of a set.
+template <class Make, class Set>
+kernel kernel_of(Make && make, Set set) {
+    kernel made = make(set);
+    made.n_rows = Set::is_wide ? ROWS_TOGETHER_WIDE : ROWS_TOGETHER;
+    return made;
+}
+
 // make(set) for each set, the fastest first.
 template <class Make>
 std::vector<kernel> by_instruction_sets(Make && make) {
     return {
 #if defined(EAGLE3_VNNI) || defined(EAGLE3_EMULATE_VNNI)
-        make(avx512_vnni{}),
-        make(avx_vnni{}),
+        kernel_of(make, avx512_vnni{}),
+        kernel_of(make, avx_vnni{}),
 #endif
-        make(plain_avx2{}),
+        kernel_of(make, plain_avx2{}),
     };
 }
 

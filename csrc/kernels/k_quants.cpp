@@ -154,7 +154,7 @@ template <class Isa, int QUAD, class Quads>
 AVX2_INLINE void add_block(const Quads & w, const quad_scales<Quads::SUB> & s, const uint8_t * rows, int64_t row_bytes,
                            int64_t n, __m256 * acc) {
     constexpr int SUB = Quads::SUB;
-    __m256i       sums[ROWS_MAX];
+    __m256i       sums[ROWS_TOGETHER];
     add_quarter<Isa, 0, QUAD>(w, s, rows, row_bytes, n, sums);
     add_quarter<Isa, 1, QUAD>(w, s, rows, row_bytes, n, sums);
     add_quarter<Isa, 2, QUAD>(w, s, rows, row_bytes, n, sums);
@@ -182,14 +182,14 @@ AVX2 void add_mapped_block(const Quads & w, const quad_scales<Quads::SUB> & s, c
     add_block<Isa, 0>(w, s, rows, row_bytes, n, acc);
 }
 
-// Multiplies the quads of a group by n rows, at most ROWS_MAX: out[n][4 * N_QUADS]. A block's sums are exact integers,
-// which are added up as floats, block after block. Inlined, so that the sums stay in registers if n is 1.
+// Multiplies the quads of a group by n rows, at most ROWS_TOGETHER: out[n][4 * N_QUADS]. A block's sums are exact
+// integers, which are added up as floats, block after block. Inlined, so that the sums stay in registers if n is 1.
 template <class Isa, class Quads>
 AVX2_INLINE void compute_quads(Quads w, int64_t nb, const uint8_t * rows, int64_t n, float * out) {
     constexpr int SUB = Quads::SUB, N = Quads::N_QUADS;
 
     const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(block_q8<SUB>));
-    __m256        acc[N][ROWS_MAX];
+    __m256        acc[N][ROWS_TOGETHER];
     for (int quad = 0; quad < N; ++quad) {
         for (int64_t r = 0; r < n; ++r) {
             acc[quad][r] = _mm256_setzero_ps();

@@ -13,8 +13,6 @@ namespace eagle3::kernels {
 
 using avx2::QK_K;
 
-constexpr int64_t ROWS_MAX = 16; // rows that are multiplied by weights that are unpacked once
-
 // 256 activations. Each SUB inputs of the weights have a scale, so each SUB activations have a sum.
 template <int SUB>
 struct block_q8 {
@@ -30,13 +28,13 @@ template <class Channels>
 constexpr bool four_fit = Channels::SUB / 8 * 4 * Channels::Q_MAX * 127 < 1 << 15;
 
 // Multiplies all rows by N channels, of which the first n_channels are wanted.
-// compute(rows, n, results) does so for n rows, at most ROWS_MAX; results: [n][N].
+// compute(rows, n, results) does so for n rows, at most ROWS_TOGETHER; results: [n][N].
 template <int SUB, int64_t N, class Compute>
 void compute_rows(int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo, int64_t n_channels,
                   Compute && compute) {
-    float results[ROWS_MAX * N];
-    for (int64_t r = 0; r < n_rows; r += ROWS_MAX) {
-        const int64_t n = std::min(n_rows - r, ROWS_MAX);
+    float results[ROWS_TOGETHER * N];
+    for (int64_t r = 0; r < n_rows; r += ROWS_TOGETHER) {
+        const int64_t n = std::min(n_rows - r, ROWS_TOGETHER);
         compute(rows, n, results);
         for (int64_t i = 0; i < n; ++i) {
             std::memcpy(out + (r + i) * ldo, results + i * N, n_channels * sizeof(float));

@@ -15,8 +15,7 @@
 
 namespace eagle3::kernels::avx512 {
 
-constexpr int64_t N_TOGETHER    = 8;  // rows whose sums stay in registers
-constexpr int64_t WIDE_ROWS_MAX = 32; // rows that are multiplied by weights that are unpacked once
+constexpr int64_t N_TOGETHER = 8; // rows whose sums stay in registers
 
 template <class Format>
 struct mapped_wide : mapped_channels {
@@ -172,11 +171,11 @@ AVX512 void compute_wide(const Channels & channels, int64_t nb, const uint8_t * 
     using block  = row_block<format>;
 
     const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(block));
-    for (int64_t first = 0; first < n_rows; first += WIDE_ROWS_MAX) {
-        const int64_t   n   = std::min(n_rows - first, WIDE_ROWS_MAX);
+    for (int64_t first = 0; first < n_rows; first += ROWS_TOGETHER_WIDE) {
+        const int64_t   n   = std::min(n_rows - first, ROWS_TOGETHER_WIDE);
         const uint8_t * row = rows + first * row_bytes;
         Channels        w   = channels;
-        __m512          acc[WIDE_ROWS_MAX][2];
+        __m512          acc[ROWS_TOGETHER_WIDE][2];
         for (int64_t r = 0; r < n; ++r) {
             acc[r][0] = acc[r][1] = _mm512_setzero_ps();
         }

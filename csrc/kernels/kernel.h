@@ -14,6 +14,10 @@
 
 namespace eagle3::kernels {
 
+// Rows that are multiplied by weights that are unpacked once, so that they stay in a core's cache: at most so many, and
+// with loops of 512 bits.
+constexpr int64_t ROWS_TOGETHER = 32, ROWS_TOGETHER_WIDE = 64;
+
 // How a kernel's weights lie in memory.
 enum class layout {
     mapped,   // as in the file: row after row of blocks
@@ -42,7 +46,8 @@ struct kernel {
     void (*compute)(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo);
 
-    int64_t k_block = INT64_MAX; // inputs of a longer row that it multiplies at a time
+    int64_t k_block = INT64_MAX;     // inputs of a longer row that it multiplies at a time
+    int64_t n_rows  = ROWS_TOGETHER; // rows that it is given at a time, if there are more
 };
 
 // All kernels that were compiled, the fastest of each format first.

@@ -12,11 +12,10 @@ namespace eagle3::kernels {
 
 namespace {
 
-constexpr int64_t N_ROWS     = 32;      // rows that are multiplied at a time, so that they stay in a core's cache
 constexpr size_t  N_BYTES    = 1 << 17; // bytes of weights that they are multiplied by at a time, about
 constexpr int64_t N_OUT      = 256;     // or channels of these, if that is less
 constexpr size_t  N_BYTES_L3 = 4 << 20; // bytes of rows that stay in the cache that cores share
-constexpr int64_t N_CHANNELS = 8;       // kernels compute at most so many channels together
+constexpr int64_t N_CHANNELS = 16;      // kernels compute at most so many channels together
 
 size_t aligned(size_t n_bytes) {
     return (n_bytes + 63) / 64 * 64;
@@ -80,7 +79,7 @@ bool product::work_size(int n_threads, const ggml_tensor * op, size_t & size) {
     if (op->op == GGML_OP_MUL_MAT) {
         size = aligned(ggml_nrows(op->src[1]) * row_bytes) + sizeof(const channel_ranges *);
     } else {
-        const size_t n_out = N_ROWS * n_groups_together(op->src[1]->ne[0]) * kernel_.n_channels;
+        const size_t n_out = kernel_.n_rows * n_groups_together(op->src[1]->ne[0]) * kernel_.n_channels;
         size               = aligned(ggml_nelements(op->src[2]) * row_bytes) +
                              n_threads * (expert_rows::size(op) + aligned(n_out * sizeof(float)));
     }
@@ -142,7 +141,7 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
     const size_t        row_bytes = kernel_.row_size(k);
     auto *              rows      = static_cast<uint8_t *>(params->wdata);
 
-    const size_t n_out     = N_ROWS * n_groups_together(k) * kernel_.n_channels;
+    const size_t n_out     = kernel_.n_rows * n_groups_together(k) * kernel_.n_channels;
     const size_t own_bytes = expert_rows::size(op) + aligned(n_out * sizeof(float));
     uint8_t *    own       = rows + aligned(ggml_nelements(op->src[2]) * row_bytes) + params->ith * own_bytes;
 
@@ -179,13 +178,13 @@ void product::compute_groups(const ggml_tensor * w, const char * matrix, const u
     const int64_t k            = w->ne[0];
     const size_t  row_bytes    = kernel_.row_size(k);
     const auto *  weights      = reinterpret_cast<const uint8_t *>(matrix);
-    const int64_t n_groups_max = n_rows <= N_ROWS ? std::max<int64_t>(1, last - first) : n_groups_together(k);
-    const int64_t n_near       = std::max<int64_t>(1, N_BYTES_L3 / (N_ROWS * row_bytes)) * N_ROWS;
+    const int64_t n_groups_max = n_rows <= kernel_.n_rows ? std::max<int64_t>(1, last - first) : n_groups_together(k);
+    const int64_t n_near       = std::max<int64_t>(1, N_BYTES_L3 / (kernel_.n_rows * row_bytes)) * kernel_.n_rows;
     for (int64_t begin = 0; begin < n_rows; begin += n_near) {
         const int64_t end = std::min(begin + n_near, n_rows);
         for (int64_t group = first; group < last; group += n_groups_max) {
-            for (int64_t r = begin; r < end; r += N_ROWS) {
-                kernel_.compute(weights, k, rows + r * row_bytes, std::min(N_ROWS, end - r), group,
+            for (int64_t r = begin; r < end; r += kernel_.n_rows) {
+                kernel_.compute(weights, k, rows + r * row_bytes, std::min(kernel_.n_rows, end - r), group,
                                 std::min(group + n_groups_max, last), out + r * ldo, ldo);
             }
         }
@@ -242,8 +241,8 @@ void product::compute_expert(const ggml_compute_params * params, ggml_tensor * o
     for (int64_t group = first; group < last; group += n_together) {
         const int64_t n_groups   = std::min(n_together, last - group);
         const int64_t n_channels = n_groups * kernel_.n_channels;
-        for (int64_t place = begin; place < end; place += N_ROWS) {
-            const int64_t n_rows = std::min(N_ROWS, end - place);
+        for (int64_t place = begin; place < end; place += kernel_.n_rows) {
+            const int64_t n_rows = std::min(kernel_.n_rows, end - place);
             kernel_.compute(weights + group * group_bytes, k, rows + place * row_bytes, n_rows, 0, n_groups, scratch,
                             n_channels);
             for (int64_t r = 0; r < n_rows; ++r) {

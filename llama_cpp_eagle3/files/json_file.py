@@ -12,13 +12,16 @@ from typing import Any, BinaryIO
 N_BYTES_MAX = 64 << 20
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, follow_link: bool = True) -> BinaryIO:
     """Open a regular file for reading: a FIFO would wait for its writer, and a device may have no end.
 
     Raises:
-        OSError: it is none, or cannot be read.
+        OSError: it is none, is a link that is not to be followed, or cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow_link and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    fd = os.open(path, flags if follow_link else flags | getattr(os, "O_NOFOLLOW", 0))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "expected a regular file, found a folder, a FIFO or a device", str(path))

@@ -12,11 +12,9 @@ needs only the heads, and llama.cpp, which checks no numbers, gets nothing befor
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +23,7 @@ from typing import Any, BinaryIO
 
 from .._core import SavedState
 from ..engine import StoredPrefix
+from .json_file import open_regular
 from .whole_file import whole_file
 
 MAGIC = b"EAGLE3SLOT\x04\n"
@@ -125,7 +124,7 @@ def read_head(path: Path) -> Head:
         PrefixFileError: it is no such file, or it is truncated or damaged there.
         OSError: the system's.
     """
-    with _opened(path) as file:
+    with open_regular(path, follow_link=False) as file:
         return _read_head(file)[0]
 
 
@@ -136,7 +135,7 @@ def read_prefix(path: Path) -> tuple[Head, StoredPrefix]:
         PrefixFileError: it is no such file, or it is truncated or damaged.
         OSError: the system's.
     """
-    with _opened(path) as file:
+    with open_regular(path, follow_link=False) as file:
         head, data = _read_head(file)
         digest = hashlib.sha256(data)
         pieces = []
@@ -200,18 +199,6 @@ def _read_head(file: BinaryIO) -> tuple[Head, bytes]:
     if hashlib.sha256(data).digest() != seal:
         raise PrefixFileError("it is truncated or damaged: the checksum of its header does not match")
     return replace(head, tokens=list(struct.unpack(f"<{n_tokens}i", tokens))), data + seal
-
-
-def _opened(path: Path) -> BinaryIO:
-    """Open a regular file. A link is not followed, and nothing waits for the other end of a FIFO."""
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link", str(path))
-    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = os.fdopen(os.open(path, flags), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise PrefixFileError("it is no regular file")
-    return file
 
 
 def _int(value: Any, n_max: int) -> int:
