@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -40,8 +41,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def markdown(config: Config, result: Result) -> str:
     """The table, with a line on what it shows."""
-    plain = next((side for side in result.sides if side.name == "plain"), None)
-    names = ("tokens/s", "of plain", "mean acceptance length", "accepted per position, %", "first token, ms")
+    return f"{table(*_cells(result))}\n\n{_about(config, result)}"
+
+
+def for_terminal(config: Config, result: Result, width: int) -> str:
+    """The same in `width` columns: a line for each figure, the sides beside each other."""
+    head, rows = _cells(result)
+    lines = list(zip(head, *rows, strict=True))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    turned = ["  ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([*turned, "", textwrap.fill(_about(config, result), width)])
+
+
+def _about(config: Config, result: Result) -> str:
     draw = f"temperature {config.temperature:g}" if config.temperature > 0.0 else "greedy"
     text = [
         f"{len(config.texts)} prompts, {config.n_predict} tokens each, {draw}; medians of {config.n_runs} interleaved "
@@ -49,8 +61,13 @@ def markdown(config: Config, result: Result) -> str:
         "" if result.draft_type is None else f"The head was converted to {type_name(result.draft_type)}.",
         f"CPU kernels: {result.cpu_kernels}." if result.cpu_kernels else "",
     ]
-    rows = [_row(side, plain) for side in result.sides]
-    return f"{table(['', *names, 'drafter, ms a step', 'verify, ms a step'], rows)}\n\n{' '.join(filter(None, text))}"
+    return " ".join(filter(None, text))
+
+
+def _cells(result: Result) -> tuple[list[str], list[list[str]]]:
+    plain = next((side for side in result.sides if side.name == "plain"), None)
+    names = ("tokens/s", "of plain", "mean acceptance length", "accepted per position, %", "first token, ms")
+    return ["", *names, "drafter, ms a step", "verify, ms a step"], [_row(side, plain) for side in result.sides]
 
 
 def _row(side: Side, plain: Side | None) -> list[str]:

@@ -10,7 +10,9 @@ import argparse
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
@@ -72,7 +74,11 @@ def run(args: argparse.Namespace) -> int:
     result = compare(config, show_progress)
     show_progress("")
     about = provenance.describe(args.n_threads)
-    print(f"{report.markdown(config, result)}\n\n{provenance.line(about)}")
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        print(report.for_terminal(config, result, width), textwrap.fill(provenance.line(about), width), sep="\n\n")
+    else:
+        print(f"{report.markdown(config, result)}\n\n{provenance.line(about)}")
     if lacks_weights(args):
         print(f"\nn-grams drafted; {advice(read_target(model), size_of(model))}")
     if args.json is not None:

@@ -14,7 +14,7 @@ import random_model
 from llama_cpp_eagle3 import Eagle3Llama, cli
 from llama_cpp_eagle3.bench import compare
 from llama_cpp_eagle3.bench.compare import Config, Result, Side, context_size
-from llama_cpp_eagle3.bench.report import markdown
+from llama_cpp_eagle3.bench.report import for_terminal, markdown
 from llama_cpp_eagle3.cli import bench
 from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.engine.stats import Stats
@@ -160,6 +160,14 @@ def test_table() -> None:
     assert "| plain | 20.0 | 1.00 | 1.00 |  | 500 |  | 50.0 |" in text
     for part in ("different texts: 1.", "2 prompts, 12 tokens each", "converted to q4_0.", "CPU kernels: avx2."):
         assert part in text
+
+    lines = for_terminal(
+        asked, Result([plain, Side("chain 3", [31.0, 30.0, 29.0], stats)], 1, 2, "avx2"), 60
+    ).splitlines()
+    assert lines[0].split() == ["plain", "chain", "3"]
+    assert lines[1].split() == ["tokens/s", "20.0", *values[1].split()]
+    assert max(map(len, lines)) <= 60
+    assert " ".join(lines).endswith("CPU kernels: avx2.")
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
