@@ -115,3 +115,9 @@ def test_damaged_gzip(tmp_path: Path, data: bytes) -> None:
 )
 def test_half_surrogates(text: str, expected: str) -> None:
     assert whole_characters(text) == expected
+
+
+def test_a_text_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_cpp_eagle3.files.text_file._N_MAX", 1 << 20)
+    with pytest.raises(ValueError, match="'/dev/zero': expected a text of at most 1 MiB, found more"):
+        read_text("/dev/zero")
