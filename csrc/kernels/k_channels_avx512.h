@@ -61,11 +61,13 @@ AVX512_INLINE void transpose_dwords(__m512i & x, __m512i & y, __m512i & z, __m51
     w = _mm512_unpackhi_epi64(c, d);
 }
 
-// Sixteen mapped channels: w[c] is a block of channel c. While bytes are read, as many of the channels after these are
-// prefetched: all of a block's at once would delay its own loads.
+// Sixteen mapped channels: w[c] is a block of channel c. While its bytes are read, those of its next block are
+// prefetched into the first cache, and as many of the channels after these into the second: all at once would delay its
+// own loads.
+template <class Format>
 struct mapped_channels {
     const uint8_t * w[16];
-    const uint8_t * next; // what is prefetched meanwhile
+    const uint8_t * next; // what is prefetched into the second cache meanwhile
 
     // 32 bytes of each channel, `at` bytes after the beginning of its block: x[i] gets bytes 4 i to 4 i + 3.
     AVX512_INLINE void transpose(size_t at, __m512i (&x)[8]) {
@@ -73,7 +75,7 @@ struct mapped_channels {
         __m512i       y[8];
         for (int i = 0; i < 8; ++i) {
             prefetch_next();
-            y[i] = join(avx2::load256(w[first[i]] + at), avx2::load256(w[first[i] + 2] + at));
+            y[i] = join(avx2::load256(bytes(first[i], at)), avx2::load256(bytes(first[i] + 2, at)));
         }
         transpose_dwords(y[0], y[1], y[2], y[3]);
         transpose_dwords(y[4], y[5], y[6], y[7]);
@@ -88,28 +90,36 @@ struct mapped_channels {
         constexpr int first[] = { 0, 1, 8, 9 };
         for (int i = 0; i < 4; ++i) {
             prefetch_next();
-            const uint8_t * const * c = w + first[i];
-
-            x[i] = _mm512_castsi128_si512(k_quads::load16(c[0] + at));
-            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(c[2] + at), 1);
-            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(c[4] + at), 2);
-            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(c[6] + at), 3);
+            x[i] = _mm512_castsi128_si512(k_quads::load16(bytes(first[i], at)));
+            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(first[i] + 2, at)), 1);
+            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(first[i] + 4, at)), 2);
+            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(first[i] + 6, at)), 3);
         }
         transpose_dwords(x[0], x[1], x[2], x[3]);
     }
 
   private:
+    // The bytes of channel c from `at` on. The next block's are prefetched once for two times 32 bytes; processors do
+    // so themselves where blocks are shorter than Q6_K's.
+    AVX512_INLINE const uint8_t * bytes(int c, size_t at) const {
+        if (Format::SIZE > 3 * 64 && at / 32 % 2 == 0) {
+            _mm_prefetch(reinterpret_cast<const char *>(w[c] + Format::SIZE + at), _MM_HINT_T0);
+        }
+        return w[c] + at;
+    }
+
     AVX512_INLINE void prefetch_next() {
         _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T1);
         next += 64;
     }
 };
 
-// read(format, ...) reads the scales of a block, and unpack(format, ...) its weights.
+// read() reads the scales of a block, and unpack() its weights.
 
-AVX512_INLINE void read(k_quads::q4_K, mapped_channels & w, wide_block<32> & block) {
+template <class Format> // Q4_K and Q5_K
+AVX512_INLINE void read(mapped_channels<Format> & w, wide_block<32> & block) {
     __m512i x[4]; // d and dmin, then as k_quads::unpack_6_bits has them
-    w.transpose(k_quads::q4_K::DM, x);
+    w.transpose(Format::DM, x);
     put_scales(low_bits(x[1], 0, 63), block.scale);
     put_scales(with_bits(low_bits(x[3], 0, 15), x[1], -2, 48), block.scale + 4);
     put_mins(low_bits(x[2], 0, 63), block.min);
@@ -118,7 +128,7 @@ AVX512_INLINE void read(k_quads::q4_K, mapped_channels & w, wide_block<32> & blo
     block.dmin = negative(floats(_mm512_srli_epi32(x[0], 16)));
 }
 
-AVX512_INLINE void unpack(k_quads::q4_K, mapped_channels & w, __m512i * q) {
+AVX512_INLINE void unpack(mapped_channels<k_quads::q4_K> & w, __m512i * q) {
     for (int p = 0; p < 4; ++p) {
         __m512i x[8];
         w.transpose(k_quads::q4_K::QS + 32 * p, x);
@@ -129,11 +139,7 @@ AVX512_INLINE void unpack(k_quads::q4_K, mapped_channels & w, __m512i * q) {
     }
 }
 
-AVX512_INLINE void read(k_quads::q5_K, mapped_channels & w, wide_block<32> & block) {
-    read(k_quads::q4_K{}, w, block);
-}
-
-AVX512_INLINE void unpack(k_quads::q5_K, mapped_channels & w, __m512i * q) {
+AVX512_INLINE void unpack(mapped_channels<k_quads::q5_K> & w, __m512i * q) {
     __m512i h[8];
     w.transpose(k_quads::q5_K::QH, h);
     for (int p = 0; p < 4; ++p) {
@@ -146,7 +152,7 @@ AVX512_INLINE void unpack(k_quads::q5_K, mapped_channels & w, __m512i * q) {
     }
 }
 
-AVX512_INLINE void read(k_quads::q6_K, mapped_channels & w, wide_block<16> & block) {
+AVX512_INLINE void read(mapped_channels<k_quads::q6_K> & w, wide_block<16> & block) {
     __m512i x[4];
     w.transpose(k_quads::q6_K::SCALES, x);
     for (int i = 0; i < 4; ++i) {
@@ -156,7 +162,7 @@ AVX512_INLINE void read(k_quads::q6_K, mapped_channels & w, wide_block<16> & blo
     block.d = floats(_mm512_srli_epi32(x[3], 16));
 }
 
-AVX512_INLINE void unpack(k_quads::q6_K, mapped_channels & w, __m512i * q) {
+AVX512_INLINE void unpack(mapped_channels<k_quads::q6_K> & w, __m512i * q) {
     for (int half = 0; half < 2; ++half, q += 32) {
         __m512i a[8], b[8], h[8];
         w.transpose(k_quads::q6_K::QL + 64 * half, a);
@@ -171,7 +177,7 @@ AVX512_INLINE void unpack(k_quads::q6_K, mapped_channels & w, __m512i * q) {
     }
 }
 
-AVX512_INLINE void read(k_quads::q3_K, mapped_channels & w, wide_block<16> & block) {
+AVX512_INLINE void read(mapped_channels<k_quads::q3_K> & w, wide_block<16> & block) {
     __m512i x[4]; // x[1] to x[3] as q3_K::scales has them
     w.transpose(k_quads::q3_K::SCALES - 4, x);
     for (int i = 0; i < 4; ++i) {
@@ -182,7 +188,7 @@ AVX512_INLINE void read(k_quads::q3_K, mapped_channels & w, wide_block<16> & blo
     block.d = floats(_mm512_srli_epi32(x[3], 16));
 }
 
-AVX512_INLINE void unpack(k_quads::q3_K, mapped_channels & w, __m512i * q) {
+AVX512_INLINE void unpack(mapped_channels<k_quads::q3_K> & w, __m512i * q) {
     __m512i h[8];
     w.transpose(k_quads::q3_K::HMASK, h);
     for (int half = 0; half < 2; ++half) {
@@ -196,7 +202,7 @@ AVX512_INLINE void unpack(k_quads::q3_K, mapped_channels & w, __m512i * q) {
     }
 }
 
-AVX512_INLINE void read(k_quads::q2_K, mapped_channels & w, wide_block<16> & block) {
+AVX512_INLINE void read(mapped_channels<k_quads::q2_K> & w, wide_block<16> & block) {
     __m512i x[4];
     w.transpose(k_quads::q2_K::SCALES, x);
     for (int i = 0; i < 4; ++i) {
@@ -208,7 +214,7 @@ AVX512_INLINE void read(k_quads::q2_K, mapped_channels & w, wide_block<16> & blo
     block.dmin = negative(floats(_mm512_srli_epi32(x[3], 16)));
 }
 
-AVX512_INLINE void unpack(k_quads::q2_K, mapped_channels & w, __m512i * q) {
+AVX512_INLINE void unpack(mapped_channels<k_quads::q2_K> & w, __m512i * q) {
     for (int half = 0; half < 2; ++half) {
         __m512i x[8];
         w.transpose(k_quads::q2_K::QS + 32 * half, x);

@@ -18,17 +18,18 @@ namespace eagle3::kernels::avx512 {
 constexpr int64_t N_TOGETHER = 8; // rows whose sums stay in registers
 
 template <class Format>
-struct mapped_wide : mapped_channels {
+struct mapped_wide : mapped_channels<Format> {
     using format = Format;
 
     AVX512_INLINE void unpack(wide_block<Format::SUB> & block) {
-        const uint8_t * after = next + 16 * Format::SIZE;
-        avx512::read(Format{}, *this, block);
-        avx512::unpack(Format{}, *this, block.q);
-        for (const uint8_t *& p : w) {
+        mapped_channels<Format> & channels = *this;
+        const uint8_t *           after    = this->next + 16 * Format::SIZE;
+        avx512::read(channels, block);
+        avx512::unpack(channels, block.q);
+        for (const uint8_t *& p : this->w) {
             p += Format::SIZE;
         }
-        next = after;
+        this->next = after;
     }
 };
 
