@@ -18,6 +18,7 @@ from typing import NamedTuple
 import llama_cpp.llama_cpp as lib
 
 from .._core import LoadGuard, read_weights
+from ..errors import ModelFileError
 from ..files.cache_dir import cache_dir
 from ..files.fingerprint import fingerprint
 from ..files.whole_file import whole_file
@@ -91,8 +92,10 @@ def with_type(path: str, asked: int | None, on_cpu: bool, n_threads: int, log: C
     copy = folder / f"{fingerprint(path)[:32]}-{name}.gguf"
     try:
         if copy.is_file():
-            os.utime(copy)  # it was used now
-            return str(copy)
+            if _is_whole(copy, tensors):
+                os.utime(copy)  # it was used now
+                return str(copy)
+            log(f"'{copy}' is damaged: it is made again")
         n_copy = n_bytes - n_wider + int(sum(t.n_weights for t in wider) * bits / 8)
         _make_room(folder, n_copy)
         log(
@@ -108,6 +111,15 @@ def with_type(path: str, asked: int | None, on_cpu: bool, n_threads: int, log: C
         log(f"the drafter's weights stay as they are in '{path}': {e}")
         return path
     return str(copy)
+
+
+def _is_whole(copy: Path, tensors: Sequence[_Tensor]) -> bool:
+    """Whether a copy has all tensors of its model, within the file."""
+    try:
+        found = read_weights(str(copy))
+    except ModelFileError:
+        return False
+    return {entry[0] for entry in found} == {t.name for t in tensors}
 
 
 def _is_worth(tensors: Sequence[_Tensor], on_cpu: bool) -> bool:

@@ -83,6 +83,17 @@ def test_a_copy_is_made_once(f32: str) -> None:
     assert os.stat(copy).st_mtime_ns >= modified  # it was used last
 
 
+@pytest.mark.parametrize("n_bytes", [0, 100, -1])
+def test_a_damaged_copy_is_made_again(f32: str, n_bytes: int) -> None:
+    copy, _ = convert(f32)
+    expected = Path(copy).read_bytes()
+    os.truncate(copy, n_bytes if n_bytes >= 0 else len(expected) // 2)
+    again, log = convert(f32)
+    assert again == copy
+    assert log[0] == f"'{copy}' is damaged: it is made again"
+    assert Path(copy).read_bytes() == expected
+
+
 def test_another_file_of_the_same_name_has_another_copy(f32: str, tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
     shutil.copy(f32, path)
