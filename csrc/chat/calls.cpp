@@ -100,6 +100,24 @@ class shaper {
         }
     }
 
+    // White space may come before the tag that ends a call, as the grammar has it: llama.cpp's parser looks for the tag
+    // at once, and leaves the arguments open where there is none.
+    void close_after_space() {
+        for (part_id id = 0, n = static_cast<part_id>(parser_.size()); id < n; ++id) {
+            const auto * tag  = std::get_if<common_peg_tag_parser>(&parser_.get(id));
+            const auto * peek = tag ? std::get_if<common_peg_and_parser>(&parser_.get(tag->child)) : nullptr;
+            if (tag && tag->tag == tags::TOOL_CLOSE && peek && is_word(peek->child)) {
+                const part_id at    = tag->child;
+                const part_id end   = peek->child;
+                const part_id space = builder_.eps().id();
+                const part_id both  = builder_.eps().id();
+                parser_.get(space)  = common_peg_space_parser{};
+                parser_.get(both)   = common_peg_sequence_parser{ { space, end } };
+                parser_.get(at)     = common_peg_and_parser{ both };
+            }
+        }
+    }
+
     // One thought, with its end: another one could follow each, and one without an end would take the call after it.
     void end_thoughts() {
         for (part_id id = 0; id < parser_.size(); ++id) {
@@ -411,6 +429,7 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
         shape.leave_one_call();
     }
     shape.require_ids();
+    shape.close_after_space();
     if (wishes->is_forced) {
         shape.bound_heads();
         shape.end_thoughts();

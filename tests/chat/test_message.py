@@ -75,6 +75,22 @@ def test_nothing_is_lost(
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("space", ["", "\n", " ", "\n\n\t"])
+@pytest.mark.parametrize("template", ["GLM-4.6.jinja", "Spark2.5.jinja"])
+def test_space_before_the_end_of_a_call(load: Load, template: str, space: str) -> None:
+    """The grammar of a required call allows it, and the call is whole."""
+    params = load(template).apply(MESSAGES, tools=[WEATHER], tool_choice="required")
+    begin, end = ("", "\n") if template.startswith("GLM") else ("</think>\n", "")  # which the format has in any case
+    text = begin
+    text += (
+        f"<tool_call>get_weather{end}<arg_key>city</arg_key>{end}<arg_value>Rome</arg_value>{end}{space}</tool_call>"
+    )
+    message = GrowingMessage(params)
+    deltas = [d for char in text for d in message.add(char)] + message.add("", is_partial=False)
+    ((call,),) = [joined(deltas)[2]]
+    assert (call["name"], call["arguments"]) == ("get_weather", '{"city":"Rome"}')
+
+
 def test_what_was_sent_as_a_call_is_not_sent_again(params: ChatParams) -> None:
     message = GrowingMessage(params)
     deltas = message.add(CALL + "\n<tool_call> and no more", is_partial=False)
