@@ -62,7 +62,7 @@ shape: $(STAMPS)/test
 parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)
 
-# CLIENTS: names of tests/clients/versions.txt; CLIENTS_ARGS=--part: a minute, without writing
+# CLIENTS: names of tests/clients/versions.txt; CLIENTS_ARGS=--part: a few of them in minutes, without writing
 clients: $(STAMPS)/cli
 	$(PIP) install --quiet uv
 	$(BIN)/python tests/clients/run.py $(CLIENTS) $(CLIENTS_ARGS)
