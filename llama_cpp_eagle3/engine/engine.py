@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Target
+from .._core import Drafter, FeatureTap, Guard, GuardTurn, NgramDrafter, Target
 from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
 from .draft_state import DraftState
@@ -396,6 +396,10 @@ class Engine:
             self.stepper.recover()
             self.scheduler.end_cancelled()
             self.stepper.outputs.drop(sequences)
+
+    def if_free(self) -> GuardTurn:
+        """Enter the engine unless another call is in it: `with engine.if_free() as is_in`."""
+        return self._guard.if_free()
 
     def close(self) -> None:
         """Close the engine, before the context is freed: every later call raises."""

@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,17 +44,6 @@ _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
 )  # fmt: skip
 _NOT_PICKLED = ("progress", "draft_ngram_store")
-
-
-_open: weakref.WeakSet[Eagle3Llama] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Close what a script left open, since what was learned is written to files, which cannot be opened later."""
-    for llm in list(_open):
-        with suppress(Eagle3Error):  # another thread is in it
-            llm.close()
 
 
 def _open_learning(path: str | os.PathLike[str] | None, target: str) -> Opening | None:
@@ -166,7 +153,6 @@ class Eagle3Llama(LlamaCompletion):
                     log(file.of_media)
         if self.draft == "auto":
             loaded.use_stored_type()
-        _open.add(self)
 
     @classmethod
     def from_pretrained(

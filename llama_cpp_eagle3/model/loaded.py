@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from time import perf_counter_ns
 from typing import Any
+from weakref import WeakSet
 
 import llama_cpp.llama_cpp as lib
 
@@ -110,6 +112,7 @@ class Loaded:
         except BaseException:
             self.close()
             raise
+        _open.add(self)
 
     def _tell(self, folder: object) -> None:
         """Log what runs where, with which drafters, and the prefixes that earlier runs have left in files."""
@@ -429,10 +432,23 @@ class Loaded:
     def close(self) -> None:
         """Keep what was learned, and free engine and drafters, while the target's model and context still exist."""
         drafters = list(self.engine.drafters)
+        _open.discard(self)
         keep_learned(self)
         self.engine.close()
         for drafter in drafters:  # they use the model's tables
             drafter.close()
+
+
+_open: WeakSet[Loaded] = WeakSet()
+
+
+@atexit.register
+def _keep_all() -> None:
+    """Keep what was learned where a script closes nothing, unless a thread is in the engine: later no file opens."""
+    for loaded in list(_open):
+        with suppress(Eagle3Error), loaded.engine.if_free() as is_in:
+            if is_in:
+                keep_learned(loaded)
 
 
 def cache_bytes(given: int | None) -> int:

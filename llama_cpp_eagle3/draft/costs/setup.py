@@ -100,8 +100,7 @@ def costs_of(pair: Timed, seconds: float = 2.0, log: Callable[[str], None] = pri
         log(f"{what}: about {seconds:g} s{more}")
         start = perf_counter()
         costs = measure_types(pair, seconds, log, limit, known)
-        took = perf_counter() - start
-        if costs.was_busy and costs.is_whole and engine.drafters and 2 * took <= limit:
+        if costs.was_busy and costs.is_whole and engine.drafters and 2 * (took := perf_counter() - start) <= limit:
             log(f"other programs had {_percent(costs)} meanwhile: measuring once more")
             costs = costs.or_faster(measure_types(pair, seconds, log, limit - took))
         if kept is not None and kept.growths:
