@@ -25,8 +25,7 @@ _PACKERS = {
 }
 """Python's modules -> how their files begin."""
 _OTHER_PACKERS = {"zip": b"PK\3\4", "zstd": b"\x28\xb5\x2f\xfd", "7-zip": b"7z\xbc\xaf"}
-_N_MAX = 1 << 30
-"""Bytes of a text that is read at once."""
+_N_MAX = 1 << 30  # bytes of a text that is read at once
 _HALF = re.compile("[\ud800-\udfff]")
 _NUL = "found a NUL character: save it as UTF-8, or as UTF-16 with a byte order mark"
 
@@ -39,7 +38,8 @@ def read_text(path: str | Path) -> str:
         ValueError: it is not UTF-8, and has no mark of UTF-16, or it is too large, such as a device without an end.
     """
     with open(path, "rb") as file:
-        data = file.read(_N_MAX + 1)
+        pieces = iter(lambda: file.read(1 << 20), b"")  # Python allocates as much as it is asked to read
+        data = b"".join(piece for piece, _ in zip(pieces, range((_N_MAX >> 20) + 1), strict=False))
     if len(data) > _N_MAX:
         raise ValueError(f"'{path}': expected a text of at most {_N_MAX >> 20} MiB, found more")
     return as_text(data, f"'{path}'")
