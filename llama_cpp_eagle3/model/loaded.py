@@ -22,7 +22,7 @@ from ..draft.costs import experts_of, keep_learned, learn_costs, load_costs, mac
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
 from ..errors import Eagle3Error
-from ..files.fingerprint import fingerprint, header_fingerprint, once_fingerprinted
+from ..files.fingerprint import fingerprint, header_fingerprint, once_fingerprinted, reading
 from ..files.prefix_file import Maker
 from ..files.prefix_folder import open_folder
 from ..log import without_details
@@ -32,8 +32,7 @@ from .drafters import load_drafter, load_drafters, load_ngrams
 from .plan import LoadPlan
 from .target import LoadedTarget
 
-_SECONDS, _SECONDS_NGRAM = 2.0, 0.3
-"""To spend on measuring what passes cost; for n-grams alone, of which most texts have little, nobody should notice."""
+_SECONDS, _SECONDS_NGRAM = 2.0, 0.3  # to measure what passes cost; for n-grams alone nobody should notice
 _N_CACHE_BYTES = 8 << 30
 _N_ROWS = 64  # passes of more rows than this are not measured
 _IN_FILES = (
@@ -416,7 +415,7 @@ class Loaded:
         knows = drafting.policy.is_measured and (may_guess or not drafting.is_guessed)
         if knows or (is_text and drafting.ngram is None):
             return 0
-        with without_details():
+        with without_details(), reading:
             learn_costs(
                 self,
                 log or (_log.debug if may_guess else self._log),

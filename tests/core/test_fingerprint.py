@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,18 @@ def test_a_thread_reads_what_is_large(tmp_path: Path, reads: list[str], monkeypa
     monkeypatch.setattr(module, "_N_QUICK", 1 << 20)
     (tmp_path / "small").write_bytes(b"")
     assert once_fingerprinted([str(tmp_path / "small")], threading.current_thread).done()
+
+
+def test_it_pauses_while_reading_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_N_QUICK", 1)
+    path = tmp_path / "large"
+    path.write_bytes(bytes(1000))
+    with module.reading:
+        found = once_fingerprinted([str(path)], lambda: fingerprint(path))
+        time.sleep(0.2)
+        assert not found.done()
+        assert fingerprint(__file__)  # the thread that holds it may read itself
+    assert found.result(10) == hashlib.blake2b(bytes(1000), digest_size=32).hexdigest()
 
 
 def test_an_error_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

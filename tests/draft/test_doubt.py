@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -23,6 +24,7 @@ from llama_cpp_eagle3._core import CostCurve
 from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, timing
 from llama_cpp_eagle3.draft.costs.cache import load_part, save_costs
 from llama_cpp_eagle3.draft.costs.contention import Contention
+from llama_cpp_eagle3.files.fingerprint import reading
 from loading import load, take
 from planner_sim import TARGETS, Head, Machine, make_policy, run_auto, us
 from planner_sim import Costs as RealCosts
@@ -128,6 +130,22 @@ def test_beside_other_programs_it_is_measured_once_more(
     assert costs.target == {1: 1000.0, 2: 1100.0, 4: 1200.0, 8: 1500.0}
     assert costs.drafts == (DraftCosts({1: 80.0, 16: 200.0}, {1: 90.0}),)
     assert (costs.contention, costs.was_busy) == (0.05, False)
+
+
+def test_no_file_is_digested_while_passes_are_timed(auto: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a first start a thread digests the model's file: beside it, passes took up to four times as long."""
+    free: list[bool] = []
+
+    def learn(*_: object, **__: object) -> None:
+        other = threading.Thread(target=lambda: free.append(reading.acquire(blocking=False)))
+        other.start()
+        other.join()
+
+    monkeypatch.setattr("llama_cpp_eagle3.model.loaded.learn_costs", learn)
+    with auto() as llm:
+        llm.calibrate()
+    assert free
+    assert not any(free)
 
 
 def test_what_other_programs_had(auto: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:

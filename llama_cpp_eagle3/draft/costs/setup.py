@@ -27,9 +27,7 @@ _NARROW_SHARE = 0.2
 _CORRECTED = 0.7  # times the stored cost: smaller corrections are not worth keeping
 _GROWN = 0.02  # times one row's time per 1,000 tokens: smaller growth is not worth keeping
 _CALMER = 0.5  # times the contention while costs were measured: with less it is worth measuring them again
-_LIMIT_SECONDS = 20.0
-"""Seconds for measuring that no user requested, including reading weights and a driver's compiling of shaders. After
-the first pass, which any text needs too, a few more seconds are always allowed."""
+_LIMIT_SECONDS = 20.0  # for measuring that nobody asked for; after the first pass a few more are always allowed
 
 
 class Timed(Protocol):

@@ -15,8 +15,7 @@ from ...errors import Eagle3Error
 from .contention import Contention
 from .costs import Costs, DraftCosts, implausible
 
-N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 64, 24, 48)
-"""Rows of a target pass, in the order in which they are measured."""
+N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 64, 24, 48)  # of a target pass, in the order in which they are measured
 _N_NEEDED = 2  # so many of these are always measured: with one value alone nothing could ever seem to pay
 _N_WAITING = (1, 16, 2, 4, 8)
 _N_WAITING_NEEDED = 2  # from the first two the time of reading a prompt is known
