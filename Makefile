@@ -63,7 +63,7 @@ parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)
 
 # CLIENTS: names of tests/clients/versions.txt; CLIENTS_ARGS=--part: a few of them in minutes, without writing
-clients: $(STAMPS)/cli
+clients: $(STAMPS)/all
 	$(PIP) install --quiet uv
 	$(BIN)/python tests/clients/run.py $(CLIENTS) $(CLIENTS_ARGS)
 
@@ -107,7 +107,7 @@ clean:
 
 # Editable, so that Python files are used where they are; what they are called is noted at installation. Without build
 # isolation, so that a change of the C++ code compiles only what it touches.
-$(STAMPS)/cli $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/ray: pyproject.toml heads/pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
+$(STAMPS)/cli $(STAMPS)/all $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/ray: pyproject.toml heads/pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
 	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]" --editable heads
 	@touch $@
 
