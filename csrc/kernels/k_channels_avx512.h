@@ -46,8 +46,11 @@ AVX512_INLINE __m512 floats(__m512i x) {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
 }
 
-AVX512_INLINE __m512 negative(__m512 x) {
-    return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f));
+// The two half floats of each channel.
+template <int SUB>
+AVX512_INLINE void put_d_dmin(__m512i x, wide_block<SUB> & block) {
+    block.d    = floats(x);
+    block.dmin = _mm512_xor_ps(floats(_mm512_srli_epi32(x, 16)), _mm512_set1_ps(-0.0f));
 }
 
 // Transposes the dwords in each 128 bits.
@@ -61,9 +64,8 @@ AVX512_INLINE void transpose_dwords(__m512i & x, __m512i & y, __m512i & z, __m51
     w = _mm512_unpackhi_epi64(c, d);
 }
 
-// Sixteen mapped channels: w[c] is a block of channel c. While its bytes are read, those of its next block are
-// prefetched into the first cache, and as many of the channels after these into the second: all at once would delay its
-// own loads.
+// Sixteen mapped channels: w[c] is a block of channel c. While bytes are read, as many of the channels after these are
+// prefetched: all of a block's at once would delay its own loads.
 template <class Format>
 struct mapped_channels {
     const uint8_t * w[16];
@@ -124,8 +126,7 @@ AVX512_INLINE void read(mapped_channels<Format> & w, wide_block<32> & block) {
     put_scales(with_bits(low_bits(x[3], 0, 15), x[1], -2, 48), block.scale + 4);
     put_mins(low_bits(x[2], 0, 63), block.min);
     put_mins(with_bits(low_bits(x[3], 4, 15), x[2], -2, 48), block.min + 2);
-    block.d    = floats(x[0]);
-    block.dmin = negative(floats(_mm512_srli_epi32(x[0], 16)));
+    put_d_dmin(x[0], block);
 }
 
 AVX512_INLINE void unpack(mapped_channels<k_quads::q4_K> & w, __m512i * q) {
@@ -210,8 +211,7 @@ AVX512_INLINE void read(mapped_channels<k_quads::q2_K> & w, wide_block<16> & blo
         put_mins(low_bits(x[i], 4, 15), block.min + 2 * i);
     }
     w.transpose(k_quads::q2_K::DM - 12, x);
-    block.d    = floats(x[3]);
-    block.dmin = negative(floats(_mm512_srli_epi32(x[3], 16)));
+    put_d_dmin(x[3], block);
 }
 
 AVX512_INLINE void unpack(mapped_channels<k_quads::q2_K> & w, __m512i * q) {

@@ -22,10 +22,9 @@ struct mapped_wide : mapped_channels<Format> {
     using format = Format;
 
     AVX512_INLINE void unpack(wide_block<Format::SUB> & block) {
-        mapped_channels<Format> & channels = *this;
-        const uint8_t *           after    = this->next + 16 * Format::SIZE;
-        avx512::read(channels, block);
-        avx512::unpack(channels, block.q);
+        const uint8_t * after = this->next + 16 * Format::SIZE;
+        avx512::read(*this, block);
+        avx512::unpack(*this, block.q);
         for (const uint8_t *& p : this->w) {
             p += Format::SIZE;
         }
