@@ -14,6 +14,7 @@ import pytest
 from tests.support.attention_checks import (
     KERNEL,
     N_EMBD,
+    check_keys_that_are_no_numbers,
     needs_kernel,
     test_order_of_cells,  # noqa: F401
     test_rows_alone,  # noqa: F401
@@ -95,17 +96,7 @@ def test_float64(case: Case) -> None:
 def test_keys_that_are_no_numbers(cache_type: Any, value: float) -> None:
     """A row that reads such a key has no numbers; one for which it is masked has its own."""
     case = make(np.random.default_rng(3), 4, 4, 2, 64, 128, cache_type)
-    case.mask[:] = 0
-    case.mask[:, 120:] = -np.inf
-    case.mask[[1, 3], 32:64] = -np.inf
-    expected = case.attend()[1]
-    case.k[:, 32:64] = value
-    found = case.attend()[1]
-    np.testing.assert_array_equal(found[:, [1, 3]], expected[:, [1, 3]])
-    assert np.isnan(found[:, [0, 2]]).all()
-    case.k[:] = value
-    assert np.isnan(case.attend()[1]).all()
-    case.weights.close()
+    check_keys_that_are_no_numbers(case, 120, slice(32, 64), value)
 
 
 def test_ggml_alone_depends_on_the_order(cache_type: Any) -> None:

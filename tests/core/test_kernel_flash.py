@@ -14,6 +14,7 @@ import pytest
 from tests.support.attention_checks import (
     KERNEL,
     N_EMBD,
+    check_keys_that_are_no_numbers,
     needs_kernel,
     test_order_of_cells,  # noqa: F401
     test_rows_alone,  # noqa: F401
@@ -319,17 +320,7 @@ def test_keys_that_are_no_numbers(cap: float, value: float) -> None:
     """A row that reads such a key has no numbers; one for which it is masked has its own."""
     case = make(4, 4, 2, 64, 64, 256, cap=cap)
     assert case.mask is not None
-    case.mask[:] = 0
-    case.mask[:, 250:] = -np.inf
-    case.mask[[1, 3], 40] = -np.inf
-    expected = case.attend()[1]
-    case.k[:, 40] = value
-    found = case.attend()[1]
-    np.testing.assert_array_equal(found[:, [1, 3]], expected[:, [1, 3]])
-    assert np.isnan(found[:, [0, 2]]).all()
-    case.k[:] = value
-    assert np.isnan(case.attend()[1]).all()
-    case.weights.close()
+    check_keys_that_are_no_numbers(case, 250, 40, value)
 
 
 @pytest.mark.parametrize("n_per_sequence", [1, 5, 20])

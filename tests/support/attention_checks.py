@@ -33,3 +33,21 @@ def test_threads(case: Any) -> None:
     expected = case.attend()[1]
     for n_threads in (1, 3, 5):
         np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
+
+
+def check_keys_that_are_no_numbers(case: Any, n_cells: int, cells: int | slice, value: float) -> None:
+    """A row that reads such a key has no numbers; one for which it is masked has its own.
+
+    n_cells: those that any row reads. cells: those that rows 1 and 3 do not, and that get the value.
+    """
+    case.mask[:] = 0
+    case.mask[:, n_cells:] = -np.inf
+    case.mask[[1, 3], cells] = -np.inf
+    expected = case.attend()[1]
+    case.k[:, cells] = value
+    found = case.attend()[1]
+    np.testing.assert_array_equal(found[:, [1, 3]], expected[:, [1, 3]])
+    assert np.isnan(found[:, [0, 2]]).all()
+    case.k[:] = value
+    assert np.isnan(case.attend()[1]).all()
+    case.weights.close()
