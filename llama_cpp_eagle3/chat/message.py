@@ -61,10 +61,11 @@ class GrowingMessage:
         text = self._params.generation_prompt + self._text  # may have begun a thought, which is then the message's
         at = len(self._params.generation_prompt)
         if self._thought:
-            found = text.find(self._thought.strip())
+            thought = self._thought.strip()
+            found = text.find(thought)
             if found < 0:
                 return ""
-            at = found + len(self._thought.strip())
+            at = found + len(thought)
             tags = [tag for tag in map(str.strip, self._params.thinking_end_tags) if tag]
             tag = next((tag for tag in tags if text[at:].lstrip().startswith(tag)), "")
             at = text.find(tag, at) + len(tag)
@@ -81,18 +82,19 @@ class GrowingMessage:
 
         The parser reads a text that has the format once.
         """
+        whole = "".join(texts)
         try:
-            deltas = self._parser.update("".join(texts), False)
+            deltas = self._parser.update(whole, False)
         except ValueError:
             self._parser = self._params.new_parser()
-            n_read = len(self._parser.read("".join(texts)))
-            if n_read < sum(map(len, texts)):  # what follows may be a call until it goes on
+            n_read = len(self._parser.read(whole))
+            if n_read < len(whole):  # what follows may be a call until it goes on
                 n = sum(end <= n_read for end in accumulate(map(len, texts)))
                 return [d for part in ("".join(texts[:n]), *texts[n:]) for d in self.add(part)] + self.add("", False)
             n = self._n_parsed(texts)
             parts = "".join(texts[:n]), "".join(texts[n : n + 1])  # the second may have a call's end
             return [d for part in parts for d in self.add(part)] + self.add("".join(texts[n + 1 :]), is_partial=False)
-        self._text = "".join(texts)
+        self._text = whole
         return self._keep(self._found(deltas, False))
 
     def _n_parsed(self, texts: Sequence[str]) -> int:
