@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
-from ..engine import Reasoning, Vocab
 from ..engine.request import RequestOptions
+from ..engine.sampling import Reasoning
+from ..engine.vocab import Vocab
 from ..media import TIMEOUT_S, Projector, Prompt, take_media
 from .bare_call import callable_tools
 from .blocks import LeftOut

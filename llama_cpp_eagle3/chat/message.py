@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from ..engine import TokenLogprob, Vocab
+from ..engine.sequence import TokenLogprob
+from ..engine.vocab import Vocab
 from .bare_call import BareCall
 from .custom_tools import InputText, as_called
 from .other_forms import CallForm

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..engine import TokenLogprob
+from ..engine.sequence import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from ..engine import check_rng
+from ..engine.sampling import check_rng
 from . import flag as flags
 from .drafting_options import DRAFTS, DraftingOptions
 from .flag import flag

@@ -10,7 +10,7 @@ from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
 from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
-from ..engine import check_seed
+from ..engine.sampling import check_seed
 from ..ggml_types import CACHE_TYPES
 from ..machine import default_threads
 from .flag import flag, key_values, layers, numbers, on_off_auto, one_of, place_in

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
-from ..engine import RNGS, Sampling
+from ..engine.sampling import RNGS, Sampling
 from .flag import Flag, flag, one_of
 
 _INT_MAX = 2**31 - 1

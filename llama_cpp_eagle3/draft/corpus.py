@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 from .._core import NgramStore, tokenize
-from ..engine import Vocab
+from ..engine.vocab import Vocab
 
 N_BYTES_MAX = 64 << 20
 """Bytes of memory for a corpus."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .._core import SavedState
-from ..engine import StoredPrefix
+from ..engine.sequence import StoredPrefix
 from .json_file import open_regular
 from .whole_file import whole_file
 

@@ -16,7 +16,7 @@ import llama_cpp.llama_cpp as lib
 import llama_cpp.mtmd_cpp as mtmd
 
 from .._core import read_projector, tokenize
-from ..engine import Media
+from ..engine.media import Media
 from ..files.fingerprint import fingerprint
 from .families import check_family
 from .placeholders import find_placeholder

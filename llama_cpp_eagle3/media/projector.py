@@ -21,8 +21,7 @@ import numpy.typing as npt
 from llama_cpp import Llama
 
 from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, tokenize, with_stack_for
-from ..engine import Media, media_tokens
-from ..engine.media import Rows
+from ..engine.media import Media, Rows, media_tokens
 from ..errors import Eagle3Error, ModelFileError
 from ..files.fingerprint import Stamps, fingerprint, once_fingerprinted
 from ..guard import closed_error

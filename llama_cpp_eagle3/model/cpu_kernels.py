@@ -21,7 +21,8 @@ from typing import Any
 
 from .._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..draft.costs import CONTENTION_MAX, Contention, implausible, machine
+from ..draft.costs.contention import CONTENTION_MAX, Contention
+from ..draft.costs.costs import implausible, machine
 from ..files.cache_dir import cache_dir
 from ..files.json_file import read_json
 

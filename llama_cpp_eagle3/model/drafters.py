@@ -14,7 +14,7 @@ from .._core import Drafter, NgramDrafter, NgramStore
 from ..draft.corpus import read_corpus
 from ..draft.kinds import NGRAM, WITHOUT_MODEL, DrafterFile, Place
 from ..draft.requantize import with_type
-from ..engine import Vocab
+from ..engine.vocab import Vocab
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..files.fingerprint import file_key
 from .plan import LoadPlan

@@ -14,8 +14,7 @@ from ..config.eagle3_options import check_arguments
 from ..config.llama_options import LLAMA_DEFAULTS, N_CTX_MAX
 from ..draft.kinds import KINDS, WITHOUT_MODEL, DrafterFile, MtpBlock, SmallModel, kind_of_source
 from ..draft.kinds.eagle3 import Eagle3Head
-from ..engine import DraftSettings
-from ..engine.request import DraftMode
+from ..engine.request import DraftMode, DraftSettings
 from ..errors import ModelFileError
 from ..files.fingerprint import Stamps
 from ..files.model_file import BLOCKS

@@ -28,7 +28,7 @@ from .._core import (
     read_arch,
     use_huge_pages,
 )
-from ..engine import N_ROWS_ARGMAX
+from ..engine.verifier import N_ROWS_ARGMAX
 from ..errors import Eagle3Error, ModelFileError
 from ..files.fingerprint import header_fingerprint
 from ..files.model_file import check_file, check_projector, file_errors, guard_tokenizer, kv_overrides

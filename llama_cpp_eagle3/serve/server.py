@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..chat import LeftOut, Loosened
 from ..chat.builtin_templates import named_templates
@@ -18,7 +18,6 @@ from ..draft.learn import Learner
 from ..engine import DraftSettings, GrammarError, Request, Shift
 from ..errors import ContextFullError
 from ..files.line_file import LineWriter
-from ..llama import Eagle3Llama
 from .answer import Answer
 from .api_errors import failed, invalid, too_long
 from .embedder import Embedder
@@ -31,6 +30,9 @@ from .metrics import Metrics
 from .queue import Queue
 from .record import open_record
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ..llama import Eagle3Llama
 
 _log = logging.getLogger(__name__)
 _N_UNLIMITED = 2**31 - 1  # tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..._core import TargetInfo, find_other_kind, read_arch, read_target
-from ...engine import GRAMMAR, NGRAM, WITHOUT_MODEL
+from ...engine.request import GRAMMAR, NGRAM, WITHOUT_MODEL
 from ...errors import ModelFileError
 from .assistant import GemmaAssistant
 from .dflash import BlockDrafter

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._core import NgramStore
-from ...engine import KeptText
+from ...engine.keeping import KeptText
 from ...files.line_file import LineFile, LineWriter
 from ...files.whole_file import whole_file
 from .folder import Folder
