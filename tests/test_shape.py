@@ -9,7 +9,7 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
-    "lines of Python, core": 17_000,
+    "lines of Python, core": 17_020,
     "lines of Python, edges": 20_200,
     "lines of C++, without kernels": 25_600,
     "lines of C++, kernels": 6_900,

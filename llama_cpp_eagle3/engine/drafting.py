@@ -110,6 +110,18 @@ class Drafting:
         """Tokens/s of one text without drafts, by what passes cost at the present depth; None: that is not measured."""
         return 1e6 / self.policy.costs[0].at(1) if self.policy.is_measured and not self.is_guessed else None
 
+    @property
+    def reading_ns(self) -> float:
+        """Nanoseconds in which a pass reads all of the target's weights, at most; 0: that is not measured.
+
+        A pass over one row in a short text does little else, but that it reads only some experts of a mixture.
+        """
+        if not self.policy.is_measured or self.is_guessed:
+            return 0.0
+        curve = self.policy.costs[0]
+        n, n_used = curve.experts
+        return 1e3 * min(curve.corrected.values()) * (n / n_used if n_used else 1.0)
+
     def state(self, settings: DraftSettings) -> DraftState:
         """Whether texts with these settings get drafts, and why not."""
         if self._draft_model is not None and not self.memory.drafters:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 _N_ROWS_UNKNOWN = 32  # rows until something is measured
 _N_ROWS_MIN = 4
 _TIMES_STEP = 2.0  # a step with prefill takes so many times as long as one without
@@ -11,7 +13,8 @@ _LESS, _MORE = 0.5, 1.25  # how much fewer or more rows the next step may have
 _N_MIXED = 16
 _QUICK_NS = 0.25e9
 _SHARE_READING = 0.03
-_N_ROWS_SHARED_MIN = 64
+_N_ROWS_EACH = 64  # rows that our kernels multiply together
+_N_ROWS_FIRST = 128
 
 
 class PrefillBudget:
@@ -22,9 +25,10 @@ class PrefillBudget:
     longer or shorter than allowed. One step in 17 has none, to measure that again, since it grows with the texts.
     """
 
-    def __init__(self, n_rows: int | None = None):
-        """n_rows: rows of prompts in such a step; None = as measured."""
+    def __init__(self, n_rows: int | None = None, reading_ns: Callable[[], float] = lambda: 0.0):
+        """n_rows: rows of prompts in such a step; None = as measured. reading_ns: of all weights; 0 = not known."""
         self._fixed = n_rows
+        self._reading_ns = reading_ns
         self._step_ns = 0.0  # a step without prefill
         self._step_rows = 0.0  # rows that it has
         self._row_ns = 0.0  # a row of a step that is only prefill
@@ -42,21 +46,23 @@ class PrefillBudget:
             return self._fixed
         return 0 if self._n_mixed >= _N_MIXED else self._n_allowed
 
-    def n_rows_alone(self, n_ubatch: int, n_batch: int, *, is_shared: bool) -> int:
-        """Rows of a step that reads nothing but prompts, during which whoever comes has to wait.
+    def n_rows_alone(self, n_ubatch: int, n_batch: int, *, may_wait: bool) -> int:
+        """Rows of a step that reads nothing but prompts.
 
-        A batch if that is soon over, else a ubatch, for which llama.cpp takes as long within a batch. is_shared: while
-        other prompts wait, as few as cost 3 % of the throughput: so large a part of the step's time is then the reading
-        of the weights, which a step without prefill measures.
+        A batch if that is soon over, else a ubatch, for which llama.cpp takes as long within a batch. may_wait: whether
+        other prompts wait for the step's end or may come meanwhile. It then has only so many rows that reading the
+        weights is 3 % of its time: that is what throughput loses.
         """
         if self._fixed is not None:
             return n_batch  # who says how many rows a step may read wants no other bound
         if not self._row_ns:
-            return n_ubatch
+            return min(n_ubatch, _N_ROWS_FIRST) if may_wait else n_ubatch
         n_rows = n_batch if self._row_ns * n_batch <= _QUICK_NS else n_ubatch
-        if not is_shared or not self._step_ns:
+        reading_ns = self._reading_ns() or self._step_ns
+        if not may_wait or not reading_ns:
             return n_rows
-        return min(n_rows, max(_N_ROWS_SHARED_MIN, int(self._step_ns / self._row_ns / _SHARE_READING)))
+        n_groups = round(reading_ns / self._row_ns / _SHARE_READING / _N_ROWS_EACH)
+        return min(n_rows, max(n_groups, 1) * _N_ROWS_EACH)
 
     @property
     def _n_allowed(self) -> int:

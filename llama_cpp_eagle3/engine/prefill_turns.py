@@ -18,10 +18,6 @@ class PrefillTurns:
         self._oldest: Sequence | None = None
         self._n_passed = 0  # rows by which others have passed it, less those that it got since
 
-    def is_shared(self, prompts: SequenceOf[Sequence]) -> bool:
-        """Whether some of these prompts, in the order of their arrival, have to wait for the oldest, or did so."""
-        return len(prompts) > 1 or prompts[0] is self._oldest
-
     def order(self, prompts: SequenceOf[Sequence], n_rows: int) -> list[Sequence]:
         """The order in which a step of n_rows reads prompts, which are given in the order of their arrival."""
         oldest, *others = prompts

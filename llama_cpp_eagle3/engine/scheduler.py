@@ -49,6 +49,8 @@ class Scheduler:
         self.prefill_budget, self.n_batch = prefill_budget, n_batch
         self.turns = PrefillTurns()
         self.n_ctx = slots.memory.target.n_ctx
+        # a lone prompt is cut where a stopwatch says so only if its rows have the same bits wherever it is cut
+        self._may_vary = not any(why for _, why, _ in self.memory.target.kernel_sides)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._on_run, self._on_end = on_run, on_end
@@ -326,8 +328,9 @@ class Scheduler:
 
     def _read_prompts(self, prompts: SequenceOf[Sequence], n_room: int, is_decoding: bool) -> list[ScheduledSequence]:
         """Chunks of prompts for a step that has room for n_room rows."""
-        budget, n_ubatch, is_shared = self.prefill_budget, self.memory.target.n_ubatch, self.turns.is_shared(prompts)
-        n_max = budget.n_rows if is_decoding else budget.n_rows_alone(n_ubatch, self.n_batch, is_shared=is_shared)
+        budget, target = self.prefill_budget, self.memory.target
+        may_wait = len(prompts) > 1 or (self._may_vary and target.n_seq > 1)
+        n_max = budget.n_rows if is_decoding else budget.n_rows_alone(target.n_ubatch, self.n_batch, may_wait=may_wait)
         ordered = self.turns.order(prompts, n_max)
         read: list[ScheduledSequence] = []
         for s in ordered:

@@ -45,7 +45,7 @@ class Stepper:
         self.slots, self.vocab, self.drafting = slots, vocab, drafting
         self.memory: Memory = slots.memory
         self.outputs = Outputs()
-        self.prefill_budget = PrefillBudget(prefill_budget)
+        self.prefill_budget = PrefillBudget(prefill_budget, lambda: drafting.reading_ns)
         self.verifier = Verifier(self.memory, n_batch, after_pass)
         self.scheduler = Scheduler(
             slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=drafting.begin, on_end=self.keep

@@ -346,6 +346,20 @@ def test_a_mixture_without_measured_rows_is_priced_by_its_experts(llm: Eagle3Lla
     target, begin, step = part.guessed((128, 8)).priced((128, 8))
     assert target.at(4) == pytest.approx(365.0, rel=0.01)
     assert begin.at(4) == step.at(4) == pytest.approx(40.0)
+    assert (target.experts, begin.experts) == ((128, 8), (0, 0))
+
+
+def test_what_reading_the_weights_takes(llm: Eagle3Llama) -> None:
+    """A pass over one row in a short text; one of a mixture reads the experts of one row."""
+    drafting, part = llm.engine.drafting, Costs({1: 100.0}, (DraftCosts({}, {}),), is_whole=False)
+    drafting.learn(part.guessed().priced(), is_guessed=True)
+    assert drafting.reading_ns == 0.0
+    drafting.learn(part.guessed().priced())
+    assert drafting.reading_ns == pytest.approx(100e3)
+    drafting.policy.costs[0].set_depth(10_000)
+    assert drafting.reading_ns == pytest.approx(100e3)
+    drafting.learn(part.guessed((128, 8)).priced((128, 8)))
+    assert drafting.reading_ns == pytest.approx(1600e3)
 
 
 def test_what_each_source_brought(tiny_target: Any, tiny_head: Any) -> None:

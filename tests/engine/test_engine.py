@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -15,6 +17,7 @@ from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Error, Eagle3Lla
 from llama_cpp_eagle3.engine import DraftSettings, Engine, Request, SamplerChain, Sampling, Sequence
 from loading import is_tie, load, load_plain, prompts, take
 from recurrent_pairs import write_pair
+from tiny import write_target
 
 GREEDY = Sampling(temperature=0.0)
 N = 20
@@ -168,17 +171,27 @@ def test_a_short_prompt_passes_a_long_one(tiny_target: Any, is_first: bool) -> N
         assert 1.5 * 900 < n_short < 2.1 * 900
 
 
-def test_a_prompt_alone_is_read_in_ubatches(tiny_target: Any) -> None:
-    """A lone prompt has llama.cpp's ubatches, whatever was measured, so that its rows do not depend on a stopwatch."""
-    with closing(load(tiny_target, n_parallel=2, n_batch=64, n_ubatch=32)) as llm:
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_a_prompt_alone_is_read_in_ubatches(tmp_path: Path, kernels: str) -> None:
+    """A lone prompt has llama.cpp's ubatches if its rows depend on others, and so would its text on a stopwatch.
+
+    Else, where others may come meanwhile, its steps are so short as costs little.
+    """
+    target = write_target(tmp_path / "target.gguf", ftype="f16")
+    options = {"n_ctx": 2048, "n_batch": 512, "n_ubatch": 256, "flash_attn": True, "cpu_kernels": kernels}
+    with closing(load(target, n_parallel=2, **options)) as llm:
+        assert llm.loaded.batch_invariance.startswith("batch invariant:") == (kernels == "on")
+        sizes = []
         for _ in range(3):
-            one, reached = llm.engine.add([1] * 100, GREEDY, max_tokens=1, exact=True), [0]
+            one, reached = llm.engine.add([1] * 600, GREEDY, max_tokens=1, exact=True), [0]
             while not one.is_done:
                 llm.engine.step()
                 reached.append(one.n_past)
-            assert len(reached) > 2
-            assert all(n % 32 == 0 for n in reached[:-1])
+            sizes += [after - before for before, after in pairwise(reached)][:-1]
             llm.engine.clear()
+        assert sizes[0] == (128 if kernels == "on" else 256)
+        if kernels == "off":
+            assert set(sizes) <= {256, 512}
 
 
 def test_an_error_belongs_to_its_sequence(llm: Eagle3Llama, reference: Reference) -> None:

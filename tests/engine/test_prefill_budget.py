@@ -100,19 +100,33 @@ def test_unknown_and_fixed() -> None:
 
 
 def test_steps_of_prompts_alone() -> None:
-    """A ubatch, or a batch where that takes at most a quarter of a second; less while others wait."""
+    """A ubatch, or a batch where that takes at most a quarter of a second; less where other prompts may wait for it."""
     budget = PrefillBudget()
-    assert budget.n_rows_alone(512, 2048, is_shared=True) == 512
-    budget.observe(512, 512, 512 * 5 * MS)
-    assert budget.n_rows_alone(512, 2048, is_shared=False) == 512
-    assert budget.n_rows_alone(512, 2048, is_shared=True) == 512  # what reading the weights takes is not known yet
+    assert budget.n_rows_alone(512, 2048, may_wait=False) == 512
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 128  # no prompt was read yet
+    assert budget.n_rows_alone(64, 2048, may_wait=True) == 64
+    budget.observe(128, 128, 128 * 5 * MS)
+    assert budget.n_rows_alone(512, 2048, may_wait=False) == 512
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 512  # what reading the weights takes is not known
     budget.observe(1, 0, 25 * MS)
-    assert budget.n_rows_alone(512, 2048, is_shared=False) == 512
-    assert budget.n_rows_alone(512, 2048, is_shared=True) == 166
+    assert budget.n_rows_alone(512, 2048, may_wait=False) == 512
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 192  # 25 ms are 3 % of 167 rows: three groups of 64
     budget.observe(1, 0, 900 * MS)  # experts, of which each pass reads most
-    assert budget.n_rows_alone(512, 2048, is_shared=True) == 512
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 512
     accelerator = PrefillBudget()
     accelerator.observe(512, 512, 50 * MS)
     accelerator.observe(1, 0, 10 * MS)
-    assert accelerator.n_rows_alone(512, 2048, is_shared=True) == 2048
-    assert PrefillBudget(64).n_rows_alone(512, 2048, is_shared=True) == 2048
+    assert accelerator.n_rows_alone(512, 2048, may_wait=True) == 2048
+    assert PrefillBudget(64).n_rows_alone(512, 2048, may_wait=True) == 2048
+
+
+def test_what_reading_takes_is_measured_while_loading() -> None:
+    """Steps with drafts, of several sequences or at depth then tell nothing of it."""
+    budget = PrefillBudget(reading_ns=lambda: 25.0 * MS)
+    budget.observe(128, 128, 128 * 5 * MS)
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 192
+    budget.observe(8, 0, 60 * MS)
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 192
+    slow = PrefillBudget(reading_ns=lambda: 1.0 * MS)
+    slow.observe(128, 128, 128 * 5 * MS)
+    assert slow.n_rows_alone(512, 2048, may_wait=True) == 64
