@@ -110,7 +110,7 @@ def test_steps_of_prompts_alone() -> None:
     assert budget.n_rows_alone(512, 2048, may_wait=True) == 512  # what reading the weights takes is not known
     budget.observe(1, 0, 25 * MS)
     assert budget.n_rows_alone(512, 2048, may_wait=False) == 512
-    assert budget.n_rows_alone(512, 2048, may_wait=True) == 192  # 25 ms are 3 % of 167 rows: three groups of 64
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 256  # 25 ms are 2 % of 250 rows: four groups of 64
     budget.observe(1, 0, 900 * MS)  # experts, of which each pass reads most
     assert budget.n_rows_alone(512, 2048, may_wait=True) == 512
     accelerator = PrefillBudget()
@@ -124,9 +124,9 @@ def test_what_reading_takes_is_measured_while_loading() -> None:
     """Steps with drafts, of several sequences or at depth then tell nothing of it."""
     budget = PrefillBudget(reading_ns=lambda: 25.0 * MS)
     budget.observe(128, 128, 128 * 5 * MS)
-    assert budget.n_rows_alone(512, 2048, may_wait=True) == 192
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 256
     budget.observe(8, 0, 60 * MS)
-    assert budget.n_rows_alone(512, 2048, may_wait=True) == 192
+    assert budget.n_rows_alone(512, 2048, may_wait=True) == 256
     slow = PrefillBudget(reading_ns=lambda: 1.0 * MS)
     slow.observe(128, 128, 128 * 5 * MS)
     assert slow.n_rows_alone(512, 2048, may_wait=True) == 64
