@@ -118,6 +118,24 @@ class shaper {
         }
     }
 
+    // Text that a parser passes over on its way to a call is the message's. Gemma 4's leaves out what follows a tag
+    // that ends no thought; such a tag at the end of an answer is no text, as llama.cpp's comment there says.
+    void keep_passed_text() {
+        const auto * all = std::get_if<common_peg_sequence_parser>(&parser_.get(parser_.root()));
+        for (const part_id part : all ? all->children : std::vector<part_id>{}) {
+            if (!is_any_text(part)) {
+                continue;
+            }
+            const part_id passed = builder_.eps().id();
+            parser_.get(passed)  = parser_.get(part);
+            const part_id tag    = builder_.literal(LONE_TAG).id();
+            const part_id alone  = builder_.sequence({ tag, builder_.space().id(), builder_.end().id() }).id();
+            const part_id text   = builder_.eps().id();
+            parser_.get(text)    = common_peg_tag_parser{ passed, tags::CONTENT };
+            parser_.get(part)    = common_peg_choice_parser{ { alone, text } };
+        }
+    }
+
     // One thought, with its end: another one could follow each, and one without an end would take the call after it.
     void end_thoughts() {
         for (part_id id = 0; id < parser_.size(); ++id) {
@@ -430,7 +448,9 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
     }
     shape.require_ids();
     shape.close_after_space();
-    if (wishes->is_forced) {
+    if (!wishes->is_forced) {
+        shape.keep_passed_text();
+    } else {
         shape.bound_heads();
         shape.end_thoughts();
         shape.require_call(parser.root());

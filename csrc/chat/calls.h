@@ -35,6 +35,9 @@ class call_wishes {
 // comes before the call that it begins. Nothing: the parser of calls cannot read it.
 std::optional<std::string> text_before_call(const common_chat_params & params, const std::string & begun);
 
+// Ends a thought of Gemma 4, which may write it at the end of an answer too.
+inline constexpr char LONE_TAG[] = "<channel|>";
+
 // The functions that cmake/LlamaChat.cmake has peg-parser.cpp call.
 
 // Whether a grammar waits for a trigger: not if the answer must be a call.

@@ -1,14 +1,20 @@
 #include "big_stack.h"
 #include "busy_flag.h"
+#include "calls.h"
 #include "chat.h"
 #include "module.h"
 #include "nesting.h"
+#include "parts.h"
 
+#include <cstring>
 #include <random>
 
 namespace eagle3::chat {
 
 namespace {
+
+constexpr char   BLANK[] = " \t\r\n";
+constexpr size_t TAG_MAX = 32; // characters of a tag, at most
 
 std::string random_id() {
     static const char  chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -66,6 +72,9 @@ class parser {
         const busy_flag::scope in_use(busy);
         text += text_added;
         common_chat_msg next = parse(text, is_partial);
+        if (!is_partial) {
+            with_stack_for(text_nesting(text), [&] { keep_begun_tag(next); });
+        }
         if (is_partial && message.content.empty() && may_think(next) && is_part_of_tag(next.content)) {
             next.content.clear();
         }
@@ -97,12 +106,51 @@ class parser {
         if (params.parser.empty()) {
             return text.size();
         }
-        const std::string        input = params.generation_prompt + text;
-        common_peg_parse_context ctx(input, COMMON_PEG_PARSE_FLAG_LENIENT);
+        common_peg_parse_context ctx(params.generation_prompt + text, COMMON_PEG_PARSE_FLAG_LENIENT);
+        const auto               result    = params.parser.parse(ctx);
+        const auto               next_word = [&](size_t at) {
+            return ctx.input.find_first_not_of(BLANK, at);
+        };
+        size_t next = next_word(result.end);
+        if (params.format == COMMON_CHAT_FORMAT_PEG_GEMMA4 && next != std::string::npos &&
+            ctx.input.compare(next, std::strlen(LONE_TAG), LONE_TAG) == 0) {
+            next = next_word(next + std::strlen(LONE_TAG));
+        }
+        const size_t n_prompt = params.generation_prompt.size();
+        return !result.success() || next == std::string::npos ? text.size() : std::max(result.end, n_prompt) - n_prompt;
+    }
+
+    // A whole text may end with what could begin a tag, such as "<": no more comes, so it is text. llama.cpp's parser
+    // waits for the rest.
+    void keep_begun_tag(common_chat_msg & msg) const {
+        if (params.parser.empty() || !msg.tool_calls.empty()) {
+            return;
+        }
+        common_peg_parse_context ctx(params.generation_prompt + text, COMMON_PEG_PARSE_FLAG_LENIENT);
         const auto               result = params.parser.parse(ctx);
-        const bool is_all = !result.success() || input.find_first_not_of(" \t\r\n", result.end) == std::string::npos;
-        return is_all ? text.size()
-                      : std::max(result.end, params.generation_prompt.size()) - params.generation_prompt.size();
+        if (!result.need_more_input()) {
+            return;
+        }
+        size_t end    = params.generation_prompt.size();
+        bool   thinks = false;
+        ctx.ast.visit(result, [&](const common_peg_ast_node & node) {
+            const bool is_thought = node.tag == tags::REASONING;
+            if ((is_thought || node.tag == tags::CONTENT) && node.end >= end) {
+                end    = node.end;
+                thinks = is_thought;
+            }
+        });
+        const size_t tag_end = thinks ? ctx.input.find_first_of(">]", end) : std::string::npos; // of the thought
+        const auto   is_more = [&](size_t at) {
+            const size_t begin = ctx.input.find_first_not_of(BLANK, at);
+            return begin != std::string::npos && ctx.input.size() - begin < TAG_MAX &&
+                   ctx.input.find_first_of(std::string(BLANK) + ">]", begin) == std::string::npos;
+        };
+        if (is_more(end)) {
+            (thinks ? msg.reasoning_content : msg.content) += ctx.input.substr(end);
+        } else if (tag_end != std::string::npos && is_more(tag_end + 1)) {
+            msg.content += ctx.input.substr(ctx.input.find_first_not_of(BLANK, tag_end + 1));
+        }
     }
 
     // A text that was sent stays, also if its end turns out to begin a tag, which goes on with it if it is none.
@@ -114,16 +162,17 @@ class parser {
 
     // Has the answer a thought, or does the prompt end with a tag, such as one that begins a thought?
     bool may_think(const common_chat_msg & msg) const {
-        const size_t end = params.generation_prompt.find_last_not_of(" \t\r\n");
+        const size_t end = params.generation_prompt.find_last_not_of(BLANK);
         return !msg.reasoning_content.empty() || (end != std::string::npos && (params.generation_prompt[end] == '>' ||
                                                                                params.generation_prompt[end] == ']'));
     }
 
     // After a thought that no tag has ended, a format takes the beginning of a tag for the answer's, until it goes on.
     static bool is_part_of_tag(const std::string & content) {
-        const size_t begin = content.find_first_not_of(" \t\r\n");
+        const size_t begin = content.find_first_not_of(BLANK);
         return begin != std::string::npos && (content[begin] == '<' || content[begin] == '[') &&
-               content.size() - begin < 32 && content.find_first_of(" \t\r\n>]", begin) == std::string::npos;
+               content.size() - begin < TAG_MAX &&
+               content.find_first_of(std::string(BLANK) + ">]", begin) == std::string::npos;
     }
 
     common_chat_parser_params params;

@@ -20,7 +20,8 @@ import llama_cpp.llama_cpp as lib
 from .._core import LoadGuard, read_weights
 from ..errors import ModelFileError
 from ..files.cache_dir import cache_dir
-from ..files.fingerprint import fingerprint
+from ..files.fingerprint import fingerprint, header_fingerprint
+from ..files.text_file import read_text
 from ..files.whole_file import whole_file
 from ..ggml_types import WEIGHT_TYPES, type_name
 from ..log import without_details
@@ -92,7 +93,7 @@ def with_type(path: str, asked: int | None, on_cpu: bool, n_threads: int, log: C
     copy = folder / f"{fingerprint(path)[:32]}-{name}.gguf"
     try:
         if copy.is_file():
-            if _is_whole(copy, tensors):
+            if _is_whole(copy):
                 os.utime(copy)  # it was used now
                 return str(copy)
             log(f"'{copy}' is damaged: it is made again")
@@ -106,6 +107,9 @@ def with_type(path: str, asked: int | None, on_cpu: bool, n_threads: int, log: C
         kept = {t.name: t.type for t in tensors if t.type != wanted and not t.is_wider(bits)}
         with whole_file(copy, path) as part:
             _quantize(path, part, _FILE_TYPES[name], kept, n_threads)
+            header = header_fingerprint(part)
+        with whole_file(_header_file(copy)) as part:
+            part.write_text(header, encoding="ascii")
         log(f"converted in {perf_counter() - begun:.1f} s")
     except OSError as e:
         log(f"the drafter's weights stay as they are in '{path}': {e}")
@@ -113,13 +117,18 @@ def with_type(path: str, asked: int | None, on_cpu: bool, n_threads: int, log: C
     return str(copy)
 
 
-def _is_whole(copy: Path, tensors: Sequence[_Tensor]) -> bool:
-    """Whether a copy has all tensors of its model, within the file."""
+def _is_whole(copy: Path) -> bool:
+    """Whether a copy has the header that was written, and all of its tensors within the file."""
     try:
-        found = read_weights(str(copy))
-    except ModelFileError:
+        read_weights(str(copy))
+        return header_fingerprint(copy) == read_text(_header_file(copy))
+    except (ModelFileError, OSError, ValueError):
         return False
-    return {entry[0] for entry in found} == {t.name for t in tensors}
+
+
+def _header_file(copy: Path) -> Path:
+    """The file with the digest of a copy's header: a damaged key would end each start."""
+    return copy.with_suffix(".header")
 
 
 def _is_worth(tensors: Sequence[_Tensor], on_cpu: bool) -> bool:
@@ -162,6 +171,7 @@ def _make_room(folder: Path, n_bytes: int) -> None:
         n_all -= copy.stat().st_size
         with suppress(OSError):  # Windows keeps a file that is in use
             copy.unlink()
+            _header_file(copy).unlink()
     free = shutil.disk_usage(folder).free
     if free < n_bytes:
         raise OSError(f"a copy needs {n_bytes >> 20} MiB, and the disk of '{folder}' has {free >> 20} MiB free")

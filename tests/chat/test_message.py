@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chat_cases import WEATHER
-from chatting import Load, joined
+from chatting import GEMMA4, Load, joined
 from llama_cpp_eagle3.chat import ChatParams, ChatTemplates
 from llama_cpp_eagle3.chat.message import GrowingMessage, NewText, OpenAIChoice
 
@@ -54,6 +54,17 @@ LING = "inclusionai-ling-3.0-flash.jinja"
         (LING, "a <tool_calls> b</think>c", ("c", "a <tool_calls> b", [])),
         (LING, "<table> b</think>c", ("c", "<table> b", [])),
         (LING, "a</think><b", ("<b", "a", [])),
+        # a tag of Gemma 4 that ends no thought: after it llama.cpp's parser looks for a call alone
+        (GEMMA4, "a<channel|>b", ("a<channel|>b", "", [])),
+        (GEMMA4, "<|channel>thought\nt<channel|>a<channel|>b", ("a<channel|>b", "t", [])),
+        (GEMMA4, "a<channel|>b<|tool_call>call:get_weather{}<tool_call|>", ("a<channel|>b", "", ["get_weather"])),
+        (GEMMA4, "a<channel|>\n", ("a", "", [])),
+        # an answer's end may be what a tag begins with
+        (GEMMA4, "a <", ("a <", "", [])),
+        (HERMES, "a <tool", ("a <tool", "", [])),
+        ("GLM-4.7-Flash.jinja", "Hm.</", ("", "Hm.</", [])),
+        ("GLM-4.7-Flash.jinja", "Hm.</think><", ("<", "Hm.", [])),
+        ("GLM-4.7-Flash.jinja", "Hm.</think>a <", ("a <", "Hm.", [])),
     ],
 )
 @pytest.mark.parametrize("n_each", [1, 2, 3])

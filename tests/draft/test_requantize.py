@@ -94,6 +94,17 @@ def test_a_damaged_copy_is_made_again(f32: str, n_bytes: int) -> None:
     assert Path(copy).read_bytes() == expected
 
 
+def test_a_copy_with_a_damaged_key_is_made_again(f32: str) -> None:
+    copy, _ = convert(f32)
+    expected = Path(copy).read_bytes()
+    at = expected.index(b"llama.context_length")
+    Path(copy).write_bytes(expected[:at] + b"x" + expected[at + 1 :])
+    again, log = convert(f32)
+    assert (again, log[0]) == (copy, f"'{copy}' is damaged: it is made again")
+    assert Path(copy).read_bytes() == expected
+    assert convert(f32) == (copy, [])
+
+
 def test_another_file_of_the_same_name_has_another_copy(f32: str, tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
     shutil.copy(f32, path)
@@ -119,7 +130,7 @@ def test_what_stays_as_it_is(f32: str, cache: Path, monkeypatch: pytest.MonkeyPa
     assert convert(copy, WEIGHT_TYPES["q8_0"]) == (copy, [])
     monkeypatch.setattr(requantize, "_N_BYTES_MIN", 16 << 20)
     assert convert(f32) == (f32, [])
-    assert [path.name for path in cache.iterdir()] == [Path(copy).name]
+    assert {path.stem for path in cache.iterdir()} == {Path(copy).stem}
 
 
 def test_other_devices_read_types_at_their_bytes(f32: str) -> None:
@@ -189,7 +200,8 @@ def test_the_least_recently_used_ones_go(f32: str, cache: Path, monkeypatch: pyt
     monkeypatch.setattr(requantize, "_N_BYTES_KEPT", sum(sizes[1:]) + 1)
     last, _ = convert(f32)
     kept = sorted(str(path) for path in cache.iterdir())
-    assert kept == sorted([copies[2], last])
+    headers = [str(Path(copy).with_suffix(".header")) for copy in (copies[2], last)]
+    assert kept == sorted([copies[2], last, *headers])
 
 
 def test_parts_of_a_killed_process_go(f32: str, cache: Path) -> None:
