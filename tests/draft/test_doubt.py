@@ -79,19 +79,28 @@ def test_timings_that_cannot_be_are_taken_again() -> None:
         assert found[1] == pytest.approx(1000.0)
 
 
-@pytest.mark.parametrize(("n_slow", "n_calls"), [(0, 6), (3, 11), (10**6, 6)])
-def test_what_was_timed_beside_something_else_is_timed_again(n_slow: int, n_calls: int) -> None:
-    """Passes are so long that the time is over after one of each size, and another program disturbs the first ones."""
+@pytest.mark.parametrize(
+    ("slow", "factor", "n_calls"),
+    [
+        (range(0), 1.0, 7),
+        (range(3), 1.0, 17),
+        (range(10**6), 1.5, 7),  # all the time: that cannot be seen, and does not matter
+        (range(1, 10**6), 1.5, 17),  # one row was timed before: drafts would seem too dear
+        (range(3, 7), 1.0, 17),
+        (range(5, 6), 1.0, 7),
+    ],
+)
+def test_what_was_timed_on_another_clock_is_timed_again(slow: range, factor: float, n_calls: int) -> None:
+    """Passes are so long that the time is over after one of each size, and the machine is slower in some calls."""
     calls: list[int] = []
 
     def run(n: int) -> float:
         calls.append(n)
-        return (1.5 if len(calls) <= n_slow else 1.0) * (0.9 + 0.1 * n)
+        return (1.5 if len(calls) - 1 in slow else 1.0) * (0.9 + 0.1 * n)
 
     times = timing._fastest(run, [1, 4, 8, 2, 3], 5, timing.perf_counter())
-    found = timing._again_if_calmer(run, times, timing.Limit())
-    slow = 1.5 if n_slow > 3 else 1.0  # all the time: the noise cannot be detected
-    assert found == {n: pytest.approx(1e6 * slow * (0.9 + 0.1 * n)) for n in (1, 2, 3, 4, 8)}
+    found = timing._again_if_drifted(run, times, timing.Limit())
+    assert found == {n: pytest.approx(1e6 * factor * (0.9 + 0.1 * n)) for n in (1, 2, 3, 4, 8)}
     assert len(calls) == n_calls
 
 
@@ -276,7 +285,8 @@ def test_a_head_that_is_always_wrong(tiny_target: Any, tiny_head: Any) -> None:
         save_costs(llm.loaded.costs_key(), GOOD)
         take(llm, [1, 2, 3], 400)
         take(llm, [1, 2, 3], 12)
-        assert llm.last_stats.drafts > 0 or "have not paid lately" in llm.last_stats.why_not_drafted
+        reasons = ("have not paid lately", "no draft was expected to pay")
+        assert llm.last_stats.drafts > 0 or any(reason in llm.last_stats.why_not_drafted for reason in reasons)
 
 
 def test_measuring_is_shown_as_such(auto: Callable[..., Any]) -> None:

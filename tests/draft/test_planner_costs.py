@@ -435,11 +435,12 @@ def test_drafters_share_what_is_known_of_their_target(
         assert seen[2:] == [None, None]
 
 
-def test_known_times_of_a_slower_machine_are_forgotten(tiny_target: Any) -> None:
-    """Known times of the target are kept if they are as fast as now, and missing sizes are timed first."""
+def test_known_times_of_another_clock_are_forgotten(tiny_target: Any) -> None:
+    """Known times of the target are kept if passes take about as long now; missing sizes are timed first."""
     with closing(load(tiny_target)) as llm:
         fast = Costs({1: 0.5, 2: 0.6})
-        assert timing.measure(llm.engine, seconds=0.01, known=fast).target[1] == 0.5
+        found = timing.measure(llm.engine, seconds=0.01, known=fast).target
+        assert min(found.values()) > 1.0
         slow = Costs({1: 1e9, 2: 1e9, 64: 1e9})
         found = timing.measure(llm.engine, seconds=0.0, known=slow).target
         assert sorted(found) == [1, 4]

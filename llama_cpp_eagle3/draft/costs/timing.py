@@ -27,7 +27,7 @@ _DRAFT_SHARE = 0.25
 _N_AGAIN, _N_AGAIN_STAIRS = 5, 2
 _COMPILED = 3.0  # a first run that takes so many times as long as expected included compiling shaders
 _SHORT = 0.1  # times the time for measuring: one row more does not matter
-_CALM = 0.87  # if one row takes less than this share of its first time, other programs ran at first
+_CALM = 0.87  # if one row takes less than this share of its time before, other programs ran before
 
 
 class Limit:
@@ -107,7 +107,7 @@ def measure(
         if limit.allows(t_row):
             n_needed = sum(n not in target for n in needed)
             sizes.sort(key=lambda n: n in target)  # others than known ones first
-            target = _again_if_calmer(verify, _fastest(verify, sizes, n_needed, end, limit, target), limit)
+            target = _again_if_drifted(verify, _fastest(verify, sizes, n_needed, end, limit, target), limit)
             target = _again_if_slower(verify, target, limit)
         is_whole = all(n in target for n in needed) and all(draft.step for draft in drafts)
         return Costs(target, tuple(drafts), draft_type, is_whole, contention.share)
@@ -241,14 +241,17 @@ def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
     return verify, min(engine.n_batch, engine.n_ctx - 1)
 
 
-def _again_if_calmer(run: Callable[[int], float], times: dict[int, float], limit: Limit) -> dict[int, float]:
-    """Time all sizes again if the machine became faster meanwhile, since long passes are timed only once."""
-    if not limit.allows(1e-6 * times.get(1, math.inf)) or 1e6 * run(1) >= _CALM * times[1]:
+def _again_if_drifted(run: Callable[[int], float], times: dict[int, float], limit: Limit) -> dict[int, float]:
+    """Time all sizes again if the machine became faster or slower meanwhile: what counts is one size beside another."""
+    first, n_runs = times.get(1, math.inf), 2
+    if not limit.allows(n_runs * 1e-6 * first):
         return times
-    if not limit.allows(1e-6 * sum(times.values())):
+    now = min(1e6 * run(1) for _ in range(n_runs))
+    if _CALM * first <= now <= first / _CALM or not limit.allows(n_runs * 1e-6 * sum(times.values())):
         return times
-    again = _fastest(run, times, len(times), perf_counter())
-    return {n: min(t, again[n]) for n, t in times.items()}
+    rounds = [_fastest(run, times, len(times), perf_counter()) for _ in range(n_runs)]
+    again = {n: min(found[n] for found in rounds) for n in times}
+    return again if again[1] > first / _CALM else {n: min(t, again[n]) for n, t in times.items()}
 
 
 def _again_if_slower(run: Callable[[int], float], times: dict[int, float], limit: Limit) -> dict[int, float]:
