@@ -29,10 +29,6 @@ class Draft:
         """Make a draft in which each token follows the one before, without probabilities."""
         return cls(list(tokens), list(range(-1, len(tokens) - 1)))
 
-    def first(self, n: int) -> Draft:
-        """The first n tokens of it."""
-        return Draft(self.tokens[:n], self.parents[:n], self.probs[:n], self.sources[:n])
-
     def n_of(self, source: int) -> int:
         """Number of tokens that a source drafted."""
         if not self.sources:
@@ -53,11 +49,6 @@ class Draft:
         for parent in self.parents:
             depths.append(1 if parent < 0 else depths[parent] + 1)
         return max(depths, default=0)
-
-    @property
-    def n_leaves(self) -> int:
-        """Tokens that none follows; 0 without tokens."""
-        return len(self.tokens) - len({parent for parent in self.parents if parent >= 0})
 
     def child(self, i: int, token: int) -> int:
         """Return the index of the `token` that follows token i; -1 if there is none."""

@@ -166,7 +166,7 @@ class Drafting:
     def _may_draft(self, s: Sequence) -> bool:
         if s.draft.mode == "off" or self.memory.n_replay(s) > N_REPLAY_MAX:
             return False
-        if s.is_save_next:  # nor after tokens that a client may send back changed
+        if s.saves.is_due(s.n_past, s.n_past + 1):  # nor after tokens that a client may send back changed
             return False
         if self._instead is not None:
             return True

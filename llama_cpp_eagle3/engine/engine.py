@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .._core import Drafter, FeatureTap, Guard, GuardTurn, NgramDrafter, Target
+from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Target
 from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
 from .draft_state import DraftState
@@ -25,6 +25,7 @@ from .prefix_disk import PrefixFolder
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
+from .save_plan import plan_saves
 from .sequence import Output, Sequence, State, StoredPrefix
 from .slots import Slots
 from .stats import Stats
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("llama_cpp_eagle3")
-N_STEP_WITHIN = 8192
-"""Tokens of a long message between two saved states."""
 _N_STEPS_TOLD = 8  # for a text of fewer steps the log does not say why nothing was drafted
 
 
@@ -106,7 +105,7 @@ class Engine:
         self.draft = draft or DraftSettings()
         self.before_step = before_step
         self._checkpoint_min_step = checkpoint_min_step
-        self._guard = Guard(type(self).__name__)
+        self.guard = Guard(type(self).__name__)
         self._has_explained = False
         self.drafting = Drafting(self.slots, n_batch, ngram, draft_model, why_no_source)
         """How drafts are made: the policy, the n-gram drafter, or a drafter in place of both."""
@@ -117,7 +116,7 @@ class Engine:
     @contextmanager
     def _recovered(self) -> Iterator[None]:
         """Hold the guard, and finish what an error or interrupt has left behind."""
-        with self._guard:
+        with self.guard:
             self.stepper.recover()
             yield
 
@@ -198,22 +197,22 @@ class Engine:
         like: a sequence with the same grammar, which is not submitted yet: the grammar is read once for both.
         """
         request.check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
-        draft = request.draft or self.draft
-        n_prompt = len(request.tokens)
         beside = None if like is None else like.chain
         chain = SamplerChain(request.sampling, self.vocab, self.n_ctx, request.stop_tokens, beside)
-        n_complete = 0 if request.exact else N_COMPLETE
         sequence = Sequence(
             request,
-            max_tokens=self.n_ctx - n_prompt if request.max_tokens is None else request.max_tokens,
-            draft=draft,
+            max_tokens=self.n_ctx - len(request.tokens) if request.max_tokens is None else request.max_tokens,
+            draft=request.draft or self.draft,
             chain=chain,
             detokenizer=Detokenizer(
-                request.stop, n_complete=n_complete, n_indent=request.n_indent, kept_stop=request.kept_stop
+                request.stop,
+                n_complete=0 if request.exact else N_COMPLETE,
+                n_indent=request.n_indent,
+                kept_stop=request.kept_stop,
             ),
         )
         chain.see(request.tokens)
-        self.begin_prompt(sequence, request.boundaries)
+        self.begin_prompt(sequence)
         return sequence
 
     def submit(self, sequence: Sequence) -> None:
@@ -236,7 +235,7 @@ class Engine:
             Eagle3Error: the step failed. The next step continues the sequences where they are, and also returns the
                 outputs of this one.
         """
-        with self._guard:  # not `_recovered`: every step pays for its calls
+        with self.guard:  # not `_recovered`: every step pays for its calls
             self.stepper.recover()
             self.scheduler.end_cancelled()
             self.before_step()
@@ -253,7 +252,7 @@ class Engine:
             Eagle3Error: the step failed, or whatever error ends this sequence; the next call continues from where it
                 is, if it has not ended.
         """
-        with self._guard:
+        with self.guard:
             output = self.stepper.sample(sequence)
             if output is not None:
                 return output
@@ -310,30 +309,10 @@ class Engine:
             self.memory.decoded_elsewhere(sequence)
             self.stepper.verifier.drop_rows(sequence if has_row else None)
 
-    def begin_prompt(self, sequence: Sequence, boundaries: SequenceOf[int] = ()) -> None:
-        """Choose where the state of a prompt is saved: one token before the places where other prompts may differ.
-
-        With that token the drafter has its last row as it was. At the last two boundaries, where the last message and
-        the answer begin, at the first one, which ends the system prompt, and where a full context is cut, always; at
-        others, and within long messages, where the last state is far enough away.
-        """
-        n_prompt = len(sequence.tokens)
-        ends = sorted({n for n in boundaries if 1 < n <= n_prompt})
-        sequence.n_turn = (ends[-1] if ends else n_prompt) - 1
-        sequence.ends = sorted({n - 1 for n in (*ends[:1], *ends[-2:], sequence.n_turn + 1)})
-        if not self.memory.needs_states:
-            return
-        saves: list[int] = []
-        step = max(self._checkpoint_min_step, 1)
-        for i, n in enumerate(ends or [n_prompt]):
-            last = saves[-1] if saves else 0
-            saves += range(last + N_STEP_WITHIN, n - step, N_STEP_WITHIN)
-            if i == 0 or i >= len(ends) - 2 or n - last > step:
-                saves.append(n - 1)
-        shift = sequence.request.shift
-        if shift is not None and shift.n_keep <= n_prompt:
-            saves.append(shift.n_keep - 1)
-        sequence.saves = sorted({n for n in saves if n > 0})
+    def begin_prompt(self, sequence: Sequence) -> None:
+        """Plan where the state of a sequence is saved, once its prompt is known."""
+        n_prompt, is_needed = len(sequence.tokens), self.memory.needs_states
+        sequence.saves = plan_saves(sequence.request, n_prompt, self._checkpoint_min_step, is_needed=is_needed)
 
     # slots and the prefix cache
 
@@ -390,20 +369,16 @@ class Engine:
 
     def drop(self, sequences: SequenceOf[Sequence]) -> None:
         """End sequences now, not with the next step as `cancel` does; `step` returns no more of their outputs."""
-        with self._guard:
+        with self.guard:
             for sequence in sequences:
                 self.cancel(sequence)
             self.stepper.recover()
             self.scheduler.end_cancelled()
             self.stepper.outputs.drop(sequences)
 
-    def if_free(self) -> GuardTurn:
-        """Enter the engine unless another call is in it: `with engine.if_free() as is_in`."""
-        return self._guard.if_free()
-
     def close(self) -> None:
         """Close the engine, before the context is freed: every later call raises."""
-        with self._guard:
+        with self.guard:
             try:
                 if self.slots.cache.may_have_folder:
                     self.stepper.recover()
@@ -411,7 +386,7 @@ class Engine:
             except Exception as e:
                 _log.warning("not all of the prefix cache is written to its folder: %s", e)
             finally:
-                self._guard.closed = True
+                self.guard.closed = True
                 self.drafting.set_drafters(())
                 self.target.close()
                 self.vocab.close()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .._core import SavedState
-from .memory import N_MIN_COPIED, Memory
+from .memory import N_MIN_COPIED, Memory, ends_with_media
 from .prefix_disk import PrefixDisk, PrefixFolder
 from .prefix_nodes import Match, Prefix, Slot, State, key_of, n_common
 from .prefix_tree import PrefixTree
@@ -45,6 +45,8 @@ class Source:
     """How many of them need not be evaluated again."""
     state: State | None = None
     """The state to go back to for that; None: no state is needed."""
+    same_next: bool = False
+    """Whether the token after the first n_past is the same too, or an image ends there."""
 
     @property
     def tier(self) -> str:
@@ -54,11 +56,6 @@ class Source:
         if self.prefix.was_read or (self.state is not None and self.state.was_read):
             return "disk"
         return "slot" if self.prefix.is_in_slot else "host"
-
-    @property
-    def same_next(self) -> bool:
-        """Whether the token after the first n_past is the same too."""
-        return self.n_past < self.n_common
 
     @property
     def is_used_up(self) -> bool:
@@ -131,13 +128,8 @@ class PrefixCache:
         self._n_reused = {"slot": 0, "host": 0, "disk": 0}
 
     @property
-    def has_folder(self) -> bool:
-        """Whether prefixes are kept in a folder."""
-        return self._disk is not None
-
-    @property
     def may_have_folder(self) -> bool:
-        """Whether they are, or will be once the folder is open."""
+        """Whether prefixes are kept in a folder, now or once it is open."""
         return self._disk is not None or self._coming is not None
 
     def _open(self, seconds: float = 0.0) -> None:
@@ -210,7 +202,8 @@ class PrefixCache:
                 nearness = 1 + self.slots[prefix.seq_id].is_free + (prefix.seq_id == sequence.request.seq_id)
             n_to_read = prefix.file.n_bytes if nearness < 0 and prefix.file is not None else 0
             if (n_past, nearness, -n_to_read) > rank:
-                best, rank = Source(match, prefix, n, n_past, state), (n_past, nearness, -n_to_read)
+                same_next = n_past < n or ends_with_media(tokens, n_past)
+                best, rank = Source(match, prefix, n, n_past, state, same_next), (n_past, nearness, -n_to_read)
         return best
 
     def fetch(self, sequence: Sequence, blocks: bool) -> bool:
@@ -277,10 +270,10 @@ class PrefixCache:
             else:
                 self.tree.drop(item)
 
-    def awaits(self, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
-        """Whether a running sequence is about to evaluate a beginning of this one, so that it pays to wait."""
+    def ahead_of(self, sequence: Sequence, running: SequenceOf[Sequence]) -> tuple[Sequence, int] | None:
+        """A running sequence that is about to evaluate a beginning of this one, and its length; None: none worth it."""
         if not sequence.request.reuses_prefix or sequence.saved is not None:
-            return False
+            return None
         ahead = [s for s in running if s.n_past < s.n_prompt and s.request.cache_prompt and not s.is_paced]
         n_there = -1
         for other in ahead:
@@ -289,14 +282,9 @@ class PrefixCache:
                 continue
             if n_there < 0:
                 n_there = self.find(sequence).n_past
-            if n - n_there < N_MIN_COPIED:
-                continue
-            if not self.memory.needs_states or n == other.n_prompt:
-                return True
-            if not any(n - N_MIN_COPIED <= save <= n for save in other.saves):
-                other.saves = sorted([*other.saves, n - 1])
-            return True
-        return False
+            if n - n_there >= N_MIN_COPIED:
+                return other, n
+        return None
 
     def observe(self, n_tokens: int, evaluate_ns: int) -> None:
         """Tell that n_tokens of a prompt were evaluated, which took evaluate_ns."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence as SequenceOf
 from operator import attrgetter
 
 from ..errors import ContextFullError
-from .memory import Memory
+from .memory import N_MIN_COPIED, Memory
 from .prefill_budget import PrefillBudget
 from .prefill_turns import PrefillTurns
 from .request import Shift
@@ -173,7 +173,12 @@ class Scheduler:
         """Whether a waiting sequence's prefix is in memory. Files are read while others run; else this waits."""
         cache = self.slots.cache
         try:
-            return not cache.awaits(sequence, self.running) and cache.fetch(sequence, blocks)
+            ahead = cache.ahead_of(sequence, self.running)
+            if ahead is None:
+                return cache.fetch(sequence, blocks)
+            other, n = ahead
+            other.saves.share(n, other.n_prompt, N_MIN_COPIED)
+            return False
         except Exception as e:
             self._fail_waiting(sequence, e)
             return False
@@ -385,7 +390,7 @@ class Scheduler:
         n_cut_prompt = max(0, min(s.n_prompt, n_keep + n_cut) - n_keep)
         s.n_prompt -= n_cut_prompt
         s.n_cut += n_cut - n_cut_prompt
-        s.saves, s.n_turn = [], min(s.n_turn, n_keep)
+        s.saves.cut(n_keep)
 
 
 def _no_media() -> ValueError:

@@ -16,6 +16,7 @@ from .draft import Draft
 from .media import Media
 from .request import DraftSettings, Request
 from .sampler_chain import SamplerChain
+from .save_plan import SavePlan
 from .stats import Stats
 
 FinishReason = Literal["", "stop", "length", "cancelled", "error"]
@@ -90,6 +91,7 @@ class Result:
     stats: Stats = field(default_factory=Stats)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """A prompt and the tokens generated after it, of which target and draft have evaluated the first `n_past`.
 
@@ -97,83 +99,65 @@ class Sequence:
     `Engine.add`.
     """
 
-    __slots__ = (
-        "cached_in", "chain", "detokenizer", "draft", "ends", "is_cancelled", "is_dirty", "is_paced", "is_retried",
-        "keeps", "kept_rows", "logits_all", "max_tokens", "media", "n_cached", "n_cut", "n_past", "n_prompt", "n_turn",
-        "request", "result", "rows", "saved", "saves", "scheduled", "seq_id", "state", "tokens", "wants_logits",
-    )  # fmt: skip
+    request: Request
+    max_tokens: int
+    draft: DraftSettings
+    chain: SamplerChain | None = None
+    """Samples tokens; None: only the prompt is evaluated, or the sequence has ended."""
+    detokenizer: Detokenizer | None = None
+    """Makes the tokens' text."""
+    is_paced: bool = False
+    """Whether its client takes each token by `Engine.next`; else a step samples all that it can."""
+    result: Result = field(init=False)
 
-    def __init__(
-        self,
-        request: Request,
-        *,
-        max_tokens: int,
-        draft: DraftSettings,
-        chain: SamplerChain | None = None,
-        detokenizer: Detokenizer | None = None,
-        is_paced: bool = False,
-    ):
-        """Make the sequence of a request.
+    # what the next steps evaluate
+    tokens: list[int] = field(init=False)
+    n_prompt: int = field(init=False)
+    """Tokens of the prompt; those after it were generated."""
+    media: list[Media] = field(init=False)
+    """Images in its prompt, in order. One that was evaluated is needed again only if memory goes back before it."""
+    n_cut: int = 0
+    """Generated tokens that were cut out of the context."""
+    wants_logits: bool = field(init=False)
+    """Whether the logits of its rows are needed on the host."""
+    logits_all: bool = field(init=False)
+    """Whether rows of prompts have logits too."""
+    is_cancelled: bool = False
+    is_retried: bool = False
+    """Whether it was evaluated again because its logits were no numbers, which is tried once."""
+    keeps: bool = True
+    """Whether its text may be kept for learning, if any are."""
+    kept_rows: list[tuple[int, npt.NDArray[np.float16]]] = field(default_factory=list)
+    """(position, hidden states from there on) of its text so far, if texts are kept."""
 
-        max_tokens, draft: values for what the request leaves open.
-        chain: samples tokens; None: only the prompt is evaluated.
-        detokenizer: makes the tokens' text.
-        is_paced: its client takes each token by `Engine.next`; else a step samples all that it can.
-        """
-        self.request = request
-        self.max_tokens = max_tokens
-        self.draft = draft
+    # its slot
+    state: State = field(init=False)
+    seq_id: int = -1
+    """Its slot; -1 without one."""
+    n_past: int = 0
+    """Tokens that target and draft have evaluated; while a step is open, those accepted in it too."""
+    n_cached: int = -1
+    """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
+    cached_in: str = ""
+    """Where these were: "slot", "host" or "disk"."""
+    saves: SavePlan = field(default_factory=SavePlan)
+    """Where its state is saved."""
+    scheduled: ScheduledSequence | None = None
+    """Its share of the open step."""
+    rows: list[int] = field(default_factory=list)
+    """Rows of the target's last batch for the last of tokens[:n_past], while they exist; -1: the last row of a batch
+    that was not the engine's."""
+    saved: Saved | None = None
+    """What target and drafters held when it was preempted."""
+    is_dirty: bool = False
+    """A step was begun and not committed: target and drafters must be settled."""
+
+    def __post_init__(self) -> None:
+        request = self.request
         self.result = Result(prompt_logprobs=[] if request.prompt_logprobs else None)
-        self.chain = chain
-        self.detokenizer = detokenizer
-        self.is_paced = is_paced
-
-        # what the next steps evaluate
-        self.tokens = list(request.tokens)
-        self.n_prompt = len(self.tokens)
-        """Tokens of the prompt; those after it were generated."""
-        self.media = list(request.media)
-        """Images in its prompt, in order. One that was evaluated is needed again only if memory goes back before it."""
-        self.n_cut = 0
-        """Generated tokens that were cut out of the context."""
-        self.wants_logits = request.logprobs is not None
-        """Whether the logits of its rows are needed on the host."""
-        self.logits_all = request.prompt_logprobs
-        """Whether rows of prompts have logits too."""
-        self.is_cancelled = False
-        self.is_retried = False
-        """Whether it was evaluated again because its logits were no numbers, which is tried once."""
-        self.keeps = True
-        """Whether its text may be kept for learning, if any are."""
-        self.kept_rows: list[tuple[int, npt.NDArray[np.float16]]] = []
-        """(position, hidden states from there on) of its text so far, if texts are kept."""
-
-        # its slot
-        self.state = State.PAUSED if is_paced else State.WAITING
-        self.seq_id = -1
-        """Its slot; -1 without one."""
-        self.n_past = 0
-        """Tokens that target and draft have evaluated; while a step is open, those accepted in it too."""
-        self.n_cached = -1
-        """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
-        self.cached_in = ""
-        """Where these were: "slot", "host" or "disk"."""
-        self.saves: list[int] = []
-        """Positions, in order, at which its state is saved, if its memory needs that. In the prompt a pass ends there;
-        after a thought the state is saved there or after the next tokens."""
-        self.ends: list[int] = []
-        """Positions of its prompt where others may differ: ends of the system prompt and before the last messages."""
-        self.n_turn = 0
-        """Position at which its answer begins; the answer's beginning may be the end of the prompt."""
-        self.scheduled: ScheduledSequence | None = None
-        """Its share of the open step."""
-        self.rows: list[int] = []
-        """Rows of the target's last batch for the last of tokens[:n_past], while they exist; -1: the last row of a
-        batch that was not the engine's."""
-        self.saved: Saved | None = None
-        """What target and drafters held when it was preempted."""
-        self.is_dirty = False
-        """A step was begun and not committed: target and drafters must be settled."""
+        self.tokens, self.n_prompt, self.media = list(request.tokens), len(request.tokens), list(request.media)
+        self.wants_logits, self.logits_all = request.logprobs is not None, request.prompt_logprobs
+        self.state = State.PAUSED if self.is_paced else State.WAITING
 
     @property
     def generated(self) -> list[int]:
@@ -194,22 +178,8 @@ class Sequence:
         """The next tokens of a prompt: up to an image, or to a position at which the state is saved."""
         media = self.next_media()
         n_end = min(len(self.tokens) if media is None else media.first, self.n_past + n_max)
-        n_save = next((n for n in self.saves if n > self.n_past), n_end)
-        n_end = min(n_end, n_save)
-        return self.tokens[self.n_past : n_end]
-
-    @property
-    def is_save_next(self) -> bool:
-        """Whether its state is saved after the pending token."""
-        return self.n_past + 1 in self.saves
-
-    def thought_end(self, n_sampled: int) -> int | None:
-        """Position at which its thought ends, if that is among the n_sampled last tokens."""
-        for end in self.request.thought_ends:
-            for n in range(len(self.tokens) - n_sampled + 1, len(self.tokens) + 1):
-                if n - len(end) >= self.n_prompt and self.tokens[n - len(end) : n] == list(end):
-                    return n
-        return None
+        n_save = self.saves.next_place(self.n_past)
+        return self.tokens[self.n_past : n_end if n_save is None else min(n_end, n_save)]
 
     def next_media(self) -> Media | None:
         """The image at `n_past`, or the first one after it."""

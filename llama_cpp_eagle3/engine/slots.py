@@ -16,15 +16,13 @@ from contextlib import contextmanager
 
 from .._core import Drafter, SavedState
 from ..errors import Eagle3Error
-from .memory import N_MIN_COPIED, Memory, ends_with_media
+from .memory import N_MIN_COPIED, Memory
 from .prefix_cache import PrefixCache, Source
 from .prefix_disk import PrefixFolder
 from .prefix_nodes import Prefix, Slot, key_of
 from .sequence import Saved, Sequence, StoredPrefix
 
 _log = logging.getLogger("llama_cpp_eagle3")
-N_MIN_STATE = 16
-"""Tokens of a prompt: no pass is ended to save a state that is nearer to another one."""
 
 
 class Slots:
@@ -102,8 +100,7 @@ class Slots:
         self.all[sequence.seq_id].prefix.n_hits = n_hits if sequence.n_past else 0
         if sequence.n_past >= N_MIN_COPIED:
             self.cache.save(sequence)  # where texts have parted once
-        near = sequence.n_past + N_MIN_STATE
-        sequence.saves = [n for n in sequence.saves if n > near or n == sequence.saves[-1]]
+        sequence.saves.begin_at(sequence.n_past)
         return True
 
     def _begin(self, free: SequenceOf[Slot], sequence: Sequence, source: Source) -> None:
@@ -142,7 +139,7 @@ class Slots:
         if n_past > 0:
             try:
                 sequence.saved = saved = self.memory.state_of(slot.seq_id)
-                pinned = Prefix(saved.n_bytes, saved=saved, n_turn=sequence.n_turn, is_pinned=True)
+                pinned = Prefix(saved.n_bytes, saved=saved, n_turn=sequence.saves.n_turn, is_pinned=True)
                 pinned.n_past_min = 1 if self.memory.is_cut_anywhere else n_past
                 self.cache.tree.insert(pinned, key_of(sequence.tokens[:n_past]))
                 self._preempted[id(sequence)] = pinned
@@ -313,18 +310,16 @@ class Slots:
 
     def _continue_in(self, slot: Slot, sequence: Sequence, found: Source) -> None:
         """Assign a free slot with the first n_past tokens that it holds, or fewer."""
-        same_next = found.same_next or ends_with_media(sequence.tokens, found.n_past)
         self.memory.target.attach(found.match.saved, slot.seq_id)
         with self._changing(slot):
-            n_past = self.memory.truncate(slot.seq_id, found.n_past, same_next)
+            n_past = self.memory.truncate(slot.seq_id, found.n_past, found.same_next)
         self._occupy(slot, sequence, n_past)
 
     def _copy_to(self, slot: Slot, source: Slot, sequence: Sequence, found: Source) -> bool:
         """Copy the first tokens of another slot into a free one; False if it cannot go back there."""
         self._evict(slot)
-        same_next = found.same_next or ends_with_media(sequence.tokens, found.n_past)
         with self._changing(slot):
-            n_past = self.memory.copy(source.seq_id, slot.seq_id, found.n_past, found.match.saved, same_next)
+            n_past = self.memory.copy(source.seq_id, slot.seq_id, found.n_past, found.match.saved, found.same_next)
         if n_past == 0:
             self._clear(slot)
             return False
@@ -352,8 +347,7 @@ class Slots:
                 raise Eagle3Error("the target refuses its state, for which there is room")
             if is_there:
                 self.memory.target.attach(found.match.saved, slot.seq_id)
-                same_next = found.same_next or ends_with_media(sequence.tokens, found.n_past)
-                n_past = self.memory.truncate(slot.seq_id, found.n_past, same_next)
+                n_past = self.memory.truncate(slot.seq_id, found.n_past, found.same_next)
         self._occupy(slot, sequence, n_past)
 
     def _resume_preempted(self, slot: Slot, sequence: Sequence, saved: Saved) -> bool:
@@ -375,9 +369,9 @@ class Slots:
 
     def _occupy(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
         slot.user, slot.cached = sequence, []
-        slot.ends = sequence.ends
+        slot.ends = sequence.saves.ends
         sequence.seq_id, sequence.n_past, sequence.rows = slot.seq_id, n_past, []
-        slot.prefix.n_turn, slot.prefix.used_at = sequence.n_turn, self.cache.tree.clock
+        slot.prefix.n_turn, slot.prefix.used_at = sequence.saves.n_turn, self.cache.tree.clock
         self.cache.place(slot)
 
     def _detach(self, sequence: Sequence) -> None:

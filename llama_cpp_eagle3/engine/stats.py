@@ -11,6 +11,12 @@ from .draft import Draft
 from .request import WITHOUT_MODEL
 
 _NS = 1e-9
+_DERIVED = (
+    *("mean_acceptance_length", "draft_acceptance_rate", "acceptance_rate_per_position", "calibrate_seconds"),
+    *("prefill_seconds", "draft_seconds", "verify_seconds", "sample_seconds", "other_seconds", "total_seconds"),
+    "tokens_per_second",
+)
+"""Figures that are computed from counters."""
 
 
 @dataclass(slots=True)
@@ -172,17 +178,7 @@ class Stats:
             **counters,
             "accepted_per_position": list(self.accepted_per_position),
             "by_source": {name: asdict(counts) for name, counts in self.by_source.items()},
-            "mean_acceptance_length": self.mean_acceptance_length,
-            "draft_acceptance_rate": self.draft_acceptance_rate,
-            "acceptance_rate_per_position": self.acceptance_rate_per_position,
-            "calibrate_seconds": self.calibrate_seconds,
-            "prefill_seconds": self.prefill_seconds,
-            "draft_seconds": self.draft_seconds,
-            "verify_seconds": self.verify_seconds,
-            "sample_seconds": self.sample_seconds,
-            "other_seconds": self.other_seconds,
-            "total_seconds": self.total_seconds,
-            "tokens_per_second": self.tokens_per_second,
+            **{name: getattr(self, name) for name in _DERIVED},
         }
 
     def metrics(self) -> dict[str, int | list[int]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import perf_counter_ns
+from typing import TypeVar
 
 from ..errors import ContextFullError, LogitsError
 from .detokenizer import Detokenizer
@@ -27,6 +28,7 @@ from .verifier import Verifier
 from .vocab import Vocab
 
 _log = logging.getLogger("llama_cpp_eagle3")
+T = TypeVar("T")
 
 
 class Stepper:
@@ -153,7 +155,7 @@ class Stepper:
             if scheduled.tokens and has_rows:
                 s.rows = scheduled.rows if scheduled.has_logits else []
                 s.is_dirty = False
-                self._see(scheduled)
+                self._let_keep(Keeping.see, scheduled)
                 self._save(scheduled)
             s.scheduled = None
         self.opened = None
@@ -161,24 +163,19 @@ class Stepper:
         _count(step, commit_ns)
         self.drafting.observe(step, commit_ns)
 
-    def _see(self, scheduled: ScheduledSequence) -> None:
-        if self.keeping is not None:
-            try:
-                self.keeping.see(scheduled)
-            except Exception as e:  # such as too little memory: the texts go on
-                self._keep_no_more(e)
-
     def keep(self, s: Sequence) -> None:
         """Hand over the text of a sequence that has ended to those who keep texts."""
-        if self.keeping is not None and s.result.finish_reason not in ("cancelled", "error"):
-            try:
-                self.keeping.end(s)
-            except Exception as e:
-                self._keep_no_more(e)
+        if s.result.finish_reason not in ("cancelled", "error"):
+            self._let_keep(Keeping.end, s)
 
-    def _keep_no_more(self, e: Exception) -> None:
-        self.keeping = None
-        _log.warning("no more texts are kept for learning, until the model is loaded again: %s", e)
+    def _let_keep(self, do: Callable[[Keeping, T], None], of: T) -> None:
+        """Let texts be kept for learning, if they are. An error, such as too little memory, ends that alone."""
+        if self.keeping is not None:
+            try:
+                do(self.keeping, of)
+            except Exception as e:
+                self.keeping = None
+                _log.warning("no more texts are kept for learning, until the model is loaded again: %s", e)
 
     def recover(self) -> None:
         """Finish what the last call left undone when an error or interrupt ended it."""
@@ -193,12 +190,9 @@ class Stepper:
     def _save(self, scheduled: ScheduledSequence) -> None:
         """Save the state of a sequence that has reached a position at which it must be saved."""
         s = scheduled.sequence
-        if scheduled.sampled and s.request.thought_ends and self.memory.needs_states:
-            end = s.thought_end(len(scheduled.sampled))
-            if end is not None:
-                s.saves.append(end)
-        if any(scheduled.n_past < n <= s.n_past for n in s.saves) and not self.slots.cache.save(s):
-            s.saves.append(s.n_past + 1)
+        s.saves.see(s.tokens, s.n_prompt, len(scheduled.sampled))
+        if s.saves.is_due(scheduled.n_past, s.n_past) and not self.slots.cache.save(s):
+            s.saves.put_off(s.n_past)
 
     def _sample_all(self, s: Sequence) -> None:
         """Sample all rows of a sequence; an error of its sampler ends only this sequence.

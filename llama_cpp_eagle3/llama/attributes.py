@@ -220,9 +220,10 @@ class LlamaAttributes:
     def features(self) -> Features:
         """Hidden states of the last decode, see `Features`: float32 (n_tokens, n_boundaries, n_embd)."""
         with self._guard:
-            if self.tap is None:
+            tap, target = self.tap, self.target
+            if tap is None:
                 raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
-            return Features.of_decode(self.tap, self.target)
+            return Features(tap.rows, tokens=target.tokens, positions=target.pos, boundaries=tap.boundaries)
 
     @property
     def stats(self) -> Stats:

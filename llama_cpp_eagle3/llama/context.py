@@ -114,7 +114,7 @@ class Context:
             ValueError: the settings are invalid.
         """
         assert self._loaded is not None
-        calibrate_ns = self._loaded.prepare_drafts(settings)
+        calibrate_ns = self._loaded.have_costs() if settings.mode == "auto" else 0
         self.begin_stats()
         self.stats.calibrate_ns += calibrate_ns
         return self._loaded.engine
@@ -144,7 +144,7 @@ class Context:
         self._check_room(len(tokens), self.n_tokens)
         sequence.chain = None
         sequence.tokens += tokens
-        sequence.n_prompt, sequence.saves = len(sequence.tokens), []
+        sequence.n_prompt, sequence.saves.places = len(sequence.tokens), []
         while sequence.n_pending:
             self._next(engine)
         engine.rewind(sequence, self.n_tokens)

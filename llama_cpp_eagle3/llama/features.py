@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._core import FeatureTap, Target
-
 Int32Array = npt.NDArray[np.int32]
 
 
@@ -41,11 +39,6 @@ class Features(np.ndarray[Any, np.dtype[np.float32]]):
         features.positions = np.array(positions, dtype=np.int32)
         features.boundaries = tuple(boundaries)
         return features
-
-    @classmethod
-    def of_decode(cls, tap: FeatureTap, target: Target) -> Features:
-        """The rows that a tap read in the target's last decode."""
-        return cls(tap.rows, tokens=target.tokens, positions=target.pos, boundaries=tap.boundaries)
 
     def __array_finalize__(self, obj: Any) -> None:
         self.tokens = None

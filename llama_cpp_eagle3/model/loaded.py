@@ -20,7 +20,7 @@ from .._core import Drafter, Eagle3Drafter, NgramStore, Target, local_accelerato
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..draft.costs import experts_of, keep_learned, learn_costs, load_costs, machine
 from ..draft.kinds.eagle3 import Eagle3Head
-from ..engine import DraftSettings, Engine, PrefixFolder, Vocab
+from ..engine import Engine, PrefixFolder, Vocab
 from ..errors import Eagle3Error
 from ..files.fingerprint import fingerprint, header_fingerprint, once_fingerprinted, reading
 from ..files.prefix_file import Maker
@@ -133,7 +133,7 @@ class Loaded:
             self._log(
                 f"prefix cache: '{folder}' is used once a thread has read all of the model's files, which it knows then"
             )
-        if self.engine.slots.cache.has_folder:
+        if stats.n_file_bytes_max:
             found = f"{stats.n_prefix_files} prefixes and {stats.n_state_files} states, {stats.n_file_bytes >> 20} MiB"
             self._log(f"prefix cache: {found} of at most {stats.n_file_bytes_max >> 20} MiB in '{folder}'")
 
@@ -424,10 +424,6 @@ class Loaded:
             )
         return perf_counter_ns() - start
 
-    def prepare_drafts(self, settings: DraftSettings) -> int:
-        """Measure what settings need; returns the nanoseconds that measuring took."""
-        return self.have_costs() if settings.mode == "auto" else 0
-
     def close(self) -> None:
         """Keep what was learned, and free engine and drafters, while the target's model and context still exist."""
         drafters = list(self.engine.drafters)
@@ -445,7 +441,7 @@ _open: WeakSet[Loaded] = WeakSet()
 def _keep_all() -> None:
     """Keep what was learned where a script closes nothing, unless a thread is in the engine: later no file opens."""
     for loaded in list(_open):
-        with suppress(Eagle3Error), loaded.engine.if_free() as is_in:
+        with suppress(Eagle3Error), loaded.engine.guard.if_free() as is_in:
             if is_in:
                 keep_learned(loaded)
 

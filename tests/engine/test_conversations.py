@@ -199,7 +199,7 @@ def test_where_states_are(path: Path) -> None:
 
 def test_states_within_a_long_message(path: Path) -> None:
     """A message longer than the step between two states has states within it."""
-    step = llama_cpp_eagle3.engine.engine.N_STEP_WITHIN
+    step = llama_cpp_eagle3.engine.save_plan.N_WITHIN
     with closing(load(path, n_ctx=step + 1024, n_batch=2048)) as llm:
         if not llm.engine.memory.needs_states:
             pytest.skip("it can be cut anywhere")

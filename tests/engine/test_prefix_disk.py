@@ -200,8 +200,8 @@ class Machine(RuleBasedStateMachine):
         prompt = text[: int(share * len(text))] + [self.rng.randrange(3) for _ in range(n_new)]
         request = Request(prompt, Sampling())
         sequence = Sequence(request, max_tokens=10, draft=DraftSettings())
-        sequence.n_turn = len(prompt)
-        sequence.saves = sorted({self.rng.randrange(1, len(prompt) + 1) for _ in range(3)})
+        sequence.saves.n_turn = len(prompt)
+        sequence.saves.places = sorted({self.rng.randrange(1, len(prompt) + 1) for _ in range(3)})
         cache, target = self.slots.cache, self.slots.memory.target
         while len(self.running) >= N_SLOTS:
             self.slots.release(self.running.pop(0))
@@ -214,10 +214,10 @@ class Machine(RuleBasedStateMachine):
         done.update(tier for tier, n in cache.stats.reused_tokens.items() if n and sequence.n_past)
         assert held == prompt[: sequence.n_past], "another text"
         assert len(held) == sequence.n_past < len(prompt)
-        for n in [*(n for n in sequence.saves if n > sequence.n_past), len(prompt)]:
+        for n in [*(n for n in sequence.saves.places if n > sequence.n_past), len(prompt)]:
             held += prompt[len(held) : n]
             sequence.n_past = len(held)
-            if n in sequence.saves:
+            if n in sequence.saves.places:
                 cache.save(sequence)
             self._check()
         for _ in range(self.rng.randrange(40)):
