@@ -94,7 +94,7 @@ def with_type(path: str, asked: int | None, on_cpu: bool, n_threads: int, log: C
     try:
         if copy.is_file():
             if _is_whole(copy):
-                os.utime(copy)  # it was used now
+                os.utime(_header_file(copy))  # it was used now; the copy keeps its time, by which its digest is known
                 return str(copy)
             log(f"'{copy}' is damaged: it is made again")
         n_copy = n_bytes - n_wider + int(sum(t.n_weights for t in wider) * bits / 8)
@@ -131,6 +131,11 @@ def _header_file(copy: Path) -> Path:
     return copy.with_suffix(".header")
 
 
+def _last_use(copy: Path) -> float:
+    header = _header_file(copy)
+    return header.stat().st_mtime if header.exists() else 0.0
+
+
 def _is_worth(tensors: Sequence[_Tensor], on_cpu: bool) -> bool:
     n_bytes, n_weights = sum(t.n_bytes for t in tensors), sum(t.n_weights for t in tensors)
     return n_bytes >= _N_BYTES_MIN and (on_cpu or 8.0 * n_bytes > _BITS_WORTH * n_weights)
@@ -163,7 +168,7 @@ def _make_room(folder: Path, n_bytes: int) -> None:
         with suppress(OSError):
             if time() - part.stat().st_mtime > _ABANDONED_SECONDS:
                 part.unlink()
-    copies = sorted(folder.glob("*.gguf"), key=lambda copy: copy.stat().st_mtime)
+    copies = sorted(folder.glob("*.gguf"), key=_last_use)
     n_all = n_bytes + sum(copy.stat().st_size for copy in copies)
     for copy in copies:
         if n_all <= _N_BYTES_KEPT:
