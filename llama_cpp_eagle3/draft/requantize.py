@@ -131,11 +131,6 @@ def _header_file(copy: Path) -> Path:
     return copy.with_suffix(".header")
 
 
-def _last_use(copy: Path) -> float:
-    header = _header_file(copy)
-    return header.stat().st_mtime if header.exists() else 0.0
-
-
 def _is_worth(tensors: Sequence[_Tensor], on_cpu: bool) -> bool:
     n_bytes, n_weights = sum(t.n_bytes for t in tensors), sum(t.n_weights for t in tensors)
     return n_bytes >= _N_BYTES_MIN and (on_cpu or 8.0 * n_bytes > _BITS_WORTH * n_weights)
@@ -168,7 +163,9 @@ def _make_room(folder: Path, n_bytes: int) -> None:
         with suppress(OSError):
             if time() - part.stat().st_mtime > _ABANDONED_SECONDS:
                 part.unlink()
-    copies = sorted(folder.glob("*.gguf"), key=_last_use)
+    copies = sorted(
+        folder.glob("*.gguf"), key=lambda copy: max(os.stat(f).st_mtime for f in folder.glob(f"{copy.stem}.*"))
+    )
     n_all = n_bytes + sum(copy.stat().st_size for copy in copies)
     for copy in copies:
         if n_all <= _N_BYTES_KEPT:

@@ -199,7 +199,8 @@ def test_weights_that_are_no_numbers(f32: str, tmp_path: Path, cache: Path) -> N
 def test_the_least_recently_used_ones_go(f32: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = [convert(f32, WEIGHT_TYPES[name])[0] for name in ("q8_0", "q5_0", "q4_1")]
     for i, copy in enumerate(copies):
-        os.utime(Path(copy).with_suffix(".header"), (i + 1, i + 1))
+        for path in (copy, Path(copy).with_suffix(".header")):
+            os.utime(path, (i, i))
     sizes = [os.path.getsize(copy) for copy in copies]
     monkeypatch.setattr(requantize, "_N_BYTES_KEPT", sum(sizes[1:]) + 1)
     last, _ = convert(f32)
