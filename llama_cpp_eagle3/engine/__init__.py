@@ -12,7 +12,7 @@ from .keeping import KeptText
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .prefix_cache import PrefixStats
-from .prefix_disk import FolderEntry, PrefixFolder
+from .prefix_disk import FolderEntry, PrefixFiles
 from .prefix_nodes import Slot, StoredFile, n_common
 from .request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import GrammarError, SamplerChain
@@ -25,7 +25,7 @@ from .vocab import Vocab
 __all__ = [
     "GRAMMAR", "NGRAM", "N_ROWS_ARGMAX", "RNGS", "SAMPLERS", "WITHOUT_MODEL", "Detokenizer", "DraftSettings",
     "Drafters", "Engine", "FimTokens", "FinishReason", "FolderEntry", "GrammarError", "KeptText", "LogitsProcessor",
-    "Media", "Memory", "Output", "PrefixFolder", "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain",
+    "Media", "Memory", "Output", "PrefixFiles", "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain",
     "Sampling", "ScheduledSequence", "Sequence", "Shift", "Slot", "Slots", "State", "Step", "StoredFile",
     "StoredPrefix", "TokenLogprob", "Vocab", "check_media", "check_prompt", "check_rng", "check_seed", "media_tokens",
     "n_common",

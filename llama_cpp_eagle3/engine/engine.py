@@ -21,7 +21,7 @@ from .drafters import Drafters
 from .drafting import Drafting
 from .keeping import Keeping, KeptText
 from .memory import Memory
-from .prefix_disk import PrefixFolder
+from .prefix_disk import PrefixFiles
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
@@ -63,7 +63,7 @@ class Engine:
         prefix_cache_bytes: int = 0,
         ctx_checkpoints: int = 32,
         checkpoint_min_step: int = 256,
-        prefix_folder: Future[PrefixFolder | None] | None = None,
+        prefix_folder: Future[PrefixFiles | None] | None = None,
         n_swa: int = 0,
         swa_full: bool = True,
         before_step: Callable[[], None] = lambda: None,

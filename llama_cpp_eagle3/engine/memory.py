@@ -55,7 +55,7 @@ class Memory:
         """Whether a saved slot can be cut anywhere once it is loaded: only the end of a window is saved."""
         self.n_window = 0 if self._can_replay else n_swa
         """Tokens of a window, if a slot may hold what has left it, and what is saved of a slot does not; else 0."""
-        self._n_heads = 1
+        self._drafters_id = 1
         self._log = log
 
     # one slot
@@ -64,7 +64,7 @@ class Memory:
         """Use other drafters, which must be restarted in each slot next."""
         self.drafters = Drafters(drafters, self.tap)
         self.source_names = (*WITHOUT_MODEL, *self.drafters.names)
-        self._n_heads += 1
+        self._drafters_id += 1
 
     def names_of(self, bits: int) -> tuple[str, ...]:
         """The names of sources that are given as bits."""
@@ -111,16 +111,16 @@ class Memory:
         """The state of a slot, to be loaded later."""
         target = self.target
         n_past = target.n_past(seq_id)
-        return Saved(target.state_get(seq_id), self.drafters.state_get(seq_id), n_past, self._n_heads)
+        return Saved(target.state_get(seq_id), self.drafters.state_get(seq_id), n_past, self._drafters_id)
 
     def knows_draft(self, state: Saved) -> bool:
         """Whether the drafters' part of a state was saved by the present drafters."""
-        return state.n_heads == self._n_heads
+        return state.drafters_id == self._drafters_id
 
     def saved_of(self, stored: StoredPrefix) -> Saved:
         """The state that a file holds, for `load`. Without the drafters' part, drafters go on after its tokens."""
-        n_heads = self._n_heads if stored.draft else 0
-        return Saved(stored.target, stored.draft, len(stored.tokens), n_heads)
+        drafters_id = self._drafters_id if stored.draft else 0
+        return Saved(stored.target, stored.draft, len(stored.tokens), drafters_id)
 
     def load(self, seq_id: int, state: Saved, tokens: SequenceOf[int]) -> bool:
         """Load a state into an empty slot; False if there is no room. tokens: the state's tokens, or more.

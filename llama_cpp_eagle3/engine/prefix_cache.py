@@ -17,11 +17,10 @@ from dataclasses import dataclass
 
 from .._core import SavedState
 from .memory import N_MIN_COPIED, Memory, ends_with_media
-from .prefix_disk import PrefixDisk, PrefixFolder
-from .prefix_nodes import Match, Prefix, Slot, State, key_of, n_common
+from .prefix_disk import PrefixDisk, PrefixFiles
+from .prefix_nodes import KeptState, Match, Prefix, Slot, key_of, n_common
 from .prefix_tree import PrefixTree
-from .sequence import Sequence
-from .sequence import State as SequenceState
+from .sequence import Sequence, State
 
 _EVALUATE_NS = 1e6
 """Nanoseconds to evaluate a token, until prompts were evaluated."""
@@ -34,8 +33,8 @@ _log = logging.getLogger("llama_cpp_eagle3")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Something that is held and that a sequence can begin with."""
+class Beginning:
+    """What is held of a sequence's beginning, where it can begin."""
 
     match: Match
     prefix: Prefix | None = None
@@ -43,7 +42,7 @@ class Source:
     """Length of the common prefix."""
     n_past: int = 0
     """How many of them need not be evaluated again."""
-    state: State | None = None
+    state: KeptState | None = None
     """The state to go back to for that; None: no state is needed."""
     same_next: bool = False
     """Whether the token after the first n_past is the same too, or an image ends there."""
@@ -101,13 +100,13 @@ class PrefixCache:
         slots: SequenceOf[Slot],
         n_bytes_max: int,
         n_states_max: int,
-        folder: PrefixFolder | Future[PrefixFolder | None] | None = None,
+        folder: PrefixFiles | Future[PrefixFiles | None] | None = None,
     ):
         """n_bytes_max: limit of host memory. n_states_max: states of one text at most. folder: kept over restarts."""
         self.memory, self.slots = memory, slots
         self.tree = PrefixTree(n_bytes_max, n_states_max)
         self._disk: PrefixDisk | None = None
-        self._coming: Future[PrefixFolder | None] | None = None
+        self._coming: Future[PrefixFiles | None] | None = None
         if folder is not None and n_bytes_max == 0:
             _log.warning(
                 "nothing is kept over restarts: what is written is in host memory first, of which --cache-ram 0 "
@@ -122,7 +121,7 @@ class PrefixCache:
         """Prefixes and states that were not kept because host memory may not hold one of them."""
         self._n_too_long = 0  # tokens of the shortest such prefix
         self._evaluate_ns = _EVALUATE_NS
-        self._awaited: dict[Sequence, SequenceOf[Prefix | State]] = {}  # what waiting sequences are about to begin with
+        self._awaited: dict[Sequence, SequenceOf[Prefix | KeptState]] = {}  # what is read for waiting ones
         self._has_failed = False
         self._offered: dict[int, tuple[int, int]] = {}  # [slot]: what was copied last, or could not be
         self._n_reused = {"slot": 0, "host": 0, "disk": 0}
@@ -167,19 +166,19 @@ class PrefixCache:
 
     # looking up
 
-    def find(self, sequence: Sequence, *, in_files: bool = False) -> Source:
+    def find(self, sequence: Sequence, *, in_files: bool = False) -> Beginning:
         """Find where the longest beginning of a sequence's tokens is held, without the last one: its logits are needed.
 
         in_files: also in files, which must be read first.
         """
         if not sequence.request.reuses_prefix:
-            return Source(Match(0, [], None))
+            return Beginning(Match(0, [], None))
         for slot in self.slots:
             if slot.is_free and slot.user is not None and slot.is_intact:  # the client may have changed it
                 self.place(slot)
         tokens = sequence.tokens
         match = self.tree.match(key_of(tokens))
-        best, rank = Source(match), (0, 0, 0)
+        best, rank = Beginning(match), (0, 0, 0)
         for n, prefix in match.prefixes:
             if n < best.n_past:
                 break
@@ -203,7 +202,7 @@ class PrefixCache:
             n_to_read = prefix.file.n_bytes if nearness < 0 and prefix.file is not None else 0
             if (n_past, nearness, -n_to_read) > rank:
                 same_next = n_past < n or ends_with_media(tokens, n_past)
-                best, rank = Source(match, prefix, n, n_past, state, same_next), (n_past, nearness, -n_to_read)
+                best, rank = Beginning(match, prefix, n, n_past, state, same_next), (n_past, nearness, -n_to_read)
         return best
 
     def fetch(self, sequence: Sequence, blocks: bool) -> bool:
@@ -231,7 +230,7 @@ class PrefixCache:
         self._hold(sequence, items)
         return not missing or self._disk.fetch(missing, blocks)
 
-    def _hold(self, sequence: Sequence, items: SequenceOf[Prefix | State]) -> None:
+    def _hold(self, sequence: Sequence, items: SequenceOf[Prefix | KeptState]) -> None:
         """Keep items in host memory, as a sequence is about to begin with them."""
         self._awaited[sequence] = items
         for item in items:
@@ -245,7 +244,7 @@ class PrefixCache:
         return items is not None
 
     @contextmanager
-    def held(self, sequence: Sequence, source: Source) -> Iterator[None]:
+    def held(self, sequence: Sequence, source: Beginning) -> Iterator[None]:
         """Keep a source where it is while a sequence begins with it."""
         self.let_go(sequence)
         self._hold(sequence, [x for x in (source.prefix, source.state) if x is not None])
@@ -254,7 +253,7 @@ class PrefixCache:
         finally:
             self.let_go(sequence)
 
-    def drop(self, source: Source, error: Exception) -> None:
+    def drop(self, source: Beginning, error: Exception) -> None:
         """Drop a source that a sequence could not begin with."""
         prefix, items = source.prefix, [source.prefix, source.state]
         if prefix is None:
@@ -299,7 +298,7 @@ class PrefixCache:
         """Number of saved states that a slot can go back to."""
         return len(self.tree.match(key_of(slot.tokens)).states)
 
-    def use(self, source: Source) -> None:
+    def use(self, source: Beginning) -> None:
         """Tell that a request begins with a source."""
         items = source.prefix, source.match.state(source.n_past)
         self.tree.use(*items)
@@ -320,7 +319,7 @@ class PrefixCache:
         if user is None:
             tokens: SequenceOf[int] = slot.cached
         else:
-            tokens = user.tokens[: max(user.n_past, user.n_prompt if user.state is not SequenceState.PAUSED else 0)]
+            tokens = user.tokens[: max(user.n_past, user.n_prompt if user.state is not State.PAUSED else 0)]
         self.place_at(slot, tokens)
 
     def place_at(self, slot: Slot, tokens: SequenceOf[int]) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from .._core import SavedState
 from .memory import Memory
-from .prefix_nodes import Prefix, State, StoredFile, key_of
+from .prefix_nodes import KeptState, Prefix, StoredFile, key_of
 from .prefix_tree import PrefixTree
 from .sequence import Saved, StoredPrefix
 
@@ -42,7 +42,7 @@ class FolderEntry:
     is_state: bool
 
 
-class PrefixFolder(Protocol):
+class PrefixFiles(Protocol):
     """Reads and writes files of prefixes and states in threads of its own, which log errors."""
 
     n_bytes_max: int
@@ -76,12 +76,12 @@ class PrefixFolder(Protocol):
 class PrefixDisk:
     """The part of a tree that is in a folder."""
 
-    def __init__(self, folder: PrefixFolder, tree: PrefixTree, memory: Memory):
+    def __init__(self, folder: PrefixFiles, tree: PrefixTree, memory: Memory):
         """Add the folder's files to a tree that has none."""
         tree.n_file_bytes_max = folder.n_bytes_max
         self._folder, self._tree, self._memory = folder, tree, memory
-        self._written: tuple[Prefix | State, Future[StoredFile | None]] | None = None
-        self._read: dict[Prefix | State, Future[StoredPrefix | None]] = {}
+        self._written: tuple[Prefix | KeptState, Future[StoredFile | None]] | None = None
+        self._read: dict[Prefix | KeptState, Future[StoredPrefix | None]] = {}
         self._has_said_size = self._has_read_ahead = False
         self._read_ns = _READ_NS
         entries = [entry for entry in folder.entries() if entry.n_memory_bytes <= tree.n_bytes_max]
@@ -97,7 +97,7 @@ class PrefixDisk:
         if (known := self._tree.find(key, is_state=entry.is_state)) is not None:  # from before the folder was open
             self._tree.insert_file(key, known, entry.file)
             return
-        item: Prefix | State = State(entry.n_memory_bytes) if entry.is_state else Prefix(entry.n_memory_bytes)
+        item: Prefix | KeptState = KeptState(entry.n_memory_bytes) if entry.is_state else Prefix(entry.n_memory_bytes)
         item.used_at = used_at
         if isinstance(item, Prefix):
             item.n_turn = entry.n_turn
@@ -106,11 +106,11 @@ class PrefixDisk:
 
     # reading
 
-    def read_ns(self, items: Iterable[Prefix | State]) -> float:
+    def read_ns(self, items: Iterable[Prefix | KeptState]) -> float:
         """Nanoseconds that reading these takes."""
         return self._read_ns * sum(item.file.n_bytes for item in items if item.file is not None)
 
-    def fetch(self, items: SequenceOf[Prefix | State], blocks: bool) -> bool:
+    def fetch(self, items: SequenceOf[Prefix | KeptState], blocks: bool) -> bool:
         """Read items into host memory; False: they are still being read, ask again. blocks: wait for that."""
         start, n_bytes = perf_counter_ns(), 0
         for item in items:
@@ -132,7 +132,7 @@ class PrefixDisk:
         if not self._has_read_ahead:
             self._has_read_ahead = True
             tree = self._tree
-            for kind in (Prefix, State):
+            for kind in (Prefix, KeptState):
                 filed = (item for item in tree.filed if isinstance(item, kind))
                 last = max(filed, key=lambda item: item.used_at, default=None)
                 if last is not None and last.saved is None and tree.n_bytes + last.n_bytes <= tree.n_bytes_max:
@@ -158,14 +158,14 @@ class PrefixDisk:
             self._tree.evict()
             item.is_busy = is_busy
 
-    def _saved_of(self, item: Prefix | State, stored: StoredPrefix) -> Saved | SavedState | None:
+    def _saved_of(self, item: Prefix | KeptState, stored: StoredPrefix) -> Saved | SavedState | None:
         if key_of(stored.tokens) != self._tree.key(item):
             return None
-        if isinstance(item, State):
+        if isinstance(item, KeptState):
             return stored.states[0][1] if len(stored.states) == 1 else None
         return self._memory.saved_of(stored)
 
-    def used(self, *items: Prefix | State | None) -> None:
+    def used(self, *items: Prefix | KeptState | None) -> None:
         """Tell that a request begins with these."""
         for item in items:
             if item is not None and item.file is not None:
@@ -198,13 +198,13 @@ class PrefixDisk:
         self._remove_unused()
         self._folder.close()
 
-    def _best(self) -> Prefix | State | None:
+    def _best(self) -> Prefix | KeptState | None:
         """The item to write next."""
         tree = self._tree
         items = [item for item in tree.unfiled if isinstance(item, Prefix) or tree.may_be_filed(item)]
         return max(items, key=lambda item: tree.file_value(item) / item.n_bytes, default=None)
 
-    def _begin_to_write(self, item: Prefix | State) -> None:
+    def _begin_to_write(self, item: Prefix | KeptState) -> None:
         tree = self._tree
         stored = self._stored_of(item)
         n_bytes = self._folder.size_of(stored)
@@ -221,14 +221,14 @@ class PrefixDisk:
             _log.warning(
                 "a %s of %d tokens has %.1f MiB and is not written: the prefix cache may have %.1f MiB on disk "
                 "(--cache-disk-size, prefix_cache_disk_bytes)",
-                "state" if isinstance(item, State) else "prefix",
+                "state" if isinstance(item, KeptState) else "prefix",
                 *(item.n_tokens, n_bytes / 2**20, tree.n_file_bytes_max / 2**20),
             )
         self._give_up(item)
 
-    def _stored_of(self, item: Prefix | State) -> StoredPrefix:
+    def _stored_of(self, item: Prefix | KeptState) -> StoredPrefix:
         tokens = array("i", self._tree.key(item)).tolist()
-        if isinstance(item, State):
+        if isinstance(item, KeptState):
             assert item.saved is not None
             return StoredPrefix(tokens, b"", b"", [(len(tokens), item.saved)])
         assert item.saved is not None
@@ -248,12 +248,12 @@ class PrefixDisk:
             self._tree.insert_file(b"", item, file)
             self._drop_beginnings(item)
 
-    def _give_up(self, item: Prefix | State) -> None:
+    def _give_up(self, item: Prefix | KeptState) -> None:
         """Do not try to write an item again while it is where it is."""
         item.is_busy = False
         self._tree.unfiled.pop(item, None)
 
-    def _drop_beginnings(self, item: Prefix | State) -> None:
+    def _drop_beginnings(self, item: Prefix | KeptState) -> None:
         """Remove files of prefixes that are beginnings of this one."""
         if isinstance(item, Prefix):
             for other in self._tree.beginnings_of(item):

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core import SavedState
-from .sequence import Saved, Sequence
-from .sequence import State as SequenceState
+from .sequence import Saved, Sequence, State
 
 N_BYTES = 4
 """Bytes of a token in a key."""
@@ -36,7 +35,7 @@ class Node:
     """The nodes below, by the first token of their edges."""
     prefixes: list[Prefix] = field(default_factory=list)
     """Prefixes that end here."""
-    state: State | None = None
+    state: KeptState | None = None
     n_through: int = 0
     """Prefixes that end here or below."""
     n_slots: int = 0
@@ -110,7 +109,7 @@ class Prefix(_Item):
 
 
 @dataclass(eq=False, slots=True)
-class State(_Item):
+class KeptState(_Item):
     """A state of memories that cannot be cut anywhere, saved after the tokens up to a node."""
 
     saved: SavedState | None = None
@@ -135,7 +134,7 @@ class Slot:
     @property
     def is_free(self) -> bool:
         """Whether another sequence may have it."""
-        return self.user is None or self.user.state is SequenceState.PAUSED
+        return self.user is None or self.user.state is State.PAUSED
 
     @property
     def tokens(self) -> SequenceOf[int]:
@@ -158,7 +157,7 @@ class Match:
     below: Node | None
     """The node in the middle of whose edge the text leaves the tree."""
 
-    def state(self, n_tokens: int, *, in_files: bool = False) -> State | None:
+    def state(self, n_tokens: int, *, in_files: bool = False) -> KeptState | None:
         """The deepest state at n_tokens or before, in host memory or, with in_files, in a file."""
         for node in reversed(self.nodes):
             state = node.state
@@ -167,7 +166,7 @@ class Match:
         return None
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[KeptState]:
         """All states on its path, the shallowest first."""
         return [node.state for node in self.nodes if node.state is not None]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import SavedState
-from .prefix_nodes import N_BYTES, Match, Node, Prefix, State, StoredFile, n_common_bytes
+from .prefix_nodes import N_BYTES, KeptState, Match, Node, Prefix, StoredFile, n_common_bytes
 from .sequence import Saved
 
 
@@ -35,11 +35,11 @@ class PrefixTree:
         self.n_evicted_files = 0
         self.hosted: dict[Prefix, None] = {}
         """Prefixes in host memory, pinned ones included, the oldest first."""
-        self.states: dict[State, None] = {}
+        self.states: dict[KeptState, None] = {}
         """States in host memory."""
-        self.filed: dict[Prefix | State, None] = {}
+        self.filed: dict[Prefix | KeptState, None] = {}
         """Prefixes and states in files."""
-        self.unfiled: dict[Prefix | State, None] = {}
+        self.unfiled: dict[Prefix | KeptState, None] = {}
         """Prefixes and states that are only in host memory, except those that were given up."""
         self.unused_files: list[StoredFile] = []
         """Files that are not in the tree any more: the owner of the folder removes them."""
@@ -61,7 +61,7 @@ class PrefixTree:
             at += len(child.edge)
         return Match(at // N_BYTES, nodes, None)
 
-    def find(self, key: bytes, *, is_state: bool) -> Prefix | State | None:
+    def find(self, key: bytes, *, is_state: bool) -> Prefix | KeptState | None:
         """The prefix in host memory, or the state, that ends where a text does and that is in no file."""
         match = self.match(key)
         node = match.nodes[-1]
@@ -70,21 +70,21 @@ class PrefixTree:
         items = [node.state] if is_state else node.prefixes
         return next((x for x in items if x is not None and x.saved is not None and x.file is None), None)
 
-    def use(self, *items: Prefix | State | None) -> None:
+    def use(self, *items: Prefix | KeptState | None) -> None:
         """Tell that a request begins with these."""
         for item in items:
             if item is not None:
                 item.used_at, item.was_read = self.clock, False
                 item.n_hits += 1
 
-    def value(self, item: Prefix | State) -> float:
+    def value(self, item: Prefix | KeptState) -> float:
         """Tokens that would have to be evaluated again without it, times how likely they are needed.
 
         Files do not reduce it, as reading takes time too.
         """
         node = item.node
         assert node is not None
-        if isinstance(item, State):
+        if isinstance(item, KeptState):
             n_else = next((n.n_tokens for n in node.above if n is not node and n.state and n.state.saved), 0)
         elif item.is_in_slot:
             n_else = next((n.n_tokens for n in node.above if n.n_slots > 1), 0)
@@ -93,21 +93,21 @@ class PrefixTree:
             n_else = next((n.n_tokens for n in node.above if n.n_slots + n.n_hosted > n_own), 0)
         return self._weigh(item, n_else)
 
-    def file_value(self, item: Prefix | State) -> float:
+    def file_value(self, item: Prefix | KeptState) -> float:
         """The value of its file, by the files alone, since only these are left after a restart."""
         node, n_own = item.node, item.file is not None
         assert node is not None
-        if isinstance(item, State):
+        if isinstance(item, KeptState):
             n_else = next((n.n_tokens for n in node.above if n is not node and n.state and n.state.file), 0)
         else:
             n_else = next((n.n_tokens for n in node.above if n.n_filed > n_own), 0)
         return self._weigh(item, n_else)
 
-    def _weigh(self, item: Prefix | State, n_else: int) -> float:
+    def _weigh(self, item: Prefix | KeptState, n_else: int) -> float:
         """n_else: how many of its tokens something else holds too."""
         return (item.n_tokens - n_else) * (1 + item.n_hits) / (1 + self.clock - item.used_at)
 
-    def key(self, item: Prefix | State) -> bytes:
+    def key(self, item: Prefix | KeptState) -> bytes:
         """The key of an item in the tree: its tokens."""
         assert item.node is not None
         return b"".join(reversed([node.edge for node in item.node.above]))
@@ -117,7 +117,7 @@ class PrefixTree:
         assert prefix.node is not None
         return [other for node in prefix.node.above for other in node.prefixes if other.file and other is not prefix]
 
-    def may_be_filed(self, state: State) -> bool:
+    def may_be_filed(self, state: KeptState) -> bool:
         """Whether a prefix in a file goes through a state."""
         return state.node is not None and state.node.n_filed > 0
 
@@ -138,7 +138,7 @@ class PrefixTree:
         prefix.node, prefix.used_at = node, self.clock
         self._count(prefix, 1)
 
-    def drop(self, item: Prefix | State) -> None:
+    def drop(self, item: Prefix | KeptState) -> None:
         """Remove a prefix or a state from the tree."""
         node = item.node
         if node is None:
@@ -165,7 +165,7 @@ class PrefixTree:
         """Put a state where its tokens end. It is removed at once unless a prefix goes through there."""
         node = self._node(key)
         if node.state is None:
-            node.state = State(saved.n_bytes, self.clock, node=node, saved=saved)
+            node.state = KeptState(saved.n_bytes, self.clock, node=node, saved=saved)
             self._count(node.state, 1)
         elif node.state.saved is None:
             self.host(node.state, saved)
@@ -178,25 +178,25 @@ class PrefixTree:
             self.leave_host(min(spare or on_path, key=self.value))
         self.evict()
 
-    def host(self, item: Prefix | State, saved: Saved | SavedState) -> None:
+    def host(self, item: Prefix | KeptState, saved: Saved | SavedState) -> None:
         """Put what a file holds into host memory too; call `evict` next."""
         item.n_bytes = saved.n_bytes
         self._set(item, saved, item.file)
 
-    def leave_host(self, item: Prefix | State) -> None:
+    def leave_host(self, item: Prefix | KeptState) -> None:
         """Remove an item from host memory; its file stays, if it has one."""
         if item.file is None:
             self.drop(item)
         elif item.node is not None:
             self._set(item, None, item.file)
 
-    def insert_file(self, key: bytes, item: Prefix | State, file: StoredFile) -> None:
+    def insert_file(self, key: bytes, item: Prefix | KeptState, file: StoredFile) -> None:
         """Put what a file holds where its tokens end, or note the file of an item that is in the tree already.
 
         A state's file is useless unless a prefix in a file goes through its path. Call `evict_files` next.
         """
         node = self._node(key) if item.node is None else item.node
-        if isinstance(item, State) and (node.n_filed == 0 or (item.node is None and node.state is not None)):
+        if isinstance(item, KeptState) and (node.n_filed == 0 or (item.node is None and node.state is not None)):
             self.unused_files.append(file)
             self._prune(node)
         elif item.node is not None:
@@ -209,7 +209,7 @@ class PrefixTree:
                 node.state = item
             self._count(item, 1)
 
-    def leave_file(self, item: Prefix | State) -> None:
+    def leave_file(self, item: Prefix | KeptState) -> None:
         """Remove an item's file; what is in host memory stays."""
         node, file = item.node, item.file
         if node is None or file is None:
@@ -226,14 +226,14 @@ class PrefixTree:
     def evict(self) -> None:
         """Evict until host memory is within its limit, except what requests are about to begin with."""
         while self.n_bytes > self.n_bytes_max:
-            items: list[Prefix | State] = [p for p in self.hosted if not p.is_pinned and not p.n_waiting]
+            items: list[Prefix | KeptState] = [p for p in self.hosted if not p.is_pinned and not p.n_waiting]
             items += [state for state in self.states if not state.n_waiting]
             if not items:
                 return
             self.leave_host(min(items, key=lambda item: (item.is_busy, self.value(item) / item.n_bytes)))
             self.n_evicted += 1
 
-    def makes_room(self, item: Prefix | State, n_bytes: int) -> bool:
+    def makes_room(self, item: Prefix | KeptState, n_bytes: int) -> bool:
         """Evict files that are worth less than an item's, for its file; False: the item is not worth it."""
         if n_bytes > self.n_file_bytes_max:
             return False
@@ -252,7 +252,7 @@ class PrefixTree:
             self.leave_file(min(self.filed, key=self._file_worth))
             self.n_evicted_files += 1
 
-    def _file_worth(self, item: Prefix | State) -> float:
+    def _file_worth(self, item: Prefix | KeptState) -> float:
         assert item.file is not None
         return self.file_value(item) / item.file.n_bytes
 
@@ -261,7 +261,7 @@ class PrefixTree:
         for state in list(self.states):
             self.leave_host(state)
 
-    def _set(self, item: Prefix | State, saved: Saved | SavedState | None, file: StoredFile | None) -> None:
+    def _set(self, item: Prefix | KeptState, saved: Saved | SavedState | None, file: StoredFile | None) -> None:
         """Change where an item in the tree is held."""
         self._count(item, -1)
         item.saved, item.file = saved, file
@@ -269,7 +269,7 @@ class PrefixTree:
             item.is_pinned = False
         self._count(item, 1)
 
-    def _count(self, item: Prefix | State, sign: int) -> None:
+    def _count(self, item: Prefix | KeptState, sign: int) -> None:
         """Add (sign 1) or subtract (-1) an item's bytes in host memory and in a file."""
         if item.saved is not None:
             places: dict[Any, None] = self.hosted if isinstance(item, Prefix) else self.states
@@ -361,7 +361,7 @@ class PrefixTree:
         parent.children[child.edge[:N_BYTES]] = child
 
 
-def _mark(items: dict[Any, None], item: Prefix | State, is_there: bool) -> None:
+def _mark(items: dict[Any, None], item: Prefix | KeptState, is_there: bool) -> None:
     if is_there:
         items[item] = None
     else:

@@ -42,7 +42,7 @@ class Saved:
     draft: bytes
     """Empty without a head."""
     n_past: int
-    n_heads: int
+    drafters_id: int
     """Which drafters saved it: 1 for those of the first loading, and one more each time they are replaced."""
 
     @property

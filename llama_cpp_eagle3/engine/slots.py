@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from .._core import Drafter, SavedState
 from ..errors import Eagle3Error
 from .memory import N_MIN_COPIED, Memory
-from .prefix_cache import PrefixCache, Source
-from .prefix_disk import PrefixFolder
+from .prefix_cache import Beginning, PrefixCache
+from .prefix_disk import PrefixFiles
 from .prefix_nodes import Prefix, Slot, key_of
 from .sequence import Saved, Sequence, StoredPrefix
 
@@ -33,7 +33,7 @@ class Slots:
         memory: Memory,
         prefix_cache_bytes: int = 0,
         ctx_checkpoints: int = 32,
-        prefix_folder: PrefixFolder | Future[PrefixFolder | None] | None = None,
+        prefix_folder: PrefixFiles | Future[PrefixFiles | None] | None = None,
     ):
         """Make the slots of an empty context.
 
@@ -103,7 +103,7 @@ class Slots:
         sequence.saves.begin_at(sequence.n_past)
         return True
 
-    def _begin(self, free: SequenceOf[Slot], sequence: Sequence, source: Source) -> None:
+    def _begin(self, free: SequenceOf[Slot], sequence: Sequence, source: Beginning) -> None:
         prefix = source.prefix
         if prefix is None or source.n_past == 0:
             self._start_in(self._cheapest(free), sequence)
@@ -291,7 +291,7 @@ class Slots:
         self._evict(slot)
         self._occupy(slot, sequence, 0)
 
-    def _share(self, source: Slot, free: SequenceOf[Slot], sequence: Sequence, found: Source) -> None:
+    def _share(self, source: Slot, free: SequenceOf[Slot], sequence: Sequence, found: Beginning) -> None:
         """Begin with what a slot holds: continue there, or get a copy."""
         if source not in free:
             if not self._copy_to(self._cheapest(free), source, sequence, found):
@@ -308,14 +308,14 @@ class Slots:
             self.cache.store(source)
             self._continue_in(source, sequence, found)
 
-    def _continue_in(self, slot: Slot, sequence: Sequence, found: Source) -> None:
+    def _continue_in(self, slot: Slot, sequence: Sequence, found: Beginning) -> None:
         """Assign a free slot with the first n_past tokens that it holds, or fewer."""
         self.memory.target.attach(found.match.saved, slot.seq_id)
         with self._changing(slot):
             n_past = self.memory.truncate(slot.seq_id, found.n_past, found.same_next)
         self._occupy(slot, sequence, n_past)
 
-    def _copy_to(self, slot: Slot, source: Slot, sequence: Sequence, found: Source) -> bool:
+    def _copy_to(self, slot: Slot, source: Slot, sequence: Sequence, found: Beginning) -> bool:
         """Copy the first tokens of another slot into a free one; False if it cannot go back there."""
         self._evict(slot)
         with self._changing(slot):
@@ -326,7 +326,7 @@ class Slots:
         self._occupy(slot, sequence, n_past)
         return True
 
-    def _load(self, slot: Slot, sequence: Sequence, found: Source, saved: Saved) -> None:
+    def _load(self, slot: Slot, sequence: Sequence, found: Beginning, saved: Saved) -> None:
         """Load a prefix from host memory into a free slot; it stays there if another text may go on from its end."""
         prefix = found.prefix
         assert prefix is not None

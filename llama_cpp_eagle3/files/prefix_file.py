@@ -74,7 +74,7 @@ class Maker:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class FileHead:
     """The beginning of a file, whose digest is right."""
 
     maker: Maker
@@ -117,7 +117,7 @@ def size_of(maker: Maker, stored: StoredPrefix) -> int:
     return len(_head(maker, stored)) + len(stored.target) + len(stored.draft) + n_states + _N_DIGEST
 
 
-def read_head(path: Path) -> Head:
+def read_head(path: Path) -> FileHead:
     """Read the beginning of a file, and check the file's length.
 
     Raises:
@@ -128,7 +128,7 @@ def read_head(path: Path) -> Head:
         return _read_head(file)[0]
 
 
-def read_prefix(path: Path) -> tuple[Head, StoredPrefix]:
+def read_prefix(path: Path) -> tuple[FileHead, StoredPrefix]:
     """Read a file, and verify all of it.
 
     Raises:
@@ -170,7 +170,7 @@ def _head(maker: Maker, stored: StoredPrefix) -> bytes:
     return head + hashlib.sha256(head).digest()
 
 
-def _read_head(file: BinaryIO) -> tuple[Head, bytes]:
+def _read_head(file: BinaryIO) -> tuple[FileHead, bytes]:
     begin = file.read(len(MAGIC) + 4)
     if not begin.startswith(MAGIC) or len(begin) < len(MAGIC) + 4:
         raise PrefixFileError("it is no file of a prefix, or one of another version")
@@ -191,7 +191,7 @@ def _read_head(file: BinaryIO) -> tuple[Head, bytes]:
         raise PrefixFileError("it is truncated or damaged: its header cannot be read") from e
     if any(n_bytes == 0 for _, _, n_bytes in states):
         raise PrefixFileError("it is damaged: its header has impossible states")
-    head = Head(maker, [], n_turn, n_target, n_draft, states, len(begin) + n_text + 4 * n_tokens + _N_DIGEST)
+    head = FileHead(maker, [], n_turn, n_target, n_draft, states, len(begin) + n_text + 4 * n_tokens + _N_DIGEST)
     if n_file != head.n_file_bytes:
         raise PrefixFileError(f"it is truncated or damaged: expected {head.n_file_bytes} bytes, found {n_file}")
     tokens, seal = file.read(4 * n_tokens), file.read(_N_DIGEST)

@@ -59,7 +59,7 @@ def open_folder(path: str | os.PathLike[str], n_bytes_max: int | None, maker: Ma
 
 
 class PrefixFolder:
-    """Reads and writes the files of one maker; the engine's `PrefixFolder` documents its methods."""
+    """Reads and writes the files of one maker; `PrefixFiles` of the engine documents its methods."""
 
     def __init__(self, path: Path, n_bytes_max: int, maker: Maker):
         """path: an existing folder. n_bytes_max: limit of all files. maker: whose files they are."""

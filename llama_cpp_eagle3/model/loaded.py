@@ -20,7 +20,7 @@ from .._core import Drafter, Eagle3Drafter, NgramStore, Target, local_accelerato
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..draft.costs import experts_of, keep_learned, learn_costs, load_costs, machine
 from ..draft.kinds.eagle3 import Eagle3Head
-from ..engine import Engine, PrefixFolder, Vocab
+from ..engine import Engine, PrefixFiles, Vocab
 from ..errors import Eagle3Error
 from ..files.fingerprint import fingerprint, header_fingerprint, once_fingerprinted, reading
 from ..files.prefix_file import Maker
@@ -270,9 +270,9 @@ class Loaded:
         files = [file.weights for file in plan.drafts if not file.is_in_target]
         return once_fingerprinted([plan.path, *(path for path, _ in plan.lora), *files], make)
 
-    def _begin_folder(self, path: str | PathLike[str], n_bytes_max: int | None) -> Future[PrefixFolder | None]:
+    def _begin_folder(self, path: str | PathLike[str], n_bytes_max: int | None) -> Future[PrefixFiles | None]:
         """Open the prefix cache's folder, in a thread if the files that name its files must be read first."""
-        folder: Future[PrefixFolder | None] = Future()
+        folder: Future[PrefixFiles | None] = Future()
 
         def opened(maker: Future[Maker]) -> None:
             try:

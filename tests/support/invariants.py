@@ -11,9 +11,8 @@ import numpy as np
 from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, SimpleDrafter
-from llama_cpp_eagle3.engine import Engine, Sequence, Slot
-from llama_cpp_eagle3.engine import State as SequenceState
-from llama_cpp_eagle3.engine.prefix_nodes import Prefix, State, key_of
+from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
+from llama_cpp_eagle3.engine.prefix_nodes import KeptState, Prefix, key_of
 from llama_cpp_eagle3.engine.prefix_tree import PrefixTree
 
 
@@ -35,12 +34,12 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
     assert len(set(ids)) == len(ids), "a sequence is listed twice"
     slots = engine.slots
     for s in running:
-        assert s.state is SequenceState.RUNNING, s
+        assert s.state is State.RUNNING, s
         assert s.seq_id >= 0, s
         assert slots[s.seq_id].user is s, s
         assert s.saved is None, s
     for s in waiting:
-        assert s.state is SequenceState.WAITING, s
+        assert s.state is State.WAITING, s
         assert s.seq_id == -1, s
         assert not s.result.finish_reason, s
     for seq_id, slot in enumerate(slots):
@@ -48,8 +47,8 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
         if slot.user is not None:
             assert slot.user.seq_id == seq_id, slot
             assert not slot.cached, slot
-            assert slot.user.state is SequenceState.PAUSED or any(slot.user is s for s in running), slot
-    assert own.state in (SequenceState.PAUSED, SequenceState.DONE), own
+            assert slot.user.state is State.PAUSED or any(slot.user is s for s in running), slot
+    assert own.state in (State.PAUSED, State.DONE), own
     assert own.saved is None, own
     if own.seq_id >= 0:
         assert slots[own.seq_id].user is own
@@ -69,7 +68,7 @@ def check_tree(tree: PrefixTree) -> None:
     """Check that a tree's counts agree with its content, and that every node is on some prefix's path."""
     n_bytes, n_file_bytes, states, hosted, filed = 0, 0, set(), set(), set()
 
-    def count_file(item: Prefix | State) -> None:
+    def count_file(item: Prefix | KeptState) -> None:
         nonlocal n_file_bytes
         if item.file is not None:
             filed.add(item)
@@ -122,7 +121,7 @@ def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     if user is not None:
         assert 0 <= user.n_past <= len(user.tokens), user
         assert user.scheduled is None, user
-        if user.state is SequenceState.RUNNING and not user.result.finish_reason:
+        if user.state is State.RUNNING and not user.result.finish_reason:
             assert user.n_pending or user.rows, user
         assert len(user.rows) <= max(1, user.n_past), user
         assert not user.rows or user in engine.stepper.verifier.owners, user
