@@ -73,7 +73,7 @@ class LlamaAttributes:
         self.model_params, self.context_params = model.params, ctx.params
         for name in _AS_GIVEN:
             setattr(self, name, options[name])
-        self._seed = options["seed"]
+        self._seed = int(options["seed"])
         self._logits_all = options["logits_all"]
         self.numa = numa_strategy(options["numa"])
         self.tokenizer_ = options["tokenizer"] or LlamaTokenizer(cast("Any", self))

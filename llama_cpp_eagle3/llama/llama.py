@@ -248,7 +248,7 @@ class Eagle3Llama(LlamaCompletion):
     def set_seed(self, seed: int | None) -> None:
         """Set the seed of texts that name none; None: another one each time."""
         check_seed(seed)
-        self._seed = seed
+        self._seed = seed if seed is None else int(seed)  # llama_cpp's Random takes no integers of NumPy
 
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again with its matrices in another ggml type; its cache is empty then."""
