@@ -1,4 +1,7 @@
-"""The queue: bounds for the bodies of requests, and for the sequences that are prepared, wait or run."""
+"""Limits for the bodies of requests, and for the sequences that are prepared, wait or run.
+
+Nothing waits here: requests wait for a thread in `executor`, sequences for a slot in the engine's scheduler.
+"""
 
 from __future__ import annotations
 
