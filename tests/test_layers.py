@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from graphlib import TopologicalSorter
 
-from import_graph import HEADS, PACKAGE, import_graph, modules
+from import_graph import CHECKOUT, HEADS, PACKAGE, import_graph, modules
 
 PRIVATE = {
     "llama_cpp.llama_cpp._lib": "llama_cpp has no public name for the library that it has loaded",
@@ -95,3 +95,13 @@ def test_no_private_name_of_another_object() -> None:
             used.setdefault(ast.unparse(node), set()).add(name)
     assert used.keys() == PRIVATE.keys()
     assert {name: len(where) for name, where in used.items()} == dict.fromkeys(PRIVATE, 1)
+
+
+def test_helpers_are_named() -> None:
+    """tests/README.md names every module and folder of helpers, and every folder of tests."""
+    tests = CHECKOUT / "tests"
+    text = (tests / "README.md").read_text(encoding="utf-8")
+    helpers = [path for path in (tests / "support").iterdir() if path.suffix == ".py" or path.is_dir()]
+    names = {path.stem for path in (*helpers, *tests.iterdir()) if path.is_dir() or path.parent != tests} - {"support"}
+    words = {word.strip("/") for word in text.split("`")[1::2]}
+    assert {name for name in names if not name.startswith((".", "_"))} <= words

@@ -21,6 +21,7 @@ PAGES = (
     "benchmarks/results/*.md",
     "benchmarks/results/*.svg",
     "examples/README.md",
+    "tests/README.md",
 )
 LINKED = (
     "LICENSE",

@@ -166,10 +166,10 @@ class Memory:
     # one sequence
 
     def go_back(self, sequence: Sequence, n_past: int, same_next: bool = False) -> None:
-        """Cut what a sequence has evaluated to n_past tokens, or fewer; the tokens after that are pending then.
+        """Keep at most the first n_past tokens that a sequence has evaluated; the others are pending again.
 
-        That is more where the memory can only go back to a saved state, or where the draft needs the row before once
-        more because another token is to follow it; with `same_next` it is the same one.
+        Fewer are kept where memory can only go back to a saved state, or where the drafter must see the last row again
+        because another token follows it now (not same_next).
         """
         sequence.is_dirty, sequence.rows = True, []
         same_next = same_next or ends_with_media(sequence.tokens, n_past)

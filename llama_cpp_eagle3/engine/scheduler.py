@@ -144,8 +144,8 @@ class Scheduler:
     def _admit(self) -> None:
         """Give slots to waiting sequences.
 
-        A sequence that waits for a certain slot lets others pass while that is taken; so does one whose beginning is
-        just being evaluated for another sequence, until it can share that.
+        Two kinds of sequences let others pass: one whose slot is taken, and one whose beginning another sequence is
+        evaluating now.
         """
         target = self.memory.target
         while len(self.running) < target.n_seq:

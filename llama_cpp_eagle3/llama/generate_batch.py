@@ -58,7 +58,7 @@ class BatchResult:
     """Text of the tokens, up to a stop string."""
     finish_reason: str
     """ "stop": the model ended the text, or a stop string came up; "length": max_tokens was reached, or the context is
-    full; "error": see there."""
+    full; "error": the field `error` says which."""
     stats: Stats
     """Figures of this prompt; the time of shared passes is divided by rows."""
     error: BaseException | None = None

@@ -24,12 +24,12 @@ class GemmaAssistant(DrafterFile):
     is_model = takes_type = True
 
     def __init__(self, path: str):
-        """Read the header; see there."""
+        """Read the header."""
         self.path, self.file = path, read_assistant(path)
         self.n_embd_tgt, self.n_vocab = self.file.n_embd_tgt, self.file.n_vocab
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
-        """Check width, tokens and K/V; see there."""
+        """Check width, tokens and K/V."""
         check_generates(model_path, target, target.why_no_target)
         check_width(model_path, target, self.path, self.file.n_embd_tgt)
         self.vocabulary = check_vocabulary(model_path, target, self.path, self.file.n_vocab, is_exact=True)
@@ -45,7 +45,7 @@ class GemmaAssistant(DrafterFile):
         return f"{self.title} '{self.path}': {self.file.n_layer} layers of width {self.file.n_embd}"
 
     def make(self, place: Place, draft_type: int | None) -> AssistantDrafter:
-        """Load it, with a context that has the target's cells; see there.
+        """Load it, with a context that has the target's cells.
 
         Making that context empties the target's cells, so they must be empty.
         """

@@ -30,13 +30,13 @@ class BlockDrafter(DrafterFile):
     has_own_rotation = True
 
     def __init__(self, path: str):
-        """Read the header; see there."""
+        """Read the header."""
         self.path, self.file = path, read_dflash(path)
         self.n_embd_tgt, self.boundaries = self.file.n_embd, tuple(self.file.boundaries)
         self.n_draft_max, self.n_vocab = self.file.n_draft_max, self.file.n_vocab
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
-        """Check width, tokens and layers; see there."""
+        """Check width, tokens and layers."""
         check_generates(model_path, target, target.why_no_target)
         check_width(model_path, target, self.path, self.file.n_embd)
         # its matrices have a row for each token, and the output may be the target's
@@ -49,7 +49,7 @@ class BlockDrafter(DrafterFile):
         return f"{self.title} '{self.path}': {self.file.kind}, {self.n_draft_max} tokens in one pass"
 
     def make(self, place: Place, draft_type: int | None) -> DflashDrafter:
-        """Load it, with a context beside the target's; see there."""
+        """Load it, with a context beside the target's."""
         model = load_model(self.weights, place)
         params = self._context_params(place)
         ctx = make_context(model, params, place, f"'{self.path}' (the {self.title})", owns_model=True)

@@ -25,14 +25,14 @@ class Eagle3Head(DrafterFile):
     needs_file = False  # ("eagle3", "ngram") is for files with and without a head
 
     def __init__(self, path: str):
-        """Read the header; see there."""
+        """Read the header."""
         self.path, self.head = path, read_head(path)
         self.n_embd_tgt, self.note = self.head.n_embd_tgt, self.head.boundaries_why
         self.boundaries, self.n_vocab = tuple(self.head.boundaries), self.head.n_vocab
         self._layers: list[int] | None = None
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
-        """Check width, tokens and layers; see there."""
+        """Check width, tokens and layers."""
         head = self.head
         # without auxiliary hidden states a head reads the target's final normed one
         boundaries = self.boundaries if head.use_aux_hidden_state else (target.n_layer + 1,)
@@ -50,7 +50,7 @@ class Eagle3Head(DrafterFile):
         return boundaries
 
     def check(self, target: TargetInfo | None, checked: bool, is_all: bool) -> None:
-        """Check the tensors; see there."""
+        """Check the tensors."""
         if checked:
             head = self.head
             n_vocab, n_embd = (head.n_vocab, head.n_embd_tgt) if target is None else (target.n_vocab, target.n_embd)
@@ -62,7 +62,7 @@ class Eagle3Head(DrafterFile):
         return f"head '{self.path}': {self.head.dialect} dialect"
 
     def make(self, place: Place, draft_type: int | None) -> Eagle3Drafter:
-        """Load it; see there."""
+        """Load it."""
         return Eagle3Drafter(
             self.path,
             int(place.model),

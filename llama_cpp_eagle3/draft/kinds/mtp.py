@@ -28,7 +28,7 @@ class MtpBlock(DrafterFile):
         return not info.has_trunk
 
     def __init__(self, path: str, info: TargetInfo | None = None):
-        """Read the header, unless it is given; see there."""
+        """Read the header, unless it is given."""
         self.path, self.info = path, info or read_target(path)
         self.n_vocab = self.info.n_vocab
         self._is_apart = True
@@ -36,7 +36,7 @@ class MtpBlock(DrafterFile):
             self.note = f"{self.info.n_layer_nextn} chained blocks"
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
-        """Check that it can be run, and that a file of its own belongs to this target; see there."""
+        """Check that it can be run, and that a file of its own belongs to this target."""
         self._is_apart = self.path != model_path
         if self._is_apart:
             self._check_apart(model_path, target)
@@ -78,7 +78,7 @@ class MtpBlock(DrafterFile):
         return f"{self.title} '{self.path}': {self.info.arch}" if self._is_apart else f"target's own {self.title}"
 
     def make(self, place: Place, draft_type: int | None) -> MtpDrafter:
-        """Make an MTP context of the target's model, or of the block's own; see there."""
+        """Make an MTP context of the target's model, or of the block's own."""
         n_blocks = self.info.n_layer_nextn
         params = context_params(
             place.context_params,

@@ -31,12 +31,12 @@ class SmallModel(DrafterFile):
         return info.has_trunk
 
     def __init__(self, path: str):
-        """Read the header; see there."""
+        """Read the header."""
         self.path, self.info = path, read_target(path)
         self.n_vocab = self.info.n_vocab
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
-        """Check that both generate text, of the same tokens; see there."""
+        """Check that both generate text, of the same tokens."""
         path, info = self.path, self.info
         check_generates(model_path, target, target.why_no_text)
         if info.why_no_text:
@@ -51,7 +51,7 @@ class SmallModel(DrafterFile):
         return f"small model '{self.path}': {self.info.arch}, {self.info.n_layer} layers of width {self.info.n_embd}"
 
     def make(self, place: Place, draft_type: int | None) -> SimpleDrafter:
-        """Load it, with a context of its own; see there."""
+        """Load it, with a context of its own."""
         model = load_model(self.weights, place)
         if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
             lib.llama_model_free(model)
