@@ -1,6 +1,7 @@
 """Inflate a target and its head to the shape of a larger model; they compute what they computed before.
 
     python benchmarks/inflate.py --shape 1B --type Q4_0 --type F16 FOLDER
+    python benchmarks/inflate.py -m qwen2.5-coder-1.5b --shape Qwen2.5-7B --type Q4_K_M FOLDER
 
 This gives real text and real acceptance at the cost of a big model. The large pair computes every value of the small
 one, beside others that are zero or that nothing reads:
@@ -26,7 +27,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -37,7 +38,7 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
-from llama_cpp_eagle3.models import bundled_pair
+from llama_cpp_eagle3.models import bundled_pair, resolve
 from llama_cpp_eagle3_heads.convert import quantize
 from llama_cpp_eagle3_heads.convert.encoding import FILE_TYPES, type_of
 from llama_cpp_eagle3_heads.convert.gguf_file import key_values, open_gguf
@@ -47,9 +48,10 @@ from random_model import SHAPES, Shape
 Array = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
-TARGET_TYPES = ("F32", "F16", "Q8_0", "Q4_0")
+TARGET_TYPES = ("F32", "F16", "Q8_0", "Q4_0", "Q4_K_M")
 _LAST_NORM_WEIGHT = 1e5  # of the constant channel: logits of about -3000 / root mean square of the last hidden state
 _N_POOL = 1 << 20  # random numbers to fill up with
+TARGETS = ("llama", "qwen2")  # architectures of targets that grow
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -81,7 +83,8 @@ class Model:
         self.n_embd = self.size("embedding_length")
         self.n_layer = self.size("block_count")
         self.n_head, self.n_head_kv = self.size("attention.head_count"), self.size("attention.head_count_kv")
-        self.head_dim = self.size("attention.key_length")
+        has_dim = f"{self.prefix}.attention.key_length" in self.keys
+        self.head_dim = self.size("attention.key_length") if has_dim else self.n_embd // self.n_head
         self.n_tokens = len(self.keys["tokenizer.ggml.tokens"].value)
         self.eps = float(self.keys[f"{self.prefix}.attention.layer_norm_rms_epsilon"].value)
         self.rng = np.random.default_rng(0)
@@ -151,10 +154,9 @@ class Model:
         live[places] = True
         return places, live
 
-    def heads(self, n_head: int, n_head_kv: int) -> NDArray[np.intp]:
-        """Return the positions of the rows of the small model's heads: a head stays with its K/V head."""
-        group, new_group = n_head // n_head_kv, (self.shape.n_head // self.shape.n_head_kv if n_head > n_head_kv else 1)
-        h = np.arange(n_head)
+    def heads(self, group: int, new_group: int) -> NDArray[np.intp]:
+        """Return the positions of the rows of the small model's heads, of which each K/V head has a group."""
+        h = np.arange(group * self.n_head_kv)
         first = (h // group * new_group + h % group) * self.head_dim
         return (first[:, None] + np.arange(self.head_dim)).ravel()
 
@@ -175,6 +177,21 @@ class Model:
     def matrix(self, name: str, n_out: int, n_in: int, values: Callable[[], Array]) -> OutTensor:
         """Return a matrix that `values` makes."""
         return OutTensor(name, (n_out, n_in), type_of((n_out, n_in), self.outtype), values)
+
+    def biases(self, il: int, source: int | str | None, parts: dict[str, Part]) -> Iterator[OutTensor]:
+        """Yield the biases of layer `il`'s queries, keys and values, if the model has them: added rows have zeros."""
+        s = self.shape
+        for name, n_head in (("attn_q", s.n_head), ("attn_k", s.n_head_kv), ("attn_v", s.n_head_kv)):
+            bias = f"blk.{source or 0}.{name}.bias"
+            if bias in self.tensors:
+
+                def values(name: str = name, bias: str = bias, n: int = n_head * s.head_dim) -> Array:
+                    large = np.zeros(n, dtype=np.float32)
+                    if source is not None:
+                        large[parts[name].rows] = self.small(bias)
+                    return large
+
+                yield OutTensor(f"blk.{il}.{name}.bias", (n_head * s.head_dim,), GgmlType.F32, values)
 
     def random(self, name: str, n_out: int, n_in: int) -> OutTensor:
         """Return a matrix whose values do not matter."""
@@ -201,13 +218,14 @@ class Model:
         outs = (n_q, n_kv, n_kv, s.n_embd, self.n_ff, self.n_ff, s.n_embd)
         ins = (*[n_inp * s.n_embd] * 3, n_q, s.n_embd, s.n_embd, self.n_ff)
         sizes = {name: (n_out, n_in) for name, n_out, n_in in zip(MATRICES, outs, ins, strict=True)}
+        parts = self.parts(n_inp)
+        yield from self.biases(il, source, parts)
         if source is None:
             for name in ("attn_norm", "ffn_norm"):
                 yield OutTensor(f"{blk}.{name}.weight", (s.n_embd,), GgmlType.F32, lambda: np.zeros(s.n_embd))
             for name, size in sizes.items():
                 yield self.random(f"{blk}.{name}.weight", *size)
             return
-        parts = self.parts(n_inp)
         for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
             if f"blk.{source}.{name}.weight" in self.tensors:
                 tensor = self.norm(f"blk.{source}.{name}.weight")
@@ -224,7 +242,7 @@ class Model:
         s = self.shape
         stream, live = self.channels()
         inputs, live_inputs = self.channels(n_inp)
-        q, kv = self.heads(self.n_head, self.n_head_kv), self.heads(self.n_head_kv, self.n_head_kv)
+        q, kv = self.heads(self.n_head // self.n_head_kv, s.n_head // s.n_head_kv), self.heads(1, 1)
         units = np.arange(self.size("feed_forward_length"))
         # every head of a K/V head with values has an output, added ones too
         live_q = np.zeros(s.n_head * s.head_dim, dtype=bool)
@@ -247,7 +265,7 @@ class Model:
         tokens, types = (self.keys[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
         n_added = s.n_vocab - self.n_tokens
         values: dict[str, object] = {
-            "general.name": f"{self.keys['general.name'].value}, inflated",
+            "general.name": f"{Path(self.path).stem}, inflated",
             "general.file_type": int(FILE_TYPES[self.outtype]),
             "tokenizer.ggml.tokens": [*tokens.value, *(f"<|filler_{i}|>" for i in range(n_added))],
             "tokenizer.ggml.token_type": [*types.value, *[int(gguf.TokenType.UNUSED)] * n_added],
@@ -324,7 +342,6 @@ def inflate(
     s, large = shape, list(shape.boundaries if boundaries is None else boundaries)
     tgt, dft = Model(target, s, outtype, s.n_ff, s.n_vocab), Model(head, s, outtype, s.n_ff_dft, s.n_vocab_dft)
     _check_kinds(tgt, dft)
-    tgt.check_sizes()
     dft.check_sizes()
     places = layer_places(tgt.n_layer, dft.keys["eagle3.target_layers"].value, s.n_layer, large)
     d2t = _grown_d2t(dft)
@@ -338,9 +355,34 @@ def inflate(
         dft.write(Path(random_head_out), keys, tensors, progress)
 
 
+def inflate_target(source: str | os.PathLike[str], shape: Shape, output: str | os.PathLike[str]) -> None:
+    """Write a target of the given shape, in F16, that computes what the small one computes; its vocabulary stays.
+
+    Raises:
+        Eagle3Error: the target cannot grow to that shape.
+    """
+    model = Model(source, shape, "f16", shape.n_ff, shape.n_vocab)
+    model.shape = replace(shape, n_vocab=model.n_tokens)
+    model.n_vocab_out = model.n_tokens
+    _check_target(model)
+    places = [*range(model.n_layer), *[None] * (shape.n_layer - model.n_layer)]
+    model.write(Path(output), {"block_count": shape.n_layer}, _target_tensors(model, places), progress=False)
+
+
+def _check_target(target: Model) -> None:
+    if target.arch not in TARGETS:
+        raise Eagle3Error(f"'{target.path}': targets of {' and '.join(TARGETS)} grow, not of {target.arch}")
+    known = {f"{name}.weight" for name in ("token_embd", "output_norm", "output")}
+    for il in range(target.n_layer):
+        known |= {f"blk.{il}.{name}.weight" for name in (*MATRICES, "attn_norm", "ffn_norm")}
+        known |= {f"blk.{il}.{name}.bias" for name in MATRICES[:3]}
+    if unknown := sorted(set(target.tensors) - known):
+        raise Eagle3Error(f"'{target.path}': expected tensors of a plain {target.arch}, found {', '.join(unknown[:3])}")
+    target.check_sizes()
+
+
 def _check_kinds(target: Model, head: Model) -> None:
-    if target.arch != "llama":
-        raise Eagle3Error(f"'{target.path}': only targets of the architecture llama grow, not {target.arch}")
+    _check_target(target)
     known = {"fc", "output_norm", "output", "d2t", "blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.ffn_norm"}
     known |= {f"blk.0.{name}" for name in MATRICES}
     different = {name.removesuffix(".weight") for name in head.tensors} ^ known
@@ -443,16 +485,33 @@ def inflated_pair(
     return target, head
 
 
+def inflated_target(folder: Path, model: str, shape: str, ftype: str) -> Path:
+    """Write a target at that shape to `folder`; an existing file is used again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = Path(resolve(model))
+    base, target = (folder / f"{source.stem}-{shape}-{kind}.gguf" for kind in ("F16", ftype))
+    if not target.exists():
+        inflate_target(source, SHAPES[shape], base)
+        if ftype != "F16":
+            quantize_target(base, target, ftype, os.cpu_count() or 1)
+            base.unlink()
+    return target
+
+
 def main() -> None:
     """Write the files and print their paths."""
-    parser = argparse.ArgumentParser(description="Write the bundled pair at the shape of a larger model.")
+    parser = argparse.ArgumentParser(description="Write a pair or a target at the shape of a larger model.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--shape", choices=[name for name, s in SHAPES.items() if s.head_dim == 64], default="1B")
+    parser.add_argument("-m", "--model", help="a target that grows alone (default: the bundled pair)")
+    parser.add_argument("--shape", choices=SHAPES, default="1B")
     parser.add_argument("--type", choices=TARGET_TYPES[1:], action="append", help="of the target (default: Q4_0)")
     parser.add_argument("--head-type", choices=("F16", "Q8_0", "Q4_0"), default="Q8_0")
     parser.add_argument("--random-head", action="store_true", help="the head with random weights")
     args = parser.parse_args()
     for ftype in args.type or ["Q4_0"]:
+        if args.model is not None:
+            print(inflated_target(args.folder, args.model, args.shape, ftype))
+            continue
         for path in inflated_pair(args.folder, args.shape, ftype, args.head_type, args.random_head):
             print(path)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from inflate import inflate, layer_places, quantize_target
+from arch_keys import keys_of
+from inflate import inflate, inflate_target, layer_places, quantize_target
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
 from llama_cpp_eagle3_heads.convert import quantize
 from loading import bundled_pair, is_tie, load, load_plain, take
+from random_arch import random_tensors, write_arch, write_random_arch
 from random_model import Shape
 from tiny import write_head, write_target
 
@@ -151,3 +154,31 @@ def test_other_heads_are_refused(variant: dict[str, Any], tmp_path: Path) -> Non
     with pytest.raises(IncompatibleDraftError, match="only plain EAGLE-3 heads"):
         inflate(bundled_pair()[0], head.path, SHAPE, tmp_path / "target.gguf", tmp_path / "head.gguf")
     assert not (tmp_path / "target.gguf").exists()
+
+
+def test_a_target_alone_grows(tmp_path: Path) -> None:
+    """One with biases, and without an output matrix of its own; layers that were added add nothing."""
+    keys, all_tensors = keys_of("qwen2"), random_tensors(write_random_arch(tmp_path, "qwen2"))
+    tensors = {n: t for n, t in all_tensors.items() if "scale" not in n and n not in ("output.bias", "output.weight")}
+    small = write_arch(tmp_path / "small.gguf", "qwen2", keys, tensors)
+    shape = Shape(
+        n_layer=keys["block_count"] + 2,
+        n_embd=2 * keys["embedding_length"],
+        n_ff=keys["feed_forward_length"] + 32,
+        n_head=2 * keys["attention.head_count"],
+        n_head_kv=keys["attention.head_count_kv"],
+        n_vocab=keys["vocab_size"],
+        n_ff_dft=0,
+        n_vocab_dft=0,
+        arch="qwen2",
+    )
+    inflate_target(small, shape, tmp_path / "large.gguf")
+    with pytest.raises(Eagle3Error, match=r"expected tensors of a plain qwen2, found blk\.0\.attn_k\.input_scale"):
+        inflate_target(tmp_path / "qwen2.gguf", shape, tmp_path / "other.gguf")
+    rows = []
+    for path in (small, tmp_path / "large.gguf"):
+        with closing(load_plain(path, logits_all=True)) as llm:
+            llm.eval([1, 5, 2, 7, 3])
+            rows.append(np.array(llm.scores[:5]))
+    assert np.abs(rows[0]).max() > 1.0
+    np.testing.assert_allclose(rows[1], rows[0], atol=2e-2 * np.abs(rows[0]).max())
