@@ -123,3 +123,9 @@ def out_of_memory() -> ApiError:
 def failed(message: str) -> ApiError:
     """An error of the server itself: 500."""
     return ApiError(500, "server_error", message)
+
+
+def ends() -> ApiError:
+    """The server ends, and does not wait for the answer any longer."""
+    message = "the server ends: ask again when it has started"
+    return ApiError(503, "unavailable_error", message, headers={"Retry-After": "5"})

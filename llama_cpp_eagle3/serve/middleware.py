@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..config.serve_options import ServeOptions, is_loopback
-from .api_errors import ApiError, compressed, too_large
+from .api_errors import ApiError, compressed, ends, too_large
 from .http import error_response
 from .log_lines import ACCESS
 
@@ -32,7 +32,7 @@ class Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the endpoints, or answer it with an error."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self.app(scope, _to_the_end(receive), send)
             return
         start = perf_counter()
         headers = Headers(scope=scope)
@@ -61,6 +61,9 @@ class Middleware:
             except ApiError as e:
                 if not status:
                     await error_response(e, scope["path"], headers)(scope, receive, send_out)
+            except asyncio.CancelledError:  # a signal has come, and the answer took longer than uvicorn waits for it
+                if not status:
+                    await error_response(ends(), scope["path"], headers)(scope, receive, send_out)
         except ClientDisconnect:
             status = status or 499
         finally:
@@ -133,6 +136,18 @@ class Middleware:
         if reply is not None:
             fields |= reply.log_fields()
         ACCESS.info("request", extra={"fields": fields})
+
+
+def _to_the_end(receive: Receive) -> Receive:
+    """Messages of the server's life: a second signal cancels the wait for its end, which is the end."""
+
+    async def received() -> Message:
+        try:
+            return await receive()
+        except asyncio.CancelledError:
+            return {"type": "lifespan.shutdown"}
+
+    return received
 
 
 def _host_of(headers: Headers) -> str:

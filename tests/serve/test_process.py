@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ import httpx
 import pytest
 
 from llama_cpp_eagle3.cli import main, serve
+from llama_cpp_eagle3.config.serve_options import ServeOptions
+from llama_cpp_eagle3.serve.middleware import Middleware
 from llama_cpp_eagle3.serve.run import address_of, bind
 from loading import path_of
 from tiny import write_head, write_target
@@ -202,3 +205,49 @@ def test_tls(pair: Any, tmp_path: Path) -> None:
     finally:
         process.terminate()
         process.wait(10)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_answer_that_the_end_does_not_wait_for(has_begun: bool) -> None:
+    """It is a 503, or a stream that is cut, and no error of the server."""
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if has_begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await receive()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/completion", "http_version": "1.0", "headers": []}
+        task = asyncio.ensure_future(Middleware(app, ServeOptions(model_name="x"))(scope, asyncio.Event().wait, send))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(ask())
+    if has_begun:
+        assert [(message["type"], message["status"]) for message in sent] == [("http.response.start", 200)]
+    else:
+        assert sent[0]["status"] == 503
+        assert b"the server ends" in sent[1]["body"]
+
+
+def test_a_second_signal_is_the_end() -> None:
+    """uvicorn cancels the server's life then: the application is told of its end all the same."""
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        told.append((await receive())["type"])
+
+    async def live() -> None:
+        middleware = Middleware(app, ServeOptions(model_name="x"))
+        task = asyncio.ensure_future(middleware({"type": "lifespan"}, asyncio.Event().wait, app))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(live())
+    assert told == ["lifespan.shutdown"]
