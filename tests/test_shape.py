@@ -9,8 +9,8 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
-    "lines of Python, core": 17_030,
-    "lines of Python, edges": 20_240,
+    "lines of Python, core": 17_027,
+    "lines of Python, edges": 20_235,
     "lines of C++, without kernels": 25_680,
     "lines of C++, kernels": 6_900,
     "lines of csrc/policy": 2_100,

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from .json_limits import is_json
 from .schema.core import TYPES
 from .tool_fields import Tool, parameters_of, properties_of
+from .tool_frame import call_text
 
 Message = Mapping[str, Any]
 P = TypeVar("P", bound="_Rendered", covariant=True)
@@ -170,19 +171,12 @@ def _without_tools(messages: list[Message]) -> list[Message]:
         if message.get("role") == "tool":
             found.append({"role": "user", "content": message.get("content")})
         elif isinstance(calls, list):
-            texts = [_call_text(call) for call in calls if isinstance(call, Mapping)]
+            texts = [call_text(call) for call in calls if isinstance(call, Mapping)]
             plain = {name: value for name, value in message.items() if name != "tool_calls"}
             found.append(_joined([plain, *({"content": text} for text in texts)]))
         else:
             found.append(message)
     return found
-
-
-def _call_text(call: Message) -> str:
-    function = call.get("function")
-    name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, Mapping) else ("", "")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {text}}}'
 
 
 def _with_results(messages: list[Message]) -> list[Message]:

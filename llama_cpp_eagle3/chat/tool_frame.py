@@ -48,7 +48,7 @@ def framed(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> l
                 "content": _around("<tool_response>\n", message.get("content"), "\n</tool_response>"),
             }
         elif isinstance(calls, list):
-            texts = [_call_text(call) for call in calls if isinstance(call, Mapping)]
+            texts = [f"<tool_call>\n{call_text(call)}\n</tool_call>" for call in calls if isinstance(call, Mapping)]
             plain["content"] = _joined([message.get("content"), *texts])
         if was_result and plain.get("role") == "user":
             found[-1]["content"] = _joined([found[-1]["content"], plain.get("content")])
@@ -61,11 +61,12 @@ def framed(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> l
     return found
 
 
-def _call_text(call: Message) -> str:
+def call_text(call: Message) -> str:
+    """A call of a conversation as an object of JSON."""
     function = call.get("function")
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, Mapping) else ("", "")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {text}}}\n</tool_call>'
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {text}}}'
 
 
 def _around(before: str, content: Any, after: str) -> Any:

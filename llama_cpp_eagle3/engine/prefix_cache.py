@@ -166,6 +166,12 @@ class PrefixCache:
 
     # looking up
 
+    def place_paused(self) -> None:
+        """Put slots of paused sequences in the tree where their tokens end now: their clients may have changed them."""
+        for slot in self.slots:
+            if slot.is_free and slot.user is not None and slot.is_intact:
+                self.place(slot)
+
     def find(self, sequence: Sequence, *, in_files: bool = False) -> Beginning:
         """Find where the longest beginning of a sequence's tokens is held, without the last one: its logits are needed.
 
@@ -173,9 +179,6 @@ class PrefixCache:
         """
         if not sequence.request.reuses_prefix:
             return Beginning(Match(0, [], None))
-        for slot in self.slots:
-            if slot.is_free and slot.user is not None and slot.is_intact:  # the client may have changed it
-                self.place(slot)
         tokens = sequence.tokens
         match = self.tree.match(key_of(tokens))
         best, rank = Beginning(match), (0, 0, 0)

@@ -199,9 +199,9 @@ class PrefixDisk:
         self._folder.close()
 
     def _best(self) -> Prefix | KeptState | None:
-        """The item to write next."""
+        """The item to write next: a prefix, or a state through which a prefix in a file goes."""
         tree = self._tree
-        items = [item for item in tree.unfiled if isinstance(item, Prefix) or tree.may_be_filed(item)]
+        items = [x for x in tree.unfiled if isinstance(x, Prefix) or (x.node is not None and x.node.n_filed > 0)]
         return max(items, key=lambda item: tree.file_value(item) / item.n_bytes, default=None)
 
     def _begin_to_write(self, item: Prefix | KeptState) -> None:

@@ -117,10 +117,6 @@ class PrefixTree:
         assert prefix.node is not None
         return [other for node in prefix.node.above for other in node.prefixes if other.file and other is not prefix]
 
-    def may_be_filed(self, state: KeptState) -> bool:
-        """Whether a prefix in a file goes through a state."""
-        return state.node is not None and state.node.n_filed > 0
-
     # changing
 
     def insert(self, prefix: Prefix, key: bytes) -> None:

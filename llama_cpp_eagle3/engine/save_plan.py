@@ -37,8 +37,7 @@ class SavePlan:
 
     def begin_at(self, n_past: int) -> None:
         """Leave out places that are near to where a sequence begins, but for the last one."""
-        near = n_past + N_APART
-        self.places = [n for n in self.places if n > near or n == self.places[-1]]
+        self.places = [n for n in self.places if n > n_past + N_APART or n == self.places[-1]]
 
     def next_place(self, n_past: int) -> int | None:
         """The next place after n_past."""

@@ -52,6 +52,7 @@ class Scheduler:
         # a lone prompt is cut where a stopwatch says so only if its rows have the same bits wherever it is cut
         self._may_vary = not any(why for _, why, _ in self.memory.target.kernel_sides)
         self.waiting: deque[Sequence] = deque()
+        """Sequences without a slot, the next one first."""
         self.running: list[Sequence] = []
         self._on_run, self._on_end = on_run, on_end
         self._has_cancelled = False
@@ -148,6 +149,7 @@ class Scheduler:
         evaluating now.
         """
         target = self.memory.target
+        self.slots.cache.place_paused()
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
             free = (s for s in list(self.waiting) if s.request.seq_id not in taken)

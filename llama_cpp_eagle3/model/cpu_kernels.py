@@ -135,7 +135,9 @@ class KernelChoice:
             if not is_known and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
                 wanted.append(name)
         known = {name: _load(name) for name in wanted}
-        if missing := [name for name, kept in known.items() if kept is None or (kept.is_doubtful and _is_new(name))]:
+        doubtful = {name for name, kept in known.items() if kept is not None and kept.is_doubtful}
+        again = {name for name in doubtful if _path(_key(name)) not in _measured}  # not what this process measured
+        if missing := [name for name, kept in known.items() if kept is None or name in again]:
             if _can_keep():
                 why = "again, since the machine was busy" if all(known[name] for name in missing) else "once"
                 log(f"measuring CPU kernels, {why}: {', '.join(missing)}")
@@ -208,11 +210,6 @@ def _load(name: str) -> Measured | None:
         return None
     is_valid = times and all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair)
     return Measured(times, contention) if is_valid and 0.0 <= contention <= 1.0 else None
-
-
-def _is_new(name: str) -> bool:
-    """Whether this process has not measured a kernel."""
-    return _path(_key(name)) not in _measured
 
 
 def _can_keep() -> bool:

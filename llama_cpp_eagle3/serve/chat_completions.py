@@ -17,7 +17,7 @@ from .completions import llama_end
 from .fields import COMPLETION_FIELDS, Completion, parse
 from .other_fields import check_others
 from .queue import Place
-from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of, who_drafted
+from .reply import FINGERPRINT, Reply, new_text, progress_of, who_drafted
 from .server import Server
 
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
@@ -207,11 +207,7 @@ class ChatReply(Reply):
 
     def stream_end(self) -> bytes:
         """Usage, if it was requested, and OpenAI's end."""
-        first = self.answers[0]
-        if not first.completion.stream_options.include_usage:
-            return DONE
-        head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-        return self.encode({**head, "usage": self.usage(), **first.figures()}) + DONE
+        return self.openai_end({**self._head, "object": "chat.completion.chunk"})
 
     def response(self) -> Any:
         """The choices of the whole answer."""

@@ -15,7 +15,7 @@ from .api_errors import invalid, unsupported
 from .fields import COMPLETION_FIELDS, Completion, parse
 from .other_fields import check_others
 from .queue import Place
-from .reply import DONE, FINGERPRINT, Reply, new_text, progress_of, settings_of, who_drafted
+from .reply import FINGERPRINT, Reply, new_text, progress_of, settings_of, who_drafted
 from .server import Server
 from .tokenizer import n_prompts
 
@@ -161,10 +161,7 @@ class OpenAIReply(Reply):
 
     def stream_end(self) -> bytes:
         """Usage, if it was requested, and OpenAI's end."""
-        first = self.answers[0]
-        if not first.completion.stream_options.include_usage:
-            return DONE
-        return self.encode({**self._head, "choices": [], "usage": self.usage(), **first.figures()}) + DONE
+        return self.openai_end(self._head)
 
     def response(self) -> Any:
         """The choices of the whole answer."""

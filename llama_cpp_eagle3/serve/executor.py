@@ -1,4 +1,4 @@
-"""Runs long functions in threads: a few at a time, each call with a deadline."""
+"""Runs long functions in threads, such as preparing a request: a few at a time, each call with a deadline."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Executor:
         self._seconds = seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Task] = deque()
+        """Calls that no thread has begun: here a request waits to be prepared."""
         self._running: set[_Task] = set()
         self._n_workers = 0
         self._threads: list[threading.Thread] = []

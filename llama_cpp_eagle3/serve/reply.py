@@ -167,6 +167,13 @@ class Reply(ABC):
             "prompt_tokens_details": {"cached_tokens": sum(answer.n_cached for answer in self._prompts)},
         }
 
+    def openai_end(self, head: dict[str, Any]) -> bytes:
+        """Encode OpenAI's end of a stream, after the usage if that was requested; head: of its event."""
+        first = self.answers[0]
+        if not first.completion.stream_options.include_usage:
+            return DONE
+        return self.encode({**head, "choices": [], "usage": self.usage(), **first.figures()}) + DONE
+
     @property
     def _prompts(self) -> Sequence[Answer]:
         """One answer of each prompt."""
