@@ -27,7 +27,7 @@ from .json_file import read_json
 _N_DIGEST = 32
 _N_BLOCK = 1 << 22
 _N_QUICK = 1 << 26  # files of at most so many bytes are read in a tenth of a second: no thread, and nothing is kept
-reading = threading.RLock()
+digest_lock = threading.RLock()
 """Held while a part of a file is digested: whoever holds it measures times without that thread beside."""
 _PART = re.compile(r"(.*-)(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _Key = tuple[str, int, int, int, int]
@@ -182,7 +182,7 @@ def _read(path: str, key: _Key) -> str:
     digest = _blake2b()
     with open(path, "rb") as file:
         while block := file.read(_N_BLOCK):
-            with reading:
+            with digest_lock:
                 digest.update(block)
     found = digest.hexdigest()
     if key[2] > _N_QUICK and file_key(path) == key:

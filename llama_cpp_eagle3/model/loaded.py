@@ -22,7 +22,7 @@ from ..draft.costs import experts_of, keep_learned, learn_costs, load_costs, mac
 from ..draft.kinds.eagle3 import Eagle3Head
 from ..engine import Engine, PrefixFiles, Vocab
 from ..errors import Eagle3Error
-from ..files.fingerprint import fingerprint, header_fingerprint, once_fingerprinted, reading
+from ..files.fingerprint import digest_lock, fingerprint, header_fingerprint, once_fingerprinted
 from ..files.prefix_file import Maker
 from ..files.prefix_folder import open_folder
 from ..log import without_details
@@ -415,7 +415,7 @@ class Loaded:
         knows = drafting.policy.is_measured and (may_guess or not drafting.is_guessed)
         if knows or (is_text and drafting.ngram is None):
             return 0
-        with without_details(), reading:
+        with without_details(), digest_lock:
             learn_costs(
                 self,
                 log or (_log.debug if may_guess else self._log),

@@ -137,7 +137,7 @@ def test_it_pauses_while_reading_is_held(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "_N_QUICK", 1)
     path = tmp_path / "large"
     path.write_bytes(bytes(1000))
-    with module.reading:
+    with module.digest_lock:
         found = once_fingerprinted([str(path)], lambda: fingerprint(path))
         time.sleep(0.2)
         assert not found.done()

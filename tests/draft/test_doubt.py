@@ -24,7 +24,7 @@ from llama_cpp_eagle3._core import CostCurve
 from llama_cpp_eagle3.draft.costs import Costs, DraftCosts, load_costs, timing
 from llama_cpp_eagle3.draft.costs.cache import load_part, save_costs
 from llama_cpp_eagle3.draft.costs.contention import Contention
-from llama_cpp_eagle3.files.fingerprint import reading
+from llama_cpp_eagle3.files.fingerprint import digest_lock
 from loading import load, take
 from planner_sim import TARGETS, Head, Machine, make_policy, run_auto, us
 from planner_sim import Costs as RealCosts
@@ -146,7 +146,7 @@ def test_no_file_is_digested_while_passes_are_timed(auto: Callable[..., Any], mo
     free: list[bool] = []
 
     def learn(*_: object, **__: object) -> None:
-        other = threading.Thread(target=lambda: free.append(reading.acquire(blocking=False)))
+        other = threading.Thread(target=lambda: free.append(digest_lock.acquire(blocking=False)))
         other.start()
         other.join()
 
