@@ -4,6 +4,7 @@
 #include "frame.h"
 #include "module.h"
 #include "open_schemas.h"
+#include "template_steps.h"
 
 #include <pybind11/stl.h>
 
@@ -26,10 +27,12 @@ class templates {
 
   private:
     void init(const llama_model * model, const std::string & source, const std::string & bos, const std::string & eos) {
+        template_steps_left = ANALYSIS_STEPS_MAX;
         // common_chat_templates_init would lose llama.cpp's message
         jinja::lexer lexer;
         jinja::parse_from_tokens(lexer.tokenize(source));
         tmpls = common_chat_templates_init(model, source, bos, eos);
+        check_template_steps(); // llama.cpp's analysis goes on after errors
     }
 };
 

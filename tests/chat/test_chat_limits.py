@@ -135,3 +135,31 @@ def test_long_answer_takes_no_long_time(load: Load) -> None:
     start = time.process_time()
     assert parser.parse(text)["content"] == text
     assert time.process_time() - start < 1.0
+
+
+LONG = "the chat template calls itself without end, or goes on without end"
+RECURSION = "{% macro f(x) %}{{ f(x) }}{% endmacro %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        RECURSION + "{{ f(1) }}",
+        "{% macro f() %}{{ caller() }}{% endmacro %}"
+        "{% macro g() %}{% call f() %}{{ g() }}{% endcall %}{% endmacro %}{{ g() }}",
+        "{% for i in range(1000000000) %}{% endfor %}",
+    ],
+)
+def test_templates_without_an_end(source: str) -> None:
+    """llama.cpp's Jinja would overflow its stack, or be analyzed for ever."""
+    with pytest.raises(ValueError, match=LONG):
+        ChatTemplates(template=source, bos_token="<s>", eos_token="</s>")
+
+
+def test_a_template_that_calls_itself_for_some_conversations() -> None:
+    source = "{% if messages|length > 20 %}" + RECURSION + "{{ f(1) }}{% endif %}{{ messages[0].content }}"
+    templates = ChatTemplates(template=source, bos_token="<s>", eos_token="</s>")
+    assert templates.apply([USER] * 20).prompt == "Hello"
+    with pytest.raises(ValueError, match=LONG):
+        templates.apply([USER] * 21)
+    assert templates.apply([USER]).prompt == "Hello"
