@@ -41,6 +41,8 @@ changed_source(_runtime jinja/runtime
 changed_source(_value jinja/value
     "#include \"runtime.h\"" "${_steps} \"jinja/runtime.h\"" "#include \"value.h\"" "#include \"jinja/value.h\""
     "push_back(mk_val<value_int>(i))" "push_back((eagle3::chat::template_step(), mk_val<value_int>(i)))"
+    "mark_used(item, deep)" "eagle3::chat::template_step(), mark_used(item, deep)"
+    "mark_used(pair.second, deep)" "eagle3::chat::template_step(), mark_used(pair.second, deep)"
     "value_to_json_internal(oss, arr[i]" "eagle3::chat::template_step(), value_to_json_internal(oss, arr[i]"
     "value_to_json_internal(oss, pair.second" "eagle3::chat::template_step(), value_to_json_internal(oss, pair.second")
 target_sources(llama_chat PRIVATE ${_runtime} ${_value})

@@ -148,6 +148,7 @@ RECURSION = "{% macro f(x) %}{{ f(x) }}{% endmacro %}"
         "{% macro f() %}{{ caller() }}{% endmacro %}"
         "{% macro g() %}{% call f() %}{{ g() }}{% endcall %}{% endmacro %}{{ g() }}",
         "{% for i in range(1000000000) %}{% endfor %}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns|tojson }}",
     ],
 )
 def test_templates_without_an_end(source: str) -> None:
