@@ -31,13 +31,17 @@ add_library(llama_chat STATIC)
 add_chat_group(chat
     chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer chat-peg-parser)
 add_chat_group(jinja
-    jinja/lexer jinja/parser jinja/string jinja/caps)
+    jinja/lexer jinja/parser jinja/caps)
 # a template that goes on without end, or calls itself, would never be loaded or end the process
 set(_steps "#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/template_steps.h\"\n#include")
 changed_source(_runtime jinja/runtime
     "#include \"lexer.h\"" "${_steps} \"jinja/lexer.h\"" "#include \"runtime.h\"" "#include \"jinja/runtime.h\""
     "#include \"value.h\"" "#include \"jinja/value.h\"" "#include \"utils.h\"" "#include \"jinja/utils.h\""
-    "return execute_impl(ctx)" "return eagle3::chat::template_step(), execute_impl(ctx)")
+    "return execute_impl(ctx)" "return eagle3::chat::template_step(), execute_impl(ctx)"
+    "result->push_back(item)" "eagle3::chat::template_step(), result->push_back(item)")
+changed_source(_string jinja/string
+    "#include \"jinja/string.h\"" "${_steps} \"jinja/string.h\""
+    "parts.push_back(part)" "eagle3::chat::template_step(), parts.push_back(part)")
 changed_source(_value jinja/value
     "#include \"runtime.h\"" "${_steps} \"jinja/runtime.h\"" "#include \"value.h\"" "#include \"jinja/value.h\""
     "push_back(mk_val<value_int>(i))" "push_back((eagle3::chat::template_step(), mk_val<value_int>(i)))"
@@ -45,8 +49,8 @@ changed_source(_value jinja/value
     "mark_used(pair.second, deep)" "eagle3::chat::template_step(), mark_used(pair.second, deep)"
     "value_to_json_internal(oss, arr[i]" "eagle3::chat::template_step(), value_to_json_internal(oss, arr[i]"
     "value_to_json_internal(oss, pair.second" "eagle3::chat::template_step(), value_to_json_internal(oss, pair.second")
-target_sources(llama_chat PRIVATE ${_runtime} ${_value})
-set_source_files_properties(${_runtime} ${_value} PROPERTIES UNITY_GROUP values)
+target_sources(llama_chat PRIVATE ${_runtime} ${_value} ${_string})
+set_source_files_properties(${_runtime} ${_value} ${_string} PROPERTIES UNITY_GROUP values)
 add_chat_group(json json)
 # csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
 add_chat_group(grammar trie unicode)

@@ -149,6 +149,9 @@ RECURSION = "{% macro f(x) %}{{ f(x) }}{% endmacro %}"
         "{% macro g() %}{% call f() %}{{ g() }}{% endcall %}{% endmacro %}{{ g() }}",
         "{% for i in range(1000000000) %}{% endfor %}",
         "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns|tojson }}",
+        "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{{ 'a' * 10000000000 }}",
     ],
 )
 def test_templates_without_an_end(source: str) -> None:
