@@ -127,7 +127,11 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        hang_up = getattr(signal, "SIGHUP", None)  # the terminal is closed; nohup ignores it
+        if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
+            numbers.append(hang_up)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
             yield
         finally:

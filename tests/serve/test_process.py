@@ -172,7 +172,30 @@ def test_a_process(pair: Any, tmp_path: Path) -> None:
     assert "sk-secret" not in "".join(lines)
 
 
-def wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_terminal_is_closed(pair: Any, nohup: bool) -> None:
+    """It ends the server as SIGTERM does, unless it was started by nohup."""
+    port = free_port()
+    command = [*(["nohup"] if nohup else []), sys.executable, "-m", "llama_cpp_eagle3", "serve"]
+    process = subprocess.Popen(
+        [*command, *flags(pair, "--port", port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            wait_until_up(client, process)
+            process.send_signal(signal.SIGHUP)
+            if nohup:
+                time.sleep(0.5)
+                assert client.get("/health").status_code == 200
+                process.terminate()
+            _, log = process.communicate(timeout=20)
+            assert process.returncode == 0
+            assert "Traceback" not in log
+    finally:
+        process.kill()
+
+
+def wait_until_up(client: httpx.Client, process: subprocess.Popen[Any]) -> None:
     end = time.monotonic() + 30
     while time.monotonic() < end:
         assert process.poll() is None
