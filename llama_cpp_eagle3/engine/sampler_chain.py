@@ -176,9 +176,9 @@ class SamplerChain:
 
     def _bias_link(self, biases: Mapping[int, float]) -> Any:
         n_vocab = self._vocab.n_tokens
-        unknown = [token for token in biases if not 0 <= token < n_vocab]
-        if unknown:
-            raise ValueError(f"logit_bias: expected tokens in 0..{n_vocab - 1}, found {unknown[0]}")
+        for token, bias in biases.items():
+            if not 0 <= token < n_vocab or math.isnan(bias):
+                raise ValueError(f"logit_bias: expected numbers for tokens in 0..{n_vocab - 1}, found {token}: {bias}")
         array = (lib.llama_logit_bias * len(biases))(*biases.items())
         return lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)
 

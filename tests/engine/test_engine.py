@@ -222,7 +222,7 @@ def test_an_error_belongs_to_its_sequence(llm: Eagle3Llama, reference: Reference
         ([1, 99999], GREEDY, ValueError, "expected tokens in 0"),
         ([1] * 2000, GREEDY, ContextFullError, "2000 tokens do not fit"),
         ([1], Sampling(grammar='root ::= "a" ('), ValueError, "cannot parse the grammar"),
-        ([1], Sampling(logit_bias={99999: 1.0}), ValueError, "logit_bias: expected tokens in"),
+        ([1], Sampling(logit_bias={99999: 1.0}), ValueError, "logit_bias: expected numbers for tokens in"),
     ):
         with pytest.raises(error, match=message):
             engine.add(tokens, sampling)

@@ -255,6 +255,12 @@ def test_infinite_penalties(name: str) -> None:
         Sampling(**{name: -math.inf})
 
 
+@pytest.mark.parametrize("bias", [{-1: 1.0}, {2**70: 1.0}, {5: math.nan}])
+def test_biases_that_cannot_be(low: LowLevel, bias: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="logit_bias: expected numbers for tokens in 0"):
+        SamplerChain(Sampling(logit_bias=bias), Vocab(low.model), N_CTX)
+
+
 @pytest.mark.parametrize("samplers", [None, SAMPLERS])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_suppressed_tokens(tmp_path: Path, samplers: tuple[str, ...] | None, temperature: float) -> None:
