@@ -1277,10 +1277,6 @@ class CostCurve:
         """The factor by which all passes are slower now than measured."""
 
     @property
-    def experts(self) -> tuple[int, int]:
-        """Of a mixture of experts, all experts and those that a row uses; zeros otherwise."""
-
-    @property
     def growth(self) -> tuple[float, float]:
         """Microseconds that each 1,000 tokens before a pass add to it, and to each of its rows."""
 

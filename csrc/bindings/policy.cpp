@@ -295,9 +295,6 @@ void register_policy(py::module_ & m) {
             "growth",
             [](const cost_curve & self) { return std::make_pair(self.growth().per_pass, self.growth().per_row); },
             "Microseconds that each 1,000 tokens before a pass add to it, and to each of its rows.")
-        .def_property_readonly(
-            "experts", [](const cost_curve & self) { return std::make_pair(self.experts().n, self.experts().n_used); },
-            "Of a mixture of experts, all experts and those that a row uses; zeros otherwise.")
         .def_property_readonly("measured", &cost_curve::measured,
                                "The measured microseconds by rows that the curve was made from.")
         .def_property_readonly("corrected", &cost_curve::corrected,

@@ -24,7 +24,7 @@ constexpr float far_below      = 0.5f;  // a pass that takes less than this shar
 } // namespace
 
 cost_curve::cost_curve(const std::map<int32_t, double> & measured, depth_growth growth, expert_count experts) :
-    measured_(measured), experts_(experts), drift_variance_(prior_drift), growth_(growth) {
+    measured_(measured), drift_variance_(prior_drift), growth_(growth) {
     if (measured.empty()) {
         throw std::invalid_argument("a cost curve needs at least one measured time, found none");
     }
@@ -34,9 +34,10 @@ cost_curve::cost_curve(const std::map<int32_t, double> & measured, depth_growth 
                                            growth.per_pass, growth.per_row, experts.n_used, experts.n));
     }
     for (int32_t n = 1; n <= n_max; ++n) {
-        const double share = experts.is_mixture() ? static_cast<double>(experts.n_used) / experts.n : 0.0;
-        work_[n]           = static_cast<float>(share > 0.0 ? experts.n * (1.0 - std::pow(1.0 - share, n)) : n);
+        const double share = experts.n == 0 ? 0.0 : static_cast<double>(experts.n_used) / experts.n;
+        work_[n] = static_cast<float>(share > 0.0 && share < 1.0 ? experts.n * (1.0 - std::pow(1.0 - share, n)) : n);
     }
+    has_experts_ = work_[2] < 2.0f * work_[1];
     variance_.fill(prior_guessed);
     for (const auto & [n, t_us] : measured) {
         if (n < 1 || n > n_max || !std::isfinite(t_us) || t_us <= 0.0) {
@@ -58,7 +59,7 @@ void cost_curve::set_last(int32_t n) {
     const float below = now_[n_last_];
     for (int32_t m = n_last_ + 1; m < n; ++m) {
         const float share = (work_[m] - work_[n_last_]) / (work_[n] - work_[n_last_]);
-        now_[m] = experts_.is_mixture() && n_last_ > 0 ? below + share * (now_[n] - below) : std::max(below, now_[n]);
+        now_[m]           = has_experts_ && n_last_ > 0 ? below + share * (now_[n] - below) : std::max(below, now_[n]);
     }
     n_last_ = n;
     for (int32_t m = n + 1; m <= n_max; ++m) {

@@ -14,8 +14,6 @@ struct depth_growth {
 // How many experts a model has and how many of them each row of a pass uses; 0: the model is dense.
 struct expert_count {
     int32_t n = 0, n_used = 0;
-
-    bool is_mixture() const { return 0 < n_used && n_used < n; }
 };
 
 // The microseconds of one pass over n rows, for n = 1, 2, ...: one value per n, as the times are a staircase that no
@@ -58,8 +56,6 @@ class cost_curve {
 
     depth_growth growth() const { return growth_; }
 
-    expert_count experts() const { return experts_; }
-
     const std::map<int32_t, double> & measured() const { return measured_; }
 
     // measured(), lowered where passes were faster, and with the n above its last one that were observed.
@@ -74,7 +70,7 @@ class cost_curve {
     void observe_faster(int32_t n, float t_us);
 
     std::map<int32_t, double> measured_;
-    expert_count              experts_;
+    bool                      has_experts_ = false;
 
     std::array<float, n_max + 1> work_{}; // [n]: times of n that were not seen are in proportion to this
     std::array<float, n_max + 1> now_{};  // [n]: microseconds without the drift

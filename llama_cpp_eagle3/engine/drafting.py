@@ -51,6 +51,7 @@ class Drafting:
         self._draft_model = None if draft_model is None else _of_model(draft_model)
         self._draft_model_name = type(draft_model).__name__
         self._why_no_source = why_no_source
+        self._experts = (0, 0)
         self._forget()
 
     def _forget(self) -> None:
@@ -71,6 +72,7 @@ class Drafting:
         costs: SequenceOf[CostCurve],
         *,
         is_guessed: bool = False,
+        experts: tuple[int, int] = (0, 0),
         priors: SequenceOf[dict[str, Any] | None] = (),
         **limits: Any,
     ) -> None:
@@ -79,6 +81,7 @@ class Drafting:
         Args:
             costs: of the target, then of each drafter: as `Policy` takes them.
             is_guessed: whether some of them are guessed.
+            experts: of the target, if it is a mixture: all, and those that a row uses.
             priors: what other processes have learned, if this one has planned nothing yet; it may be damaged.
             **limits: arguments of `Policy`, in place of those that suit the target.
         """
@@ -103,7 +106,7 @@ class Drafting:
             if not priors:
                 raise
             self.policy = Policy(drafters, costs, **options)
-        self.is_guessed = is_guessed
+        self.is_guessed, self._experts = is_guessed, experts
 
     @property
     def plain_tokens_per_second(self) -> float | None:
@@ -118,9 +121,8 @@ class Drafting:
         """
         if not self.policy.is_measured or self.is_guessed:
             return 0.0
-        curve = self.policy.costs[0]
-        n, n_used = curve.experts
-        return 1e3 * min(curve.corrected.values()) * (n / n_used if n_used else 1.0)
+        n, n_used = self._experts
+        return 1e3 * min(self.policy.costs[0].corrected.values()) * (n / n_used if n_used else 1.0)
 
     def state(self, settings: DraftSettings) -> DraftState:
         """Whether texts with these settings get drafts, and why not."""

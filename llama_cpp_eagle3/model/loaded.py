@@ -382,7 +382,7 @@ class Loaded:
         if opened is not None and opened.exception() is None and (folder := opened.result()) is not None:
             folder.use_drafters(new.maker.draft)
         if costs:
-            drafting.learn(costs, is_guessed=was_guessed, priors=priors)
+            drafting.learn(costs, is_guessed=was_guessed, experts=self.experts, priors=priors)
 
     def use_stored_type(self) -> None:
         """Convert the head to the type that was measured to be the fastest, if it was measured before."""

@@ -177,6 +177,7 @@ def test_measuring_ends_at_its_limit(
     monkeypatch.setattr(timing, "_pass", slow_pass)
     monkeypatch.setattr(timing, "measure_draft", count)
     monkeypatch.setattr(timing, "perf_counter", lambda: perf_counter() + slept)
+    monkeypatch.setattr(Contention, "share", 0.0)  # beside other programs it measures twice
     n_runs = 0
     while True:
         n_runs += 1
@@ -346,7 +347,6 @@ def test_a_mixture_without_measured_rows_is_priced_by_its_experts(llm: Eagle3Lla
     target, begin, step = part.guessed((128, 8)).priced((128, 8))
     assert target.at(4) == pytest.approx(365.0, rel=0.01)
     assert begin.at(4) == step.at(4) == pytest.approx(40.0)
-    assert (target.experts, begin.experts) == ((128, 8), (0, 0))
 
 
 def test_what_reading_the_weights_takes(llm: Eagle3Llama) -> None:
@@ -358,7 +358,7 @@ def test_what_reading_the_weights_takes(llm: Eagle3Llama) -> None:
     assert drafting.reading_ns == pytest.approx(100e3)
     drafting.policy.costs[0].set_depth(10_000)
     assert drafting.reading_ns == pytest.approx(100e3)
-    drafting.learn(part.guessed((128, 8)).priced((128, 8)))
+    drafting.learn(part.guessed((128, 8)).priced((128, 8)), experts=(128, 8))
     assert drafting.reading_ns == pytest.approx(1600e3)
 
 

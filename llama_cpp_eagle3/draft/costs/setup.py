@@ -66,8 +66,8 @@ def learn_costs(pair: Timed, log: Callable[[str], None], seconds: float = 2.0, *
     costs = costs_of(pair, seconds, log) if must or is_idle(engine) else load_costs(key)
     if costs is None or (engine.drafters and costs.draft_type != pair.draft_type):
         return
-    known = costs if costs.is_whole else costs.guessed(pair.experts)
-    engine.drafting.learn(known.priced(pair.experts), is_guessed=not costs.is_whole, priors=load_priors(key))
+    curves = (costs if costs.is_whole else costs.guessed(pair.experts)).priced(pair.experts)
+    engine.drafting.learn(curves, is_guessed=not costs.is_whole, experts=pair.experts, priors=load_priors(key))
 
 
 def costs_of(pair: Timed, seconds: float = 2.0, log: Callable[[str], None] = print) -> Costs:
