@@ -11,7 +11,6 @@ asks for. The server is the real one, but that fewer texts are enough for a trai
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -33,6 +32,7 @@ from llama_cpp_eagle3.cli import main as run_command
 from llama_cpp_eagle3.draft.learn import learner, rounds
 from llama_cpp_eagle3.serve import server
 from serve import free_port
+from soak import complaints
 
 _N_PREDICT = 32
 _IDLE_SECONDS = 0.3
@@ -50,10 +50,8 @@ class Counts:
     cycles: int = 0
     texts: int = 0
     seconds: float = 0.0
-    ends: Counter[str] = field(default_factory=Counter)
     heads: Counter[str] = field(default_factory=Counter)
     n_kept: int = 0
-    n_lost: int = 0
     head: int = 0
     n_mib: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -100,7 +98,6 @@ class Day:
             try:
                 self._wait_until_ready(client, process)
                 learned = client.get("/props").json()["learn"]
-                counts.n_lost += max(0, counts.n_kept - learned["texts"])
                 if counts.n_kept - learned["texts"] > 1:
                     counts.wrong.append(f"cycle {counts.cycles}: {learned['texts']} texts of {counts.n_kept}")
                 for _ in range(rng.randint(2, 6)):
@@ -116,7 +113,7 @@ class Day:
             finally:
                 process.kill()
                 process.wait()
-        counts.wrong += self.complaints(log)
+        counts.wrong += complaints(log, _WARNINGS)
         counts.cycles += 1
 
     def _wait_until_ready(self, client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
@@ -152,7 +149,6 @@ class Day:
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """End the server, one way or the other."""
         how = self.rng.choice(_ENDS)
-        self.counts.ends[how] += 1
         if how == "SIGKILL of the training":
             found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
             for pid in found.stdout.split():
@@ -163,13 +159,6 @@ class Day:
         code = process.wait(30)
         if how == "SIGTERM" and code != 0:
             self.counts.wrong.append(f"cycle {self.counts.cycles}: SIGTERM ended the server with {code}")
-
-    @staticmethod
-    def complaints(log: Path) -> list[str]:
-        """The log's lines above level INFO, but those that the load asks for."""
-        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-        above = [line for line in lines if line.get("level", "").lower() not in ("info", "debug")]
-        return [str(line) for line in above if not line.get("message", "").startswith(_WARNINGS)]
 
 
 def main() -> int:
