@@ -784,6 +784,9 @@ class Drafter:
         return for `src`, which stays as it is. Raises ValueError if `src` has fewer than n_past positions.
         """
 
+    def draft_always(self, tokens: Sequence[int]) -> None:
+        """Draft these tokens too, whatever `limit_vocab` has left out: earlier answers had them."""
+
     def expand(self, nodes: Sequence[int], top_k: int) -> None:
         """Append the top_k most probable tokens after each of these nodes, in one graph.
 

@@ -230,6 +230,13 @@ void register_drafter(py::module_ & m) {
             py::arg("tokens"),
             "Never draft these tokens: in the drafter's own vocabulary they have other texts than in the target's.")
         .def(
+            "draft_always",
+            [](py_drafter & self, const std::vector<llama_token> & tokens) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().draft_always(tokens);
+            },
+            py::arg("tokens"), "Draft these tokens too, whatever `limit_vocab` has left out: earlier answers had them.")
+        .def(
             "limit_vocab",
             [](py_drafter & self, int64_t n_first) {
                 const busy_flag::scope scope(self.busy);

@@ -104,6 +104,9 @@ class drafter : public draft_session {
 
     virtual int64_t draft_vocab() const { return 0; } // that n_first; 0: all tokens are drafted
 
+    // Never leaves these tokens out for that limit: earlier answers had them often.
+    virtual void draft_always(const std::vector<llama_token> & /* tokens */) {}
+
     virtual int64_t t_graph_us() const = 0; // the part of stats' times in which graphs were computed
 
     double t_draft_us() const override { return static_cast<double>(stats.t_propose_us); }

@@ -137,6 +137,9 @@ class Eagle3Llama(LlamaCompletion):
         engine, self._plan = loaded.engine, loaded.plan
         if self._keeper is not None:
             engine.keep_texts(self._keeper.take)
+            for drafter in engine.drafters:
+                if drafter.draft_vocab:
+                    drafter.draft_always(self._keeper.frequent_tokens())
         self.draft_sources = self._plan.settings.sources  # without a block that cannot draft
         engine.draft = self.draft_settings
         self._n_ctx = engine.n_ctx

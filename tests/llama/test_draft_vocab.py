@@ -147,6 +147,33 @@ def test_which_tokens_are_drafted(drafter: _core.SimpleDrafter) -> None:
     assert drafted_blocks(drafter, id_last=240) == base | blocks_of([200, 140, 170])
 
 
+def test_tokens_of_earlier_answers_are_always_drafted(drafter: _core.SimpleDrafter) -> None:
+    drafter.draft_always([200])  # without a limit all tokens are drafted
+    assert drafter.limit_vocab(16)
+    base = drafted_blocks(drafter)
+    drafter.draft_always([200, 170, -1, 1 << 30])
+    for _ in range(2 * 8192 // 128 + 1):
+        drafter.restart(0, 1)
+        drafter.process(None, [1] * 128, 0, 1, can_defer=True)
+    assert drafted_blocks(drafter) == base | blocks_of([200, 170])
+
+
+def test_learning_keeps_what_a_small_model_drafts(folder: Path, tmp_path: Path) -> None:
+    """The next process drafts from the first token on what the answers of this one had twice."""
+    target, small = write_small_pair(folder)
+    options: Any = {"draft_vocab": 32, "learn_dir": tmp_path / "learn", **CHAIN, **OURS}
+    with load(target, small, **options) as llm:
+        (output,) = llm.generate_batch([[1, 2, 3]], max_tokens=64, temperature=0.0)
+    often = {token for token in output.tokens if output.tokens.count(token) > 1}
+    assert {block for block in blocks_of(often) if block >= 2}, "a text of the first tokens shows nothing"
+    found = []
+    for learns in (True, False):
+        with load(target, small, **options | ({} if learns else {"learn_dir": None})) as llm:
+            found.append(drafted_blocks(llm.drafters[0]))
+    learned, plain = found
+    assert learned == plain | blocks_of(often)
+
+
 def test_what_was_read_long_ago_is_not_drafted(drafter: _core.SimpleDrafter) -> None:
     assert drafter.limit_vocab(16)
     base = drafted_blocks(drafter)

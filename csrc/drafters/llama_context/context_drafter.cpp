@@ -59,6 +59,12 @@ bool context_drafter::limit_vocab(int64_t n_first) {
     return true;
 }
 
+void context_drafter::draft_always(const std::vector<llama_token> & tokens) {
+    if (vocabulary_) {
+        vocabulary_->draft_always(tokens);
+    }
+}
+
 void context_drafter::read_text(llama_seq_id seq_id, const llama_token * tokens, int32_t n_tokens) {
     if (vocabulary_) {
         vocabulary_->read(seq_id, tokens, n_tokens);

@@ -53,6 +53,8 @@ class context_drafter : public drafter {
 
     int64_t draft_vocab() const override { return vocabulary_ ? vocabulary_->n_first() : 0; }
 
+    void draft_always(const std::vector<llama_token> & tokens) override;
+
     bool    is_parallel() const override { return false; }
     int32_t n_unroll() const override { return 1; }
     int32_t n_expand() const override { return n_scratch; }

@@ -36,6 +36,14 @@ draft_vocabulary::draft_vocabulary(const llama_vocab * vocab, int64_t n_rows, in
     }
 }
 
+void draft_vocabulary::draft_always(const std::vector<llama_token> & tokens) {
+    for (const llama_token token : tokens) {
+        if (token >= 0 && token < n_rows_) {
+            last_read_[token / n_together] = always;
+        }
+    }
+}
+
 void draft_vocabulary::read(llama_seq_id seq_id, const llama_token * tokens, int32_t n_tokens) {
     double & missed = n_missed_[seq_id];
     for (int64_t i = std::max<int64_t>(0, n_tokens - n_recent_); i < n_tokens; ++i) {

@@ -26,6 +26,9 @@ class draft_vocabulary {
 
     int64_t n_first() const { return n_first_; }
 
+    // Drafts these tokens whatever is read.
+    void draft_always(const std::vector<llama_token> & tokens);
+
     // Tells the next tokens of a text.
     void read(llama_seq_id seq_id, const llama_token * tokens, int32_t n_tokens);
 

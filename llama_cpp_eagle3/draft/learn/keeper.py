@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections import deque
+from collections import Counter, deque
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ _TEXTS_SHARE = 16
 """The file of texts takes a sixteenth of the folder at most: some five bytes for each token, rows take thousands."""
 _N_NGRAMS = 1 << 22
 """Tokens of answers that n-grams are drafted from, the latest, at 12 bytes of memory each at most."""
+_N_FREQUENT = 4096
+"""Tokens that a small model always drafts, for the texts have them."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -75,16 +78,26 @@ class Keeper:
 
     def ngrams(self) -> NgramStore:
         """The answers so far, for the n-gram drafter, which adds those of this process by itself."""
-        store, texts, n = NgramStore(_N_NGRAMS), list[list[int]](), 0
+        store = NgramStore(_N_NGRAMS)
+        for tokens in self._latest_answers():
+            store.add(tokens)
+        store.merge()
+        return store
+
+    def frequent_tokens(self) -> list[int]:
+        """Tokens that the answers so far have twice or more, the most frequent ones."""
+        counts = Counter(chain.from_iterable(self._latest_answers()))
+        return [token for token, n in counts.most_common(_N_FREQUENT) if n > 1]
+
+    def _latest_answers(self) -> list[list[int]]:
+        """Tokens of the answers of which n-grams are drafted, oldest first."""
+        answers, n = list[list[int]](), 0
         for entry in reversed([*self.texts]):
             n += entry.n_answer
             if n > _N_NGRAMS // 2:
                 break
-            texts.append(self.texts.tokens(entry)[entry.n_prompt :])
-        for tokens in reversed(texts):
-            store.add(tokens)
-        store.merge()
-        return store
+            answers.append(self.texts.tokens(entry)[entry.n_prompt :])
+        return answers[::-1]
 
     # in the writer's thread
 
