@@ -92,6 +92,7 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check
 	$(BIN)/clang-format --dry-run -Werror $(CSRC) $(wildcard tests/arm/*.cpp tests/vulkan/*.cpp)
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 format: $(STAMPS)/dev
 	$(BIN)/ruff check --fix
@@ -116,7 +117,7 @@ $(STAMPS)/files: FORCE | $(STAMPS)/venv
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 $(STAMPS)/base: vendor/llama_cpp_python_version | $(STAMPS)/venv
-	$(PIP) install --quiet "scikit-build-core>=0.11" "pybind11>=3.0" cmake ninja
+	$(PIP) install --quiet "scikit-build-core>=0.11.2" "pybind11>=3.0" cmake ninja
 	@echo "Installing $(LLAMA): if pip has no wheel of it, llama.cpp is compiled now, which takes some minutes"
 	CMAKE_ARGS="$(CMAKE_ARGS) -DCMAKE_PROJECT_llama_cpp_INCLUDE=$(CURDIR)/cmake/LlamaCppPython.cmake" $(PIP) install --quiet $(LLAMA)
 	@touch $@

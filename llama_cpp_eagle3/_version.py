@@ -1,4 +1,7 @@
-"""Versions in one place. `LLAMA_CPP_PYTHON_VERSION` repeats vendor/llama_cpp_python_version; a test compares them."""
+"""Our version, which stands here alone: pip reads it from this file, for the second wheel too.
+
+`LLAMA_CPP_PYTHON_VERSION` repeats vendor/llama_cpp_python_version; a test compares them.
+"""
 
 __version__ = "0.1.0"
 

@@ -383,7 +383,7 @@ def test_an_answer_that_is_left_stays(pair: Any) -> None:
 
     with closing(load(pair[0], pair[1], n_ctx=256)) as llm:
         talk = ChatSession(llm, ChatTemplates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))
-        answer = talk.send("the self")
+        answer: Any = talk.send("the self")
         text = "".join(next(answer).text for _ in range(5))
         answer.close()
         assert talk.finish_reason == "interrupted"

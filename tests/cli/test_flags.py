@@ -152,6 +152,7 @@ def test_refused_by_name(args: list[str], message: str, capsys: Any) -> None:
 
 
 def test_what_is_so_anyway_is_accepted() -> None:
+    """A smoke test: it asks only that no error comes."""
     parse("--no-perf", "-fit", "0", "-np", 1, "--keep", 0, "--no-log-prefix", "--spec-draft-backend-sampling")
     parse("-cb", "--no-context-shift", "--cache-reuse", 0, "-no-ag", "--warmup", server=True)
 

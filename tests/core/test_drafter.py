@@ -387,7 +387,7 @@ def test_arguments_of_the_constructor(tiny_target, tiny_head, model_address):
     with pytest.raises(ValueError):
         _core.Eagle3Drafter(tiny_head.path, 0, 256)
     with pytest.raises(TypeError):
-        _core.Eagle3Drafter(tiny_head.path, model, 256, n_gpu=1)
+        _core.Eagle3Drafter(tiny_head.path, model, 256, n_gpu=1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="multiple of 32"):
         make_drafter(tiny_head, model, type_k=8)  # q8_0 with heads of 16
 

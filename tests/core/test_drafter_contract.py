@@ -74,7 +74,8 @@ class Kind(ABC):
 
     def own_logits(self) -> np.ndarray:
         """Return the logits of the last drafted token."""
-        return self.drafter.draft_logits
+        drafter: Any = self.drafter
+        return drafter.draft_logits
 
     def another(self) -> Drafter:
         """Make one more drafter of the same file."""
@@ -141,7 +142,8 @@ class Block(Kind):
         return self.hand.block(self.rows[tuple(text)][pos_first:], text[-1], first + n, pos_first)[first + len(drafted)]
 
     def own_logits(self) -> np.ndarray:
-        return self.drafter.block_logits[-1]
+        drafter: Any = self.drafter
+        return drafter.block_logits[-1]
 
 
 class Assistant(Kind):
@@ -207,7 +209,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=CASES)
 def kind(request: pytest.FixtureRequest, folder: Path, tiny_target: Any, tiny_head: Any) -> Iterator[Kind]:
     name = request.param.removesuffix("-split")
-    made = NAMES[name](folder, tiny_target, tiny_head, name, name == request.param)
+    make: Any = NAMES[name]
+    made = make(folder, tiny_target, tiny_head, name, name == request.param)
     yield made
     made.close()
 

@@ -134,7 +134,7 @@ class _RotatedByHalves(ReferenceHead):
     def __init__(self, head):
         super().__init__(head)
         for block in self.blocks:
-            block.rotate = block.rope
+            setattr(block, "rotate", block.rope)  # noqa: B010
 
 
 class _PlainMask(ReferenceHead):

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tests.support.attention_checks import (
+from attention_checks import (
     KERNEL,
     N_EMBD,
     check_keys_that_are_no_numbers,
@@ -20,7 +20,7 @@ from tests.support.attention_checks import (
     test_rows_alone,  # noqa: F401
     test_threads,  # noqa: F401
 )
-from tests.support.ggml_products import Weights, attend, kernels_for
+from ggml_products import Weights, attend, kernels_for
 
 pytestmark = needs_kernel
 
@@ -42,11 +42,13 @@ class Case:
             return attend(self.weights, self.x[rows], k, v, mask, n_threads)
 
 
-def make(rng: np.random.Generator, n_rows: int, n_heads: int, n_kv: int, n_dims: int, n_cells: int, type: Any) -> Case:
+def make(
+    rng: np.random.Generator, n_rows: int, n_heads: int, n_kv: int, n_dims: int, n_cells: int, cache_type: Any
+) -> Case:
     weights = Weights(rng, gguf.GGMLQuantizationType.F16, (N_EMBD, n_heads * n_dims), repacked=False)
     x = rng.standard_normal((n_rows, N_EMBD), dtype=np.float32) / 4
-    k = rng.standard_normal((n_kv, n_cells, n_dims)).astype(type)
-    v = rng.standard_normal((n_kv, n_dims, n_cells)).astype(type)
+    k = rng.standard_normal((n_kv, n_cells, n_dims)).astype(cache_type)
+    v = rng.standard_normal((n_kv, n_dims, n_cells)).astype(cache_type)
     is_seen = rng.random((n_rows, n_cells)) < 0.8
     is_seen[:, 0] = True
     return Case(weights, x, k, v, np.where(is_seen, 0, -np.inf).astype(np.float32))
@@ -71,7 +73,7 @@ def cache_type(request: Any) -> Any:
 
 @pytest.fixture(params=SHAPES, ids=["-".join(map(str, shape)) for shape in SHAPES])
 def case(request: Any, cache_type: Any) -> Iterator[Case]:
-    case = make(np.random.default_rng(1), *request.param, cache_type)
+    case = make(np.random.default_rng(1), *request.param, cache_type=cache_type)
     yield case
     case.weights.close()
 

@@ -11,8 +11,8 @@ import gguf
 import numpy as np
 import pytest
 
-from tests.support.attention_checks import KERNEL, N_EMBD, needs_kernel
-from tests.support.ggml_products import Weights, delta_net, kernels_for
+from attention_checks import KERNEL, N_EMBD, needs_kernel
+from ggml_products import Weights, delta_net, kernels_for
 
 pytestmark = needs_kernel
 
@@ -32,11 +32,10 @@ class Case:
 
     def run(self, tokens: slice = slice(None), state: Any = None, n_threads: int = 2, ours: bool = True) -> Any:
         """Return the layer's result, the states after the last tokens, the newest first, and beta."""
-        parts = [part[:, tokens] for part in (self.x, self.q, self.k, self.v, self.g)]
+        x, q, k, v, g = (part[:, tokens] for part in (self.x, self.q, self.k, self.v, self.g))
+        state = self.state if state is None else state
         with closing(kernels_for(self.weights, {KERNEL: 1 << 20} if ours else {})):
-            return delta_net(
-                self.weights, *parts, self.state if state is None else state, self.n_states, n_threads=n_threads
-            )
+            return delta_net(self.weights, x, q, k, v, g, state, self.n_states, n_threads=n_threads)
 
     def expected(self, beta: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return in float64 the layer's result, and the states after all tokens."""

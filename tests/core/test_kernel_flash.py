@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tests.support.attention_checks import (
+from attention_checks import (
     KERNEL,
     N_EMBD,
     check_keys_that_are_no_numbers,
@@ -20,7 +20,7 @@ from tests.support.attention_checks import (
     test_rows_alone,  # noqa: F401
     test_threads,  # noqa: F401
 )
-from tests.support.ggml_products import Weights, flash_attend, kernels_for, quantize
+from ggml_products import Weights, flash_attend, kernels_for, quantize
 
 Type = gguf.GGMLQuantizationType
 TYPES = (Type.F16, Type.F32, Type.BF16, Type.Q8_0, Type.Q4_0)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 import random_model
+from kernel_formats import format_of
 from llama_cpp_eagle3 import Eagle3Error, _core
-from tests.support.kernel_formats import format_of
 
 QK = 256
 Blocks = npt.NDArray[np.uint8]  # (n, n_blocks, bytes of a block)

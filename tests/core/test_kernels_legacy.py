@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+from kernel_formats import LEGACY, Format, format_of
 from llama_cpp_eagle3 import _core
-from tests.support.kernel_formats import LEGACY, Format, format_of
 
 WITH_VNNI = [f for f in LEGACY if "vnni" in f.kernel]
 BYTES = (0x00, 0x0F, 0x77, 0x78, 0x7F, 0x80, 0x81, 0x87, 0x88, 0xF0, 0xFF)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ggml_products import NotRepackedError, Weights, kernels_for, multiply
 from llama_cpp_eagle3 import _core
-from tests.support.ggml_products import NotRepackedError, Weights, kernels_for, multiply
 
 KERNELS = _core.cpu_kernel_names()
 N_TOGETHER = 16

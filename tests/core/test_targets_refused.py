@@ -135,7 +135,7 @@ def test_layers_for_prediction_and_loops_count(tmp_path: Path, tiny_target: Targ
 
 
 def test_a_small_target_still_loads(tmp_path: Path) -> None:
-    """The checks accept valid requests: all boundaries that exist, and n_layer."""
+    """A smoke test: the checks accept valid requests, all boundaries that exist, and n_layer."""
     target = write_target(tmp_path / "target.gguf", n_layer=2)
     head = write_head(tmp_path / "head.gguf", target, boundaries=(0, 1, 2))
     load(target, head).close()

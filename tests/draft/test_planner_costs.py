@@ -571,7 +571,8 @@ class TestHeadInFewerBits:
         seen: list[int] = []
 
         def times(engine: Engine, factor: float) -> DraftCosts:
-            seen.append(engine.drafters[0].n_bytes_own)
+            drafter: Any = engine.drafters[0]
+            seen.append(drafter.n_bytes_own)
             scale = 1.0 if seen[-1] == max(seen) else 1.0 / factor
             return DraftCosts({1: 400.0 * scale}, {1: 400.0 * scale})
 
@@ -607,10 +608,11 @@ class TestHeadInFewerBits:
             plain = take(llm, prompt, 40)
         gain(4.0)
         with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
-            n_bytes, as_is = llm.drafters[0].n_bytes_own, llm.draft_type
+            drafters: list[Any] = llm.drafters
+            n_bytes, as_is = drafters[0].n_bytes_own, llm.draft_type
             assert take(llm, prompt, 40) == plain
             assert (as_is, llm.draft_type) == (None, self.Q4_0)
-            assert llm.drafters[0].n_bytes_own < 0.5 * n_bytes
+            assert drafters[0].n_bytes_own < 0.5 * n_bytes
             assert llm.last_stats.drafted > 0
 
     def test_known_at_the_next_load(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:

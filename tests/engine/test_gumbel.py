@@ -344,8 +344,7 @@ def tiny_pair(tiny_target: Any, tiny_head: Any) -> tuple[Any, Any]:
 def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
     """A draft is the token with the greatest log q / T + noise, of the head's own logits in NumPy."""
     with closing(load(*tiny_pair)) as llm:
-        drafter = llm.drafters[0]
-        assert drafter is not None
+        drafter: Any = llm.drafters[0]
         changed = 0
         d2t = tiny_pair[1].d2t
         for i, prompt in enumerate(prompts(12, seed=4)):
@@ -375,8 +374,8 @@ def test_top_n_sigma_cuts_drafts(tiny_pair: Any) -> None:
     options = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_n_sigma": 0.3}
     n_cut = 0
     with closing(load(*tiny_pair)) as llm:
-        drafter, d2t = llm.drafters[0], tiny_pair[1].d2t
-        assert drafter is not None
+        drafter: Any = llm.drafters[0]
+        d2t = tiny_pair[1].d2t
         llm.eval(prompts(1, seed=4)[0])
         for seed in range(40):
             noise = SamplerChain(Sampling(seed=seed, **options), llm.engine.vocab, N_CTX).noise

@@ -202,7 +202,8 @@ class Machine(RuleBasedStateMachine):
         sequence = Sequence(request, max_tokens=10, draft=DraftSettings())
         sequence.saves.n_turn = len(prompt)
         sequence.saves.places = sorted({self.rng.randrange(1, len(prompt) + 1) for _ in range(3)})
-        cache, target = self.slots.cache, self.slots.memory.target
+        cache = self.slots.cache
+        target: Any = self.slots.memory.target
         while len(self.running) >= N_SLOTS:
             self.slots.release(self.running.pop(0))
         cache.sync()

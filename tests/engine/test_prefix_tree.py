@@ -64,16 +64,16 @@ def test_against_lists(data: st.DataObject) -> None:
         found = list(match.prefixes)
         assert {prefix: n for n, prefix in found} == expected
         assert [n for n, _ in found] == sorted((n for n, _ in found), reverse=True)
-        for state in match.states:
-            path = tuple(text[: state.n_tokens])
-            assert len(state.saved.data) == state.n_bytes
+        for kept in match.states:
+            path = tuple(text[: kept.n_tokens])
+            assert len(kept.saved.data) == kept.n_bytes
             assert any(tuple(other[: len(path)]) == path for other in held.values())
             assert path in states
         assert len(match.states) <= 3
         for n in range(len(text) + 1):
             best = max((s.n_tokens for s in match.states if s.n_tokens <= n), default=0)
-            state = match.state(n)
-            assert best == (0 if state is None else state.n_tokens)
+            longest = match.state(n)
+            assert best == (0 if longest is None else longest.n_tokens)
     for prefix in list(held):
         tree.drop(prefix)
     check_tree(tree)

@@ -68,7 +68,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(perfect_pair: Any) -> Pair:
-    return make_pair(*perfect_pair, [HOT, HOT | {"top_k": 0, "temperature": 6.5}, HOT | PENALTIES])
+    return make_pair(*perfect_pair, options=[HOT, HOT | {"top_k": 0, "temperature": 6.5}, HOT | PENALTIES])
 
 
 @pytest.fixture(scope="module")
@@ -248,9 +248,9 @@ def test_pairs_of_tokens_have_their_law(random_pair: Pair, way: str) -> None:
 
         first = law(prompt)
         expected = {(a, b): p * q for a, p in first.items() for b, q in law([*prompt, a]).items()}
-    options = {"temperature": temperature, "top_k": top_k, "top_p": 1.0, "min_p": 0.0, "ignore_eos": True}
+    options: Any = {"temperature": temperature, "top_k": top_k, "top_p": 1.0, "min_p": 0.0, "ignore_eos": True}
     with closing(random_pair.load(way, n_parallel=8, kv_unified=True, n_ctx=1024)) as llm:
-        seeds = [{"seed": seed} for seed in range(n_texts)]
+        seeds: Any = [{"seed": seed} for seed in range(n_texts)]
         found = llm.generate_batch([prompt] * n_texts, seeds, max_tokens=4, **options)
         assert llm.stats.accepted > 0
     counts = Counter(tuple(result.tokens[:2]) for result in found)
@@ -264,7 +264,7 @@ def test_log_probabilities_are_those_without_drafts(pair: Pair) -> None:
     found = {}
     for way in ("none", "chain of 6", "tree", "both"):
         with closing(pair.load(way, n_parallel=8, kv_unified=True, n_ctx=2048)) as llm:
-            seeds = [{"seed": seed} for seed in range(8)]
+            seeds: Any = [{"seed": seed} for seed in range(8)]
             results = llm.generate_batch(pair.prompts, seeds, max_tokens=N, logprobs=0, ignore_eos=True, **HOT)
             found[way] = [[entry.logprob for entry in result.logprobs[:N]] for result in results]
     for way, expected in found.items():

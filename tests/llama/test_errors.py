@@ -248,7 +248,7 @@ def test_vocabularies_that_cannot_have_a_bound(name: bytes, tiny_target: Any, tm
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_text_is_no_list_of_prompts(stream: bool, tiny_target: Any) -> None:
     with closing(load(tiny_target)) as llm, pytest.raises(TypeError, match=r"takes a list of prompts, found one str"):
-        llm.generate_batch("import os", stream=stream)
+        llm.generate_batch("import os", stream=stream)  # type: ignore[call-overload]
 
 
 def test_nothing_stays_behind(tiny_target: Any, tmp_path: Path) -> None:
@@ -345,6 +345,7 @@ def test_closed(tiny_target: Any, tiny_head: Any) -> None:
 
 
 def test_freed_without_closing(tiny_target: Any, tiny_head: Any) -> None:
+    """A smoke test: the process goes on."""
     for _ in range(3):
         llm = load(tiny_target, tiny_head)
         stream = llm.generate([1, 2, 3])

@@ -42,7 +42,7 @@ def random_reference(tiny_target: Any, tiny_head: Any) -> Iterator[Reference]:
 @pytest.fixture(scope="module")
 def perfect_reference(perfect_pair: Any) -> Iterator[Reference]:
     """Return the reference of a head that is always right."""
-    reference = Reference(*perfect_pair, prompts(N_PROMPTS))
+    reference = Reference(*perfect_pair, texts=prompts(N_PROMPTS))
     yield reference
     reference.llm.close()
 

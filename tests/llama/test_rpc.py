@@ -99,7 +99,8 @@ def test_tables_are_shared_where_both_can_read_them(tmp_path: Any, rpc_server: R
     shared = {}
     for name, device in (("here", None), ("there", rpc_server.endpoint)):
         with closing(load(target, head, rpc_servers=rpc_server.endpoint, draft_device=device)) as llm:
-            shared[name] = llm.drafters[0].n_bytes_shared
+            drafter: Any = llm.drafters[0]
+            shared[name] = drafter.n_bytes_shared
     assert shared == {"here": n_table, "there": 2 * n_table}
 
 

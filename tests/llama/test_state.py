@@ -42,12 +42,13 @@ def test_the_draft_goes_on_as_if_nothing_had_been(tiny_target: Any, tiny_head: A
     with closing(load(tiny_target, tiny_head)) as llm:
         take(llm, PROMPT, 10)
         state = llm.save_state()
-        expected = draft_chain(llm.drafters[0], 7, 5)
-        logits = np.array(llm.drafters[0].draft_logits)
+        drafter: Any = llm.drafters[0]
+        expected = draft_chain(drafter, 7, 5)
+        logits = np.array(drafter.draft_logits)
         take(llm, [9, 9, 9], 10)
         llm.load_state(state)
-        assert draft_chain(llm.drafters[0], 7, 5) == expected
-        np.testing.assert_array_equal(llm.drafters[0].draft_logits, logits)
+        assert draft_chain(drafter, 7, 5) == expected
+        np.testing.assert_array_equal(drafter.draft_logits, logits)
 
 
 def test_states_of_another_pair_are_refused(tiny_target: Any, tiny_head: Any, tmp_path: Any) -> None:

@@ -37,7 +37,7 @@ async def check_answered(worker: EngineThread) -> None:
         await asyncio.wait_for(asyncio.wrap_future(worker.call(lambda: 1)), 5)
     heard: list[Any] = []
     sequence: Any = SimpleNamespace(result=SimpleNamespace(error=None))
-    answer = Answer(0, sequence, Completion(), 512, receive=heard.append)
+    answer = Answer(0, sequence, Completion.model_validate({}), 512, receive=heard.append)
     worker.submit(answer)
     await asyncio.sleep(0.05)
     assert [(one, output.token, output.finish_reason) for one, output, _ in heard] == [(answer, None, "error")]

@@ -188,7 +188,12 @@ def test_a_grammar_is_read_once(running: Running, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         sampler_chain, "grammar_sampler", lambda *args, **more: made.append(args) or read(*args, **more)
     )
-    body = {"prompt": ["a b", "c d"], "n_predict": 12, "seed": 5, "grammar": 'root ::= [a-f]+ "g" | "x" [0-9]+ "y"'}
+    body: Any = {
+        "prompt": ["a b", "c d"],
+        "n_predict": 12,
+        "seed": 5,
+        "grammar": 'root ::= [a-f]+ "g" | "x" [0-9]+ "y"',
+    }
     together = [answer["content"] for answer in running.ask("/completion", {**body, "n": 3})]
     assert len(made) == 1
     alone = [

@@ -79,7 +79,8 @@ def test_a_line_for_each_request(running: Running, caplog: pytest.LogCaptureFixt
     fields: list[Any] = []
     while len(fields) < 2 and time.monotonic() < end:
         time.sleep(0.01)
-        fields = [r.fields for r in caplog.records if r.name == ACCESS.name and r.fields["path"] == "/completion"]
+        fields = [vars(r)["fields"] for r in caplog.records if r.name == ACCESS.name]
+        fields = [f for f in fields if f["path"] == "/completion"]
     for line, answer in zip(fields, answers, strict=True):
         assert line["n_cached"] == answer["timings"]["cache_n"]
         assert line["n_evaluated"] == answer["timings"]["prompt_n"]

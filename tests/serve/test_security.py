@@ -162,7 +162,7 @@ def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
     while len(records) < 2 and time.monotonic() < end:
         time.sleep(0.01)
         # log lines come after the answer: those of earlier tests may come now, but none has this path
-        records = [r for r in caplog.records if r.name == ACCESS.name and r.fields["path"] == path]
+        records = [r for r in caplog.records if r.name == ACCESS.name and vars(r)["fields"]["path"] == path]
     records.sort(key=lambda record: record.fields["status"])
     fields = records[0].fields
     assert (fields["method"], fields["path"], fields["status"]) == ("POST", path, 200)

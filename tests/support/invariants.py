@@ -10,7 +10,7 @@ import numpy as np
 
 from drafting import draft_chain
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, SimpleDrafter
+from llama_cpp_eagle3._core import DflashDrafter, Eagle3Drafter, SimpleDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
 from llama_cpp_eagle3.engine.prefix_nodes import KeptState, Prefix, key_of
 from llama_cpp_eagle3.engine.prefix_tree import PrefixTree
@@ -104,7 +104,7 @@ def check_tree(tree: PrefixTree) -> None:
         if node.parent is not None:
             assert counts == [node.n_through, node.n_slots, node.n_hosted, node.n_filed]
             assert node.n_through > 0
-        return tuple(counts)
+        return counts[0], counts[1], counts[2], counts[3]
 
     look(tree._root)
     assert (n_bytes, states, hosted) == (tree.n_bytes, set(tree.states), set(tree.hosted))
@@ -160,7 +160,7 @@ def check_empty(llm: Eagle3Llama) -> None:
 class _DraftState:
     """The parts of a state from `Drafter.state_get`, with an F32 cache."""
 
-    def __init__(self, drafter: Drafter, seq_id: int):
+    def __init__(self, drafter: Any, seq_id: int):
         head, state = drafter.head, drafter.state_get(seq_id)
         header = struct.Struct("=5i4x2Q2i")
         _, self.start, self.first, n_rows, seeded, *_ = header.unpack_from(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import llama_cpp
 import numpy as np
@@ -63,6 +64,9 @@ def _ggml_get_name():
     function = ctypes.CDLL(str(file)).ggml_get_name
     function.restype = ctypes.c_char_p
     return function
+
+
+_Self = TypeVar("_Self", bound="LowLevel")
 
 
 class LowLevel:
@@ -140,7 +144,7 @@ class LowLevel:
         llama_cpp.llama_free(self.ctx)
         llama_cpp.llama_model_free(self.model)
 
-    def __enter__(self) -> LowLevel:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_) -> None:

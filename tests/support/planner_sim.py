@@ -113,10 +113,10 @@ class Machine:
     ):
         self.costs, self.head, self.n_unroll, self.n_snapshots = costs, head, n_unroll, n_snapshots
         self.rng = np.random.default_rng(seed)
-        self._clock = [0.0] if beside is None else beside._clock
+        self._clock: list[float] = [0.0] if beside is None else beside._clock
         self.nodes: list[Node] = []
         self.waiting = [1] * n_seqs
-        self.n_tokens = [0] * n_seqs if beside is None else beside.n_tokens
+        self.n_tokens: list[int] = [0] * n_seqs if beside is None else beside.n_tokens
         self.others: list[Machine] = []
         if beside is not None:
             beside.others.append(self)

@@ -171,7 +171,7 @@ def test_by_name_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """-m and -md take names of the table; a file of that name comes first."""
-    pair = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
+    pair: tuple[Any, ...] = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
     files = [
         make_model_file(name, [Path(model.path).read_bytes()], tmp_path / "index", name)
         for name, model in zip(("one", "two"), pair, strict=True)

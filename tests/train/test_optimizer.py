@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ torch = pytest.importorskip("torch")
 from llama_cpp_eagle3_heads.train.optimizer import Optimizer  # noqa: E402
 
 
-def _parameters() -> dict[str, torch.nn.Parameter]:
+def _parameters() -> dict[str, Any]:
     torch.manual_seed(1)
     shapes = {"layers.0.attn.q.weight": (24, 16), "lm_head.weight": (24, 16), "norm.weight": (16,)}
     parameters = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}

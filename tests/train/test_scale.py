@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def make_head(target: Target, eagle31: bool) -> Head:
     return fresh_head(Path(target.path), cfg, torch.arange(0, target.n_vocab, 5), 4)
 
 
-def make_rows(head: Head) -> torch.Tensor:
+def make_rows(head: Head) -> Any:
     """Return rows of sizes as in real targets: boundaries differ tenfold, some values are a hundred times as large."""
     torch.manual_seed(2)
     rows = torch.randn(1, 40, len(head.cfg.boundaries), head.cfg.n_embd)
@@ -40,7 +41,7 @@ def make_rows(head: Head) -> torch.Tensor:
     return rows.flatten(2)
 
 
-def logits(head: Head, rows: torch.Tensor) -> torch.Tensor:
+def logits(head: Head, rows: Any) -> Any:
     texts = PackedTexts(torch.arange(40) % 7, rows[0], [40], [4], [torch.arange(10, 30)])
     with torch.no_grad():
         return torch.cat([head.logits(normed)[0] for _, normed in head.steps(texts, 3)])
@@ -80,7 +81,8 @@ def test_a_fresh_head_has_small_states(target: Target, eagle31: bool) -> None:
 def test_a_training_begins_so(target: Target, tmp_path: Path) -> None:
     """A training sets the sizes at the beginning, and continues with them."""
     texts = [Text(i, [(i * j) % 50 for j in range(1, 30)], 4, 0.0, "file") for i in range(1, 6)]
-    source = Source(Extractor(Path(target.path), (2, 3, 4), 128, n_threads=1), None)
+    extractor = Extractor(Path(target.path), (2, 3, 4), 128, n_threads=1)
+    source = Source(extractor, None)
     head = make_head(target, False)
     trainer = Trainer(head, source, texts, tmp_path, Settings(steps=1, device="cpu"))
     rows = torch.cat([torch.from_numpy(source.get(text).rows[3:]).float() for text in texts[1:]])
@@ -90,7 +92,7 @@ def test_a_training_begins_so(target: Target, tmp_path: Path) -> None:
     again = make_head(target, False)
     Trainer(again, source, texts[:2], tmp_path, Settings(steps=1, device="cpu"))
     assert torch.equal(again.row_scale, head.row_scale)
-    source.extractor.close()
+    extractor.close()
 
 
 def test_a_narrower_feed_forward_layer(target: Target) -> None:

@@ -349,7 +349,8 @@ def test_simulated_acceptance_is_real(
     assert _train(target, output, "-f", prompts, *more, *norms) == 0
     head = head_from_gguf(output, Path(target.path), 160, 4)
     texts = Store(tmp_path / "head.gguf.work").texts
-    source = Source(Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1), cache)
+    extractor = Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1)
+    source = Source(extractor, cache)
     n_accepted = n_same = 0
     with Eagle3Llama(target.path, output, draft="chain", draft_n_max=2, n_threads=1, verbose=False) as llm:
         for text in texts:
@@ -364,7 +365,7 @@ def test_simulated_acceptance_is_real(
             assert abs(stats.steps - acceptance.n_drafts) <= 2, (stats, acceptance)
             assert abs(stats.accepted - acceptance.n_accepted) <= 2
             n_accepted += acceptance.n_accepted
-    source.extractor.close()
+    extractor.close()
     assert n_same > len(texts) // 2
     assert n_accepted > 3 * n_same
 
