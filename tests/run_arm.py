@@ -182,10 +182,10 @@ for kernels in ("off", "on"):
 print(json.dumps(found))
 """
 TESTS = {
-    "tests/core/test_target.py": "",
-    "tests/core/test_target_tree.py": "",
-    "tests/core/test_drafter_tree.py": "",
-    "tests/core/test_kernel_flash.py": "",
+    "tests/target/test_target.py": "",
+    "tests/target/test_target_tree.py": "",
+    "tests/drafters/test_drafter_tree.py": "",
+    "tests/kernels/test_kernel_flash.py": "",
     "tests/engine/test_engine.py": "not (token or random or qwen3next or mamba2)",
 }
 """Files of tests of the C++ side and the engine -> the tests of each that run (pytest's -k).

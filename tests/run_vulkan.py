@@ -40,13 +40,13 @@ PACKAGES = ("glslc", "spirv-headers", "libvulkan-dev", "mesa-vulkan-drivers")
 _CORE_H = "vulkan/vulkan_core.h"
 _HEADER_MIN = (3, 275)  # VK_EXT_layer_settings in the C++ headers, which ggml uses
 _NEWER = "trixie"  # Debian's release whose headers are used if the installed ones are too old
-PART = ("tests/core/test_target.py", "tests/core/test_drafter_tree.py", "tests/core/test_drafter.py")
+PART = ("tests/target/test_target.py", "tests/drafters/test_drafter_tree.py", "tests/drafters/test_drafter.py")
 PART_SECONDS, ALL_SECONDS = 480, 9000
 TOO_LONG = (
-    "tests/core/test_drafter_cache.py::test_sequences_grow_side_by_side",
-    "tests/core/test_drafter.py::test_a_second_thread_is_kept_out",
-    "tests/core/test_target.py::test_sliding_window_cannot_go_far_back",
-    "tests/core/test_target.py::test_two_threads",
+    "tests/drafters/test_drafter_cache.py::test_sequences_grow_side_by_side",
+    "tests/drafters/test_drafter.py::test_a_second_thread_is_kept_out",
+    "tests/target/test_target.py::test_sliding_window_cannot_go_far_back",
+    "tests/target/test_target.py::test_two_threads",
 )
 """Tests that read thousands of tokens, which takes a driver in software many minutes."""
 NO_TIME = "no time was left"

@@ -6,8 +6,9 @@ Wheels for Linux are made in dist: for x86-64 by this machine's compiler, for aa
 macOS and Windows the modules are compiled and linked with zig (PyPI's `ziglang`), to show that they can be; they are
 not run, nor packed. Python's headers are Debian's (`python3.11`), whose version the modules are for. The results are
 checked: their system, the libraries that they ask for by name, and on Linux that llama.cpp exports the symbols that
-they need. This machine's wheel is also installed beside pip's llama-cpp-python in a new environment, and generates
-there (tools/wheel_builds.py). A system whose tools cannot be had is named, and left out.
+they need. This machine's wheel is also installed beside pip's llama-cpp-python in a new environment, where it
+generates and a part of the tests runs (tools/wheel_builds.py). A system whose tools cannot be had is named, and left
+out.
 """
 
 from __future__ import annotations
@@ -230,13 +231,13 @@ def check(name: str, modules: list[Path]) -> list[str]:
 
 
 def try_wheel(wheel: Path) -> list[str]:
-    """Install a wheel beside a built llama-cpp-python in a new environment, and generate; return what is wrong."""
+    """Install a wheel beside a built llama-cpp-python in a new environment, and test it; return what is wrong."""
     folder = BUILD / "llama-cpp-python"
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
     subprocess.run([*command, f"llama-cpp-python=={llama_build.VERSION}"], check=True)
     (llama,) = folder.glob(f"llama_cpp_python-{llama_build.VERSION}-*.whl")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "wheel_builds.py"), str(wheel), str(llama)], check=False
+        [sys.executable, str(ROOT / "tools" / "wheel_builds.py"), "--tests", str(wheel), str(llama)], check=False
     )
     return ["it does not run in a new environment, see above"] if done.returncode else []
 

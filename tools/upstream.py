@@ -5,7 +5,7 @@
 
 Another release is tried in a folder of the cache, with a copy of this source whose pin is moved. Compared are Llama's
 arguments and llama.h's parameters, the architectures with their taps and ways of taking back
-(tests/core/test_targets.py, as in docs/targets.md), tests about facts of llama.cpp, and 300 spoilt files.
+(tests/target/test_targets.py, as in docs/targets.md), tests about facts of llama.cpp, and 300 spoilt files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PARTS = ("surface", "architectures", "tests", "spoilt files")
 RECORDED_PARTS = ("surface", "spoilt files")
 """Parts that are recorded; the others are known: docs/targets.md, and tests that pass."""
 TESTS = (
-    *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
-    *("tests/core/test_target_tree.py", "tests/core/test_drafter.py", "tests/core/test_targets_refused.py"),
+    *("tests/target/test_tap.py", "tests/target/test_tap_archs.py", "tests/target/test_target.py"),
+    *("tests/target/test_target_tree.py", "tests/drafters/test_drafter.py", "tests/target/test_targets_refused.py"),
     *("tests/chat/test_templates.py", "tests/chat/test_parser.py", "tests/engine/test_grammar.py"),
     "tests/engine/test_sampling.py",
 )
@@ -109,7 +109,7 @@ class Trial:
             done = subprocess.run([self.python, "-c", _SURFACE], capture_output=True, text=True, check=True)
             return json.loads(done.stdout.splitlines()[-1])
         if part == "architectures":
-            failed = self._pytest("tests/core/test_targets.py", write=True)
+            failed = self._pytest("tests/target/test_targets.py", write=True)
             return {"failed tests": failed, **architectures(self.source)}
         if part == "tests":
             return dict(self._tests())

@@ -1,4 +1,4 @@
-"""Facts that the tap knows of llama.cpp's graphs. tests/core/test_targets.py runs the graphs."""
+"""Facts that the tap knows of llama.cpp's graphs. tests/target/test_targets.py runs the graphs."""
 
 from __future__ import annotations
 
