@@ -237,7 +237,7 @@ def spec_flags(types: str, draft: str) -> list[str]:
 def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequence[str] = ()) -> list[str]:
     """Return the command of a server, ours or llama.cpp's; more: flags of all sides.
 
-    A side of ours may name its own drafter after a `=`; else it is `draft`.
+    A side of ours may name its own drafters after a `=`, joined by +; else it is `draft`.
 
     Raises:
         ValueError: there is no such side.
@@ -246,21 +246,22 @@ def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequen
     common_flags += ["-t", str(args.threads), "--no-ui", "--host", "127.0.0.1", *more]
     name, _, types = side.partition(":")
     side, _, other = side.partition("=")
-    draft = common.path_of(other) if other else draft
+    drafts = [common.path_of(one) for one in other.split("+")] if other else [draft]
+    of_ours = [flag for one in drafts for flag in ("-md", one)]
     if name in ("llama-server", "llama-server-spm"):
-        flags = spec_flags(types, draft) if types else []
+        flags = spec_flags(types, drafts[0]) if types else []
         flags += ["--spm-infill"] if name.endswith("spm") else []
         return [str(peer_tools.get_tools(args.tools) / "llama-server"), *common_flags, *flags, "--offline"]
     ours = {
         "plain": ["--spec-type", "none"],
-        "auto": ["-md", draft],
+        "auto": of_ours,
         "auto-ngram": ["--spec-type", "ngram-simple"],
         "auto-spm": ["--spec-type", "ngram-simple", "--spm-infill"],
     }
     if side in ours:
         flags = ours[side]
     elif chain := re.fullmatch(r"auto-draft|chain-(\d+)", side):
-        flags = ["-md", draft, "--spec-type", kind_of(draft).spec_types[0]]
+        flags = [*of_ours, "--spec-type", kind_of(drafts[0]).spec_types[0]]
         flags += ["--spec-draft-n-max", chain[1]] if chain[1] else []
     else:
         raise ValueError(f"expected one of {', '.join(SIDES)}, chain-N or llama-server:TYPES@N, found {side!r}")

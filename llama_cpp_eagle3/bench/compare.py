@@ -15,6 +15,7 @@ from llama_cpp._internals import LlamaModel
 
 from .. import Eagle3Llama
 from .._core import read_arch
+from ..config.eagle3_options import DraftPaths
 from ..draft.kinds import WITHOUT_MODEL, kind_of_source
 from ..engine.stats import Stats
 from ..log import show_llama_cpp
@@ -32,8 +33,8 @@ class Config:
     """What is run, and how often."""
 
     model: str
-    draft: str | None
-    """The drafter's file; None: the sources need none."""
+    draft: DraftPaths
+    """The drafters' files; None: the sources need none."""
     settings: list[tuple[str, int]]
     """The sides: ("plain", 0), ("auto", 0) or ("chain", its length)."""
     texts: list[str]
@@ -166,13 +167,13 @@ def context_size(model: str, texts: Sequence[str], n_predict: int, n_ctx: int) -
 
 
 def load(
-    model: str, head: str | None, n_threads: int, n_gpu_layers: int = 0, n_ctx: int = N_CTX, **options: Any
+    model: str, head: DraftPaths, n_threads: int, n_gpu_layers: int = 0, n_ctx: int = N_CTX, **options: Any
 ) -> Eagle3Llama:
     """Load an engine. n_ctx: of context and batch, so that a prompt is one batch. options: more of `Eagle3Llama`'s.
 
     Without a head nothing drafts unless draft_sources names it.
     """
-    if head is None:
+    if not head:
         options.setdefault("draft_sources", ())
     size = {"n_ctx": n_ctx, "n_batch": n_ctx, "n_ubatch": 512, "n_threads": n_threads, "n_threads_batch": n_threads}
     settings: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "verbose": False, **size, **options}
@@ -183,7 +184,7 @@ def _engines(config: Config, stack: ExitStack) -> list[Eagle3Llama]:
     """The engine of each side; all sides that draft share one. They are closed with `stack`."""
     n_ctx = context_size(config.model, config.texts, config.n_predict, config.options["n_ctx"])
 
-    def load_one(head: str | None, **options: Any) -> Eagle3Llama:
+    def load_one(head: DraftPaths, **options: Any) -> Eagle3Llama:
         options = {**config.options, "n_ctx": n_ctx, **options}
         return stack.enter_context(closing(load(config.model, head, **options)))
 

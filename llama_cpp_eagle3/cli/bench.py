@@ -25,7 +25,7 @@ from ..files.whole_file import output_path, write_whole
 from .flags import HUB, PROMPT, changed, pick
 from .load_model import resolve_pair
 from .parser import Parser
-from .sources import drafts_by_block, head_of, lacks_weights, source_options
+from .sources import drafts_by_block, heads_of, lacks_weights, source_options
 
 _N_PROMPTS = 8
 
@@ -64,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
     from ..bench import provenance, report
     from ..bench.compare import Config, compare
 
-    model, draft, texts, sources = read(args)
+    model, drafts, texts, sources = read(args)
     settings = [(mode, 0) for mode, left_out in (("plain", args.no_plain), ("auto", args.no_auto)) if not left_out]
     settings += [("chain", n_max) for n_max in args.n_max]
     if not settings:
         raise ValueError("nothing to run: every side was left out")
     options = {name: getattr(args, name) for name in ("n_threads", "n_gpu_layers", "n_ctx", "cpu_kernels")}
-    config = Config(model, draft, settings, texts, options, sources, args.predict, args.runs, args.fresh, args.temp)
+    config = Config(model, drafts, settings, texts, options, sources, args.predict, args.runs, args.fresh, args.temp)
     result = compare(config, show_progress)
     show_progress("")
     about = provenance.describe(args.n_threads)
@@ -102,8 +102,8 @@ def _chains(args: argparse.Namespace) -> list[int]:
     return []
 
 
-def read(args: argparse.Namespace) -> tuple[str, str | None, list[str], tuple[str, ...]]:
-    """Target, drafter's file, prompts and sources that the flags name; sets the default of `n_max`.
+def read(args: argparse.Namespace) -> tuple[str, list[str], list[str], tuple[str, ...]]:
+    """Target, drafters' files, prompts and sources that the flags name; sets the default of `n_max`.
 
     Raises:
         ValueError: a flag has an invalid value.
@@ -115,13 +115,13 @@ def read(args: argparse.Namespace) -> tuple[str, str | None, list[str], tuple[st
     resolve_pair(args)
     if args.spec_type == ():
         raise ValueError("bench compares with a run that drafts: leave --spec-type none out")
-    model, draft, args.n_max = args.model, head_of(args), _chains(args)
+    model, drafts, args.n_max = args.model, heads_of(args), _chains(args)
     if args.json is not None:
-        output_path(args.json, model, draft, *args.file)
-    usual = kind_of(draft).source if draft is not None else MtpBlock.source if drafts_by_block(args) else NGRAM
-    sources = source_options(args).get("draft_sources") or dict.fromkeys((usual, NGRAM))
+        output_path(args.json, model, *drafts, *args.file)
+    usual = [kind_of(draft).source for draft in drafts] or ([MtpBlock.source] if drafts_by_block(args) else [])
+    sources = source_options(args).get("draft_sources") or (*usual, NGRAM)
     n_prompts = args.n_prompts or (None if args.file else _N_PROMPTS)
-    return model, draft, texts_of(args.file)[:n_prompts], tuple(sources)
+    return model, drafts, texts_of(args.file)[:n_prompts], tuple(sources)
 
 
 def show_progress(text: str) -> None:

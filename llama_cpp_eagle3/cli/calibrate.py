@@ -21,7 +21,7 @@ from ..model import cpu_kernels
 from .flags import LOAD, LOG
 from .load_model import load_model, resolve_pair
 from .parser import Parser
-from .sources import head_of, lacks_weights
+from .sources import heads_of, lacks_weights
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     args.model = args.target or args.model
     resolve_pair(args)
     cpu_kernels.clear_cache()
-    llm = load_model(args, head_of(args))
+    llm = load_model(args, heads_of(args))
     try:
         key, kernels = llm.loaded.costs_key(), llm.loaded.cpu_kernels_used
         costs = measure_types(llm.loaded, args.seconds, lambda text: None)

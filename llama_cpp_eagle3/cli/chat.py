@@ -25,7 +25,7 @@ from .line_editor import LineEditor
 from .load_model import calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
-from .sources import head_of
+from .sources import heads_of
 from .writer import is_coloured
 
 _CYAN, _GREY, _PLAIN = "\x1b[36m", "\x1b[90m", "\x1b[0m"
@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.single_turn and first is None:
         raise ValueError("--single-turn needs a message: -p TEXT or -f FNAME")
     resolve_pair(args)
-    draft = head_of(args)
-    with load_model(args, draft) as llm:
+    with load_model(args, heads_of(args)) as llm:
         calibrate(llm)
         return _Chat(args, llm).run(first)
 

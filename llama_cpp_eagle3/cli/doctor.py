@@ -17,7 +17,7 @@ from ..errors import Eagle3Error
 from .flags import LOAD, LOG
 from .load_model import load_model, resolve_pair
 from .parser import Parser
-from .sources import draft_paths, head_of
+from .sources import draft_paths, heads_of
 
 _PROMPT = "Write a Python class for a stack, with a docstring and a test."
 _N_TOKENS = 128
@@ -74,11 +74,10 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
     except (Eagle3Error, ValueError, OSError) as e:
         report.show("pair", [Finding("error", str(e))])
         return
-    head = head_of(args)
     if not report.show("pair", check_files(args.model, draft_paths(args))):
         return
     try:
-        llm = load_model(args, head)
+        llm = load_model(args, heads_of(args))
     except (Eagle3Error, ValueError, OSError) as e:
         report.show("", [Finding("error", f"loading it fails: {e}")])
         return

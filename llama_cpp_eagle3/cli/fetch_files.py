@@ -23,7 +23,7 @@ def fetch_files(args: argparse.Namespace) -> None:
         raise ValueError("-hff names a file of a repository: give that with -hf")
     if args.hf_repo is not None and args.model is not None:
         raise ValueError("give the target once: with -m or with -hf")
-    if args.hf_repo_draft is not None and args.draft_model_path is not None:
+    if args.hf_repo_draft is not None and args.draft_model_path:
         raise ValueError("give the head once: with -md or with -hfd")
     if args.hf_repo_draft is not None and args.hf_repo is None and args.model is None:
         raise ValueError("-hfd needs a target: give one with -m or -hf")
@@ -41,20 +41,24 @@ def fetch_files(args: argparse.Namespace) -> None:
         Access(token=token, offline=args.offline),
         target_path=args.model,
         target_file=args.hf_file,
-        use_sidecar=drafts and args.draft_model_path is None,
+        use_sidecar=drafts and not args.draft_model_path,
         log=lambda text: print(text, file=sys.stderr),
     )
     args.model = pair.target or args.model
-    args.draft_model_path = pair.head or args.draft_model_path
+    args.draft_model_path = args.draft_model_path if pair.head is None else [pair.head]
 
 
 def fetch_named(args: argparse.Namespace, *flags: str) -> None:
-    """Replace a name that `models` knows by its file in each of these flags.
+    """Replace names that `models` knows by their files in these flags.
 
     Raises:
         ModelFileError, HubError: see `models.resolve`.
     """
+
+    def found(name: str) -> str:
+        return models.resolve(name, lambda text: print(text, file=sys.stderr, flush=True))
+
     for flag in flags:
-        if getattr(args, flag) is not None:
-            found = models.resolve(getattr(args, flag), lambda text: print(text, file=sys.stderr, flush=True))
-            setattr(args, flag, found)
+        named = getattr(args, flag)
+        if named is not None:
+            setattr(args, flag, [*map(found, named)] if isinstance(named, list) else found(named))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,10 @@ def resolve_pair(args: argparse.Namespace) -> bool:
     fetch_files(args)
     if args.model is not None:
         return False
-    if args.draft_model_path is not None:
+    if args.draft_model_path:
         raise ValueError("-md needs a target, named with -m: without one a model of ours is loaded, with its own head")
     target, head = _our_pair()
-    args.model, args.draft_model_path = str(target), head and str(head)
+    args.model, args.draft_model_path = str(target), None if head is None else [str(head)]
     return True
 
 
@@ -70,11 +71,11 @@ def list_devices() -> int:
     return 0
 
 
-def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagle3Llama:
-    """Load target and head (None: only the target). more: options that no flag of the command sets."""
+def load_model(args: argparse.Namespace, drafts: Sequence[str], **more: Any) -> Eagle3Llama:
+    """Load a target and drafters' files. more: options that no flag of the command sets."""
     if args.log_file is not None:
         log_to(args.log_file)
-    missing = lacks_head(args) if draft is None else ""
+    missing = "" if drafts else lacks_head(args)
     if missing:
         print(missing, file=sys.stderr, flush=True)
     given = _given(args)
@@ -88,7 +89,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         flash_attn = True if is_remote or is_shared else None
     options = {
         **given,
-        "draft_model_path": draft,
+        "draft_model_path": drafts,
         "model_params": _model_params(args),
         "override_tensor": _overrides(args),
         "rope_freq_scale": _rope_freq_scale(args),

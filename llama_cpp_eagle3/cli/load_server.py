@@ -11,7 +11,7 @@ from ..serve.log_lines import configure
 from ..serve.server import Server
 from .load_model import load_model, resolve_pair
 from .server_options import serve_options
-from .sources import head_of
+from .sources import heads_of
 
 _N_SLOTS = 4
 _log = logging.getLogger("llama_cpp_eagle3.serve")
@@ -21,7 +21,7 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     """Load the pair, and measure the costs of drafts if "auto" needs them."""
     n_parallel = args.n_parallel if args.n_parallel > 0 else _N_SLOTS
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.n_parallel <= 0 else None)
-    llm = load_model(args, head_of(args), n_parallel=n_parallel, kv_unified=pooled)
+    llm = load_model(args, heads_of(args), n_parallel=n_parallel, kv_unified=pooled)
     try:
         if llm.draft == "auto":
             # OpenMP keeps a pool of threads for each that computes, as long as that lives. With more of them than

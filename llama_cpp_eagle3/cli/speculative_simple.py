@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .load_model import BAR, calibrate, load_model, resolve_pair
 from .parser import Parser
 from .sampling_flags import sampling_of
-from .sources import head_of, lacks_weights
+from .sources import heads_of, lacks_weights
 from .writer import Writer
 
 _DEMO_PROMPT = '''\
@@ -66,19 +67,19 @@ def run(args: argparse.Namespace) -> int:
         if args.repeat_penalty is None:
             args.repeat_penalty = _DEMO_REPEAT_PENALTY
     prompt = read_prompt(args)
-    draft = head_of(args)
+    drafts = heads_of(args)
     if args.baseline and args.spec_type == ():
         raise ValueError("--baseline compares with a run that drafts: leave --spec-type none out")
     if args.predict < -1:
         raise ValueError(f"expected -n >= -1, found {args.predict}")
 
     if args.json not in (None, "-"):
-        output_path(args.json, args.model, draft, args.file, args.binary_file)
+        output_path(args.json, args.model, *drafts, args.file, args.binary_file)
     out = None if args.json == "-" else sys.stdout
-    figures = generate(args, draft, prompt, out)
+    figures = generate(args, drafts, prompt, out)
     baseline = None
     if args.baseline and figures.finish_reason != "interrupted":
-        baseline = generate(args, None, prompt, None, draft_sources=())
+        baseline = generate(args, (), prompt, None, draft_sources=())
     show(figures, baseline)
     if args.baseline and lacks_weights(args):
         print(f"\nn-grams drafted; {advice(read_target(args.model), size_of(args.model))}", file=sys.stderr)
@@ -115,10 +116,10 @@ def unescape(text: str) -> str:
     return "".join(result)
 
 
-def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any, **more: Any) -> Figures:
+def generate(args: argparse.Namespace, drafts: Sequence[str], prompt: str, out: Any, **more: Any) -> Figures:
     """Load, generate once, free. The text is written to `out` as it comes. more: see `load_model`."""
     start = time.perf_counter()
-    llm = load_model(args, draft, **more)
+    llm = load_model(args, drafts, **more)
     try:
         load_seconds = time.perf_counter() - start
         given = prompt_tokens(llm, prompt, args.media)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 from ..engine.sampling import check_rng
 from . import flag as flags
@@ -277,18 +277,23 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
     ]
 
 
+DraftPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+"""A drafter's file or name, or several; None: none is given."""
+
+
 class ConstructorOptions(Eagle3LlamaOptions, total=False):
     """All arguments of the constructor beside `model_path`."""
 
     draft_model_path: Annotated[
-        str | os.PathLike[str] | None,
+        DraftPaths,
         Option(
-            "the drafter: a GGUF file ([which drafter](drafters.md)), or a name; without one a block in the target's "
-            "file drafts, and n-grams",
+            "the drafter: a GGUF file ([which drafter](drafters.md)), or a name; a list of several, of which each "
+            "drafts where it pays; without one a block in the target's file drafts, and n-grams",
             flag=_model_flag(
                 "-md --model-draft --spec-draft-model FNAME LLAMA_ARG_SPEC_DRAFT_MODEL",
                 "EAGLE-3 head, block drafter (dflash), Gemma 4 assistant, a small model of the same vocabulary, or a "
-                "block for multi-token prediction: a GGUF file (default: none)",
+                "block for multi-token prediction: a GGUF file; may be repeated, so that several draft (default: none)",
+                repeats=True,
             ),
         ),
     ]
@@ -337,6 +342,17 @@ def check_names(function: str, given: Iterable[str], *more: str) -> None:
             close = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}.{hint}")
+
+
+def drafter_paths(given: DraftPaths) -> tuple[str, ...]:
+    """The files or names in a `draft_model_path`. Raises TypeError."""
+    if given is None:
+        return ()
+    several = (given,) if isinstance(given, str | os.PathLike) else given
+    try:
+        return tuple(os.fspath(path) for path in several)
+    except TypeError as e:
+        raise TypeError(f"draft_model_path: expected a path, or a list of paths, found {given!r}") from e
 
 
 def check_arguments(function: str, given: ConstructorOptions) -> None:

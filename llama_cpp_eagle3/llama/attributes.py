@@ -174,7 +174,7 @@ class LlamaAttributes:
 
     @property
     def draft_model_path(self) -> str | None:
-        """The head's file; None without one."""
+        """The drafter's file, of several the first; None without one."""
         return (self._plan if self._loaded is None else self._loaded.plan).draft_path
 
     @property

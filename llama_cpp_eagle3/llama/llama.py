@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from llama_cpp import LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .._core import Guard
-from ..config.eagle3_options import DEFAULTS, check_names, show_arguments
+from ..config.eagle3_options import DEFAULTS, DraftPaths, check_names, drafter_paths, show_arguments
 from ..config.llama_options import LLAMA_DEFAULTS
 from ..engine import Media, SamplerChain, Sampling, check_seed
 from ..errors import Eagle3Error
@@ -70,7 +70,7 @@ class Eagle3Llama(LlamaCompletion):
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        draft_model_path: str | os.PathLike[str] | None = None,
+        draft_model_path: DraftPaths = None,
         **options: Unpack[Eagle3LlamaOptions],
     ):
         """Load a target and, if given, its drafter. Loading is all or nothing.
@@ -79,7 +79,7 @@ class Eagle3Llama(LlamaCompletion):
             model_path: the target: a GGUF file, or one of `models.names()`, which is fetched if it is not there.
             draft_model_path: the drafter, a file or a name too: an EAGLE-3 head in llama.cpp's dialect or ours; a block
                 drafter (dflash); a small model of the target's vocabulary; or the target's block for multi-token
-                prediction in a file of its own (mtp-*.gguf).
+                prediction in a file of its own (mtp-*.gguf). A list: of several kinds, and each drafts where it pays.
             **options: what `llama_cpp.Llama` takes, and our own arguments: see `Eagle3LlamaOptions`. An unknown name is
                 a TypeError.
 
@@ -89,15 +89,16 @@ class Eagle3Llama(LlamaCompletion):
             RpcError: one of the rpc_servers cannot be used.
         """
         log, fetch = (partial(function, bool(options.get("verbose", True))) for function in (log_info, log_fetch))
-        path, draft = resolve(model_path, fetch), None if draft_model_path is None else resolve(draft_model_path, fetch)
+        path = resolve(model_path, fetch)
+        drafts = [resolve(draft, fetch) for draft in drafter_paths(draft_model_path)]
         self._stack = ExitStack()
         self._keeper: Keeper | None = None
         learned = self._learned = _open_learning(options.get("learn_dir"), path)
         try:
             if learned is not None:
                 self._stack.callback(learned.close)
-                draft = learned.head(draft)
-            given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft}
+                drafts = learned.drafters(drafts)
+            given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": drafts or None}
             self._plan = plan(path, given)
         except BaseException:
             self._stack.close()

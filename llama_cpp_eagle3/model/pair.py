@@ -19,8 +19,8 @@ class Headers:
     """What the files say that are given."""
 
     target: TargetInfo
-    draft: DrafterFile | None
-    """The drafter's file; None: none is given."""
+    drafts: tuple[DrafterFile, ...]
+    """The drafters' files that are given."""
     block: DrafterFile
     """The target's own block for multi-token prediction."""
     has_block: bool
@@ -37,15 +37,15 @@ class Pair:
     """The target's boundaries that any of them reads."""
 
 
-def read_headers(model_path: str, draft_path: str | None) -> Headers:
-    """Read the headers of a target's and a drafter's file.
+def read_headers(model_path: str, draft_paths: Sequence[str]) -> Headers:
+    """Read the headers of a target's and of drafters' files.
 
     Raises:
         ModelFileError: a file cannot be read, or is damaged or of another kind.
     """
     target = _read_target(model_path)
-    draft = None if draft_path is None else kind_of(draft_path)(draft_path)
-    return Headers(target, draft, MtpBlock(model_path, target), not why_no_block(target))
+    drafts = tuple(kind_of(path)(path) for path in draft_paths)
+    return Headers(target, drafts, MtpBlock(model_path, target), not why_no_block(target))
 
 
 def fit(target: TargetInfo, drafts: Sequence[DrafterFile], draft_target_layers: Sequence[int] | None = None) -> Pair:

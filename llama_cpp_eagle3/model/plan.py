@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
-from ..config.eagle3_options import check_arguments
+from ..config.eagle3_options import check_arguments, drafter_paths
 from ..config.llama_options import LLAMA_DEFAULTS, N_CTX_MAX
 from ..draft.kinds import KINDS, WITHOUT_MODEL, DrafterFile, MtpBlock, SmallModel, kind_of_source
 from ..draft.kinds.eagle3 import Eagle3Head
@@ -91,7 +91,7 @@ class LoadPlan:
 
     @property
     def draft_path(self) -> str | None:
-        """The file that is given as a drafter, if it drafts."""
+        """The first file that is given as a drafter, if one drafts."""
         return next((file.path for file in self.drafts if not file.is_in_target), None)
 
     def ids(self, identify: Callable[[str], str]) -> tuple[str, str]:
@@ -221,13 +221,13 @@ def plan(path: str, given: ConstructorOptions, headers: Headers | None = None) -
     check_arguments("Eagle3Llama", given)
     options = _options_of_llama(given)
     lora = _adapters(given)
-    draft_path = None if given["draft_model_path"] is None else os.path.expanduser(given["draft_model_path"])
+    draft_paths = tuple(map(os.path.expanduser, drafter_paths(given["draft_model_path"])))
     excluded = next((name for name in _WITHOUT_DRAFTERS if options[name]), "")
-    if excluded and (draft_path is not None or MtpBlock.source in (given["draft_sources"] or ())):
-        other = "draft_model_path" if draft_path is not None else "'mtp' in draft_sources"
+    if excluded and (draft_paths or MtpBlock.source in (given["draft_sources"] or ())):
+        other = "draft_model_path" if draft_paths else "'mtp' in draft_sources"
         raise ValueError(f"{excluded} and {other} exclude each other: drop one of them")
     if headers is None and not options["vocab_only"]:
-        headers = read_headers(path, draft_path)
+        headers = read_headers(path, draft_paths)
     sources, drafts = _drafters(given, headers, generates=not excluded)
     found = LoadPlan(
         path=path,
@@ -255,6 +255,9 @@ def plan(path: str, given: ConstructorOptions, headers: Headers | None = None) -
         left = tuple(name for name in sources if name not in WITHOUT_MODEL)
         found = replace(found, settings=replace(found.settings, sources=left))
     notes += [file.vocabulary.warning for file in drafts if file.vocabulary.warning]
+    if found.settings.mode != "auto" and len(drafts) > 1:
+        rest = " and the ".join(file.title for file in drafts[1:])
+        notes.append(f"chains and trees of a fixed size are the {drafts[0].title}'s: the {rest} drafts in auto alone")
     for info in (target, *(file.info for file in drafts if isinstance(file, SmallModel))):
         for key, token in info.unknown_ids.items():
             notes.append(
@@ -293,40 +296,43 @@ def _drafters(
 
     generates: the target generates, and no draft_model of llama_cpp drafts.
     """
-    file = None if headers is None else headers.draft
+    files = () if headers is None else headers.drafts
+    if len({file.source for file in files}) < len(files):
+        found = ", ".join(f"'{file.path}' ({file.title})" for file in files)
+        raise ValueError(f"draft_model_path: expected drafters of different kinds, found {found}")
     uses_block = headers is not None and headers.has_block and generates and given["draft_target_layers"] is None
     sources = given["draft_sources"]
     if sources is not None:
-        names = _named(sources, file)
+        names = _named(sources, files)
     else:
-        usual = file.source if file is not None else MtpBlock.source if uses_block else None
+        usual = tuple(file.source for file in files) or ((MtpBlock.source,) if uses_block else ())
         is_auto = given["draft"] in (None, "auto") and given["draft_n_max"] != 0  # in other modes n-grams do not draft
         has_text = generates and (is_auto or given["draft_corpus"] is not None)
-        names = (usual, *WITHOUT_MODEL) if usual is not None else WITHOUT_MODEL if has_text else ()
+        names = (*usual, *WITHOUT_MODEL) if usual else WITHOUT_MODEL if has_text else ()
     by_name = {} if headers is None else {MtpBlock.source: headers.block}
-    if file is not None:
-        by_name[file.source] = file
+    by_name |= {file.source: file for file in files}
     drafts = tuple(by_name[name] for name in names if name in by_name)
-    return names, drafts if file is None or file in drafts else (file,)
+    return names, drafts if set(files) <= set(drafts) else files
 
 
-def _named(sources: Any, file: DrafterFile | None) -> tuple[str, ...]:
-    """`draft_sources` without drafters that are missing. file: the drafter's that is given. Raises ValueError."""
+def _named(sources: Any, files: Sequence[DrafterFile]) -> tuple[str, ...]:
+    """`draft_sources` without drafters that are missing. files: the drafters' that are given. Raises ValueError."""
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
     of_models = [name for name in dict.fromkeys(sources) if name not in WITHOUT_MODEL]
+    given = [file.source for file in files]
     for name in of_models:
-        if file is not None and (file.source not in of_models or name not in (file.source, MtpBlock.source)):
+        if files and (not set(given) <= set(of_models) or name not in (*given, MtpBlock.source)):
             raise ValueError(
-                f"draft_sources names {name!r}, but a {file.title} is given as draft_model_path: name "
-                f"{file.source!r}, alone or with 'mtp', the block in the target's file; or drop the file"
+                f"draft_sources names {name!r}, but a {' and a '.join(file.title for file in files)} is given as "
+                f"draft_model_path: name {' and '.join(map(repr, given))}, alone or with 'mtp', the block in the "
+                "target's file; or drop the file"
             )
         asked = kind_of_source(name)
-        if file is None and asked.needs_file:
+        if not files and asked.needs_file:
             raise ValueError(f"draft_sources names {name!r}, but no {asked.title} is given as draft_model_path")
     # ("eagle3", "ngram") is valid with and without a head; "mtp" without a block is refused when it is looked for
-    has_head = file is not None and file.source == Eagle3Head.source
-    return tuple(name for name in dict.fromkeys(sources) if name != Eagle3Head.source or has_head)
+    return tuple(name for name in dict.fromkeys(sources) if name != Eagle3Head.source or name in given)
 
 
 def _settings(given: ConstructorOptions, sources: tuple[str, ...], drafts: tuple[DrafterFile, ...]) -> DraftSettings:
@@ -419,7 +425,7 @@ def _check_drafters(p: LoadPlan) -> None:
     first, s, given = p.drafts[0], p.settings, p.given
     if given["draft_n_ctx"] is not None and not any(file.takes_n_ctx for file in p.drafts):
         raise ValueError(f"draft_n_ctx is for small models: a {first.title} has the target's context")
-    if given["draft_model_path"] is None and any(given[name] is not None for name in _OF_HEADS):  # type: ignore[literal-required]
+    if not drafter_paths(given["draft_model_path"]) and any(given[name] is not None for name in _OF_HEADS):  # type: ignore[literal-required]
         raise ValueError(
             "draft_type, draft_target_layers and draft_device are for heads: a block of the target ('mtp') has the "
             "target's types and runs where the target's last layer does"

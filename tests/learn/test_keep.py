@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joint import write_head_of
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.draft.learn import Folder, Texts, heads
+from llama_cpp_eagle3.draft.learn.heads import HEAD, Heads
 from llama_cpp_eagle3.engine.keeping import half
 from llama_cpp_eagle3.errors import Eagle3Error
 from loading import load
 from serving import Running
+from small import write_small_pair
 from tiny import write_head, write_target
 
 LONG = [1, 5, 6, 7, 8] * 4
@@ -219,6 +222,7 @@ def test_a_process_that_is_killed(pair: Any, tmp_path: Path) -> None:
     program = f"""
 import os, sys, time
 sys.path[:0] = {sys.path!r}
+from joint import write_head_of
 from loading import load
 llm = load({target.path!r}, {head.path!r}, learn_dir={str(tmp_path / "kept")!r})
 llm.generate_batch([[1, 5]], max_tokens=10, temperature=0, progress=False)
@@ -249,3 +253,22 @@ def test_a_full_disk(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert caplog.text.count(told) == 1
     with closing(load(*pair, learn_dir=tmp_path / "kept")) as llm:  # nobody else holds the folder
         assert llm.keeper is not None
+
+
+def test_a_learned_head_drafts_beside_a_small_model(tmp_path: Path) -> None:
+    """It takes the place of a head that is given, and no other drafter's."""
+    target, small = write_small_pair(tmp_path)
+    head, kept = write_head_of(target, tmp_path / "head.gguf"), tmp_path / "kept"
+    with closing(load(target, small, learn_dir=kept)) as llm:
+        assert llm.draft_sources == ("simple", "ngram", "grammar")
+    assert Folder(kept).about()["head"] is None
+    found = Heads(Folder(kept))
+    found.folder.round.mkdir()
+    shutil.copy(head, found.folder.round / HEAD)
+    figures = {"n_texts": 1, "n_answer": 1, "before": 1.0, "after": 2.0, "error": 0.1, "gate": []}
+    found.take_in({"state": "used", "why": "", "until": 0, **figures})
+    for given, sources in (([small], ("eagle3", "simple")), ([small, head], ("simple", "eagle3"))):
+        with closing(load(target, small, draft_model_path=given, learn_dir=kept)) as llm:
+            assert llm.draft_sources == (*sources, "ngram", "grammar")
+            paths = {file.source: file.path for file in llm.loaded.plan.drafts}
+            assert paths == {"eagle3": str(kept / "heads" / "0001.gguf"), "simple": small}

@@ -44,10 +44,11 @@ HEAD, SMALL, BLOCKS = drafter(Eagle3Head, (1, 2, 3)), drafter(SmallModel), draft
 OWN = drafter(MtpBlock, (5,), in_target=True)
 
 
-def planned(file: Any = None, *, has_block: bool = False, of: Any = None, **options: Any) -> LoadPlan:
-    """Plan to load a target, which may have a block of its own, and a drafter's file."""
-    given: Any = {**DEFAULTS, **options, "draft_model_path": None if file is None else file.path}
-    return plan("target.gguf", given, Headers(of or target(), file, OWN, has_block))
+def planned(*files: Any, file: Any = None, has_block: bool = False, of: Any = None, **options: Any) -> LoadPlan:
+    """Plan to load a target, which may have a block of its own, and drafters' files."""
+    files = tuple(each for each in (*files, *(file if isinstance(file, tuple) else (file,))) if each is not None)
+    given: Any = {**DEFAULTS, **options, "draft_model_path": [each.path for each in files]}
+    return plan("target.gguf", given, Headers(of or target(), files, OWN, has_block))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,15 @@ def planned(file: Any = None, *, has_block: bool = False, of: Any = None, **opti
         ({"file": HEAD, "draft_sources": ("eagle3", "mtp")}, ("eagle3", "mtp"), (HEAD, OWN), "auto", 8),
         ({"file": HEAD, "draft_sources": ("mtp", "eagle3")}, ("mtp", "eagle3"), (OWN, HEAD), "auto", 8),
         ({"file": HEAD, "draft_sources": ("ngram",)}, ("ngram",), (HEAD,), "auto", 8),
+        ({"file": (HEAD, SMALL)}, ("eagle3", "simple", "ngram", "grammar"), (HEAD, SMALL), "auto", 8),
+        ({"file": (SMALL, HEAD)}, ("simple", "eagle3", "ngram", "grammar"), (SMALL, HEAD), "auto", 8),
+        (
+            {"file": (HEAD, SMALL), "draft_sources": ("simple", "eagle3")},
+            ("simple", "eagle3"),
+            (SMALL, HEAD),
+            "auto",
+            8,
+        ),
         ({"draft_sources": ("eagle3", "ngram")}, ("ngram",), (), "auto", 8),
         ({"draft_sources": ()}, (), (), "auto", 8),
         ({"draft_n_max": 0}, (), (), "chain", 0),
@@ -100,6 +110,8 @@ def test_what_drafters_read() -> None:
         ({"draft_sources": ("simple",)}, "names 'simple', but no small model is given"),
         ({"file": SMALL, "draft_sources": ("eagle3",)}, "names 'eagle3', but a small model is given"),
         ({"file": HEAD, "draft_sources": ("mtp",)}, "but a head is given as draft_model_path: name 'eagle3'"),
+        ({"file": (HEAD, SMALL), "draft_sources": ("simple",)}, "a head and a small model is given .* 'eagle3' and"),
+        ({"file": (SMALL, SMALL)}, "expected drafters of different kinds, found 'draft.gguf' .small model., 'draft"),
         ({"file": HEAD, "embedding": True}, "embedding and draft_model_path exclude each other"),
         ({"draft_sources": ("mtp",), "vocab_only": True}, "vocab_only and 'mtp' in draft_sources exclude each other"),
         ({"vocab_only": True, "embedding": True}, "vocab_only and embedding exclude each other"),
@@ -147,6 +159,10 @@ def test_notes() -> None:
     warned = drafter(SmallModel, vocabulary=Vocabulary(warning="nearly"))
     notes = planned(warned, rope_freq_base=5e5).notes
     assert notes == ("nearly", "rope_freq_base: for the target and the small model")
+    assert planned(HEAD, SMALL).notes == ()
+    assert planned(HEAD, SMALL, draft_n_max=4).notes == (
+        "chains and trees of a fixed size are the head's: the small model drafts in auto alone",
+    )
     assert planned(HEAD, rope_freq_base=5e5).notes == (
         "rope_freq_base: for the target; the head rotates as its file says",
     )
@@ -194,8 +210,8 @@ def test_a_header_is_read_once(tiny_target: Any, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(
             f"llama_cpp_eagle3.{module}.read_target", lambda path: read.append(path) or read_target(path)
         )
-    headers = read_headers(tiny_target.path, None)
-    assert (read, headers.has_block, headers.draft) == ([tiny_target.path], False, None)
+    headers = read_headers(tiny_target.path, ())
+    assert (read, headers.has_block, headers.drafts) == ([tiny_target.path], False, ())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Two drafters of one target, a file's and the target's own block: texts, sequences, states, figures, errors."""
+"""Two drafters of one target, of files or its own block: texts, sequences, states, figures, errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from drafting import draft_chain
-from joint import write_both
+from joint import write_both, write_head_of
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, Stats
 from llama_cpp_eagle3._core import Policy
 from llama_cpp_eagle3.cli import main
@@ -17,6 +17,7 @@ from llama_cpp_eagle3.draft.costs import load_costs
 from llama_cpp_eagle3.engine import Drafters
 from loading import cheap_rows, is_tie, load, load_plain, prompts, take
 from random_arch import write_random_arch
+from small import write_small_pair
 
 N_TOKENS = 40
 BOTH = ("eagle3", "mtp", "ngram")
@@ -33,6 +34,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=ROWS)
 def files(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
     return write_both(folder, request.param)
+
+
+@pytest.fixture(scope="module")
+def three(folder: Path) -> tuple[str, list[str]]:
+    """Return a target, and a head and a small model for it."""
+    target, small = write_small_pair(folder)
+    return target, [write_head_of(target, folder / "head.gguf"), small]
 
 
 def asked(llm: Eagle3Llama) -> list[int]:
@@ -284,3 +292,67 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "and target's own block for multi-token prediction" in out
     assert "they fit" in out
     assert isinstance(Stats().by_source, dict)
+
+
+def test_a_head_and_a_small_model(three: tuple[str, list[str]]) -> None:
+    """Both draft in auto, in the order given; texts are those without them, and states go on in another object."""
+    target, files = three
+    plain = load_plain(target)
+    for given in (files, tuple(map(Path, files[::-1]))):
+        names = ("eagle3", "simple") if given is files else ("simple", "eagle3")
+        with load(target, given[0], draft_model_path=given, draft="auto", n_parallel=3) as llm:
+            assert llm.draft_sources == (*names, "ngram", "grammar")
+            assert llm.draft_model_path == str(given[0])
+            cheap_rows(llm)
+            texts = prompts(4)
+            outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+            for prompt, output in zip(texts, outputs, strict=True):
+                is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+            assert min(asked(llm)) > 0
+            assert set(names) <= llm.stats.by_source.keys()
+            assert llm.stats.by_source["simple"].accepted > 0
+            llm.reset()
+            llm.eval(texts[0])
+            state = llm.save_state()
+    with load(target, files[1], draft_model_path=files[::-1], draft="auto", n_parallel=3) as other:
+        cheap_rows(other)
+        other.load_state(state)
+        stream = other.generate(texts[0], temp=0.0, reset=True)
+        assert [next(stream) for _ in outputs[0].tokens] == outputs[0].tokens
+        stream.close()
+
+
+def test_sampled_text_with_a_head_and_a_small_model(three: tuple[str, list[str]]) -> None:
+    target, files = three
+    texts = []
+    for given in (None, files):
+        with load(target, draft_model_path=given, draft="auto", draft_type_k=0, draft_type_v=0) as llm:
+            cheap_rows(llm)
+            outputs = llm.generate_batch(prompts(3, seed=5), max_tokens=N_TOKENS, temperature=0.8, seed=7)
+            texts.append([output.tokens for output in outputs])
+    assert texts[0] == texts[1]
+
+
+def test_a_flag_for_each_of_them(
+    three: tuple[str, list[str]], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """-md may be repeated; chains of a fixed length are the first one's, and the log says so."""
+    target, (head, small) = three
+    files = ["-m", target, "-md", small, "-md", head]
+    common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-", "--spec-draft-n-max", "3"]
+    assert main(["speculative-simple", *files, *common]) == 0
+    assert list(json.loads(capsys.readouterr().out)["by_source"]) == ["simple"]
+    assert "chains and trees of a fixed size are the small model's: the head drafts in auto alone" in caplog.text
+    main(["doctor", *files, "-t", "1"])
+    out = capsys.readouterr().out
+    assert f"head '{head}'" in out
+    assert f"small model '{small}'" in out
+    assert "they fit" in out
+    assert main(["doctor", *files, "-md", small]) == 2
+    assert "expected drafters of different kinds, found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [5, [None], ["a.gguf", 3]])
+def test_what_is_no_path(three: tuple[str, list[str]], given: Any) -> None:
+    with pytest.raises(TypeError, match="draft_model_path: expected a path, or a list of paths, found"):
+        Eagle3Llama(three[0], given)

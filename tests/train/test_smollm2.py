@@ -67,7 +67,7 @@ def test_a_chat_without_a_model(
     shutil.copy(chatting[1].path, folder / models.SMOLLM2_DRAFT_NAME)
     monkeypatch.setattr(models, "_FOLDER", folder)
     assert main([*CHAT]) == 0
-    assert flags[2].draft_model_path == str(folder / models.SMOLLM2_DRAFT_NAME)
+    assert flags[2].draft_model_path == [str(folder / models.SMOLLM2_DRAFT_NAME)]
     assert flags[2].spec_type is None
     assert "fetching" not in capsys.readouterr().err
 
@@ -82,7 +82,7 @@ def test_a_chat_without_a_model_and_a_network(
     told = capsys.readouterr().err
     assert "could not be fetched" in told
     assert "the bundled pair is used instead" in told
-    assert (flags[0].model, flags[0].draft_model_path) == tuple(map(str, models.bundled_pair()))
+    assert [flags[0].model, *flags[0].draft_model_path] == [*map(str, models.bundled_pair())]
     assert main(["chat", "-md", "x.gguf"]) == 2
     assert "-md needs a target" in capsys.readouterr().err
 
@@ -98,9 +98,11 @@ def test_shipped_heads_have_names(
     head = tmp_path / models.QWEN_CODER_DRAFT_NAME
     shutil.copy(chatting[1].path, head)
     assert models.qwen_coder() == (Path("qwen2.5-coder-1.5b"), head)
-    args = argparse.Namespace(draft_model_path="qwen2.5-coder-1.5b-eagle3")
-    fetch_named(args, "draft_model_path")
-    assert args.draft_model_path == str(head)
+    args = argparse.Namespace(
+        draft_model_path=["qwen2.5-coder-1.5b-eagle3", "other.gguf"], model="Qwen2.5-Coder-1.5B-eagle3"
+    )
+    fetch_named(args, "draft_model_path", "model")
+    assert (args.draft_model_path, args.model) == ([str(head), "other.gguf"], str(head))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ...errors import Eagle3Error
 from ...files.fingerprint import fingerprint
+from ..kinds import kind_of
+from ..kinds.eagle3 import Eagle3Head
 from .folder import Folder, Key
 from .heads import Heads
 from .keeper import Keeper
@@ -49,21 +51,22 @@ class Opening:
                 self.folder.path,
             )
 
-    def head(self, given: str | None) -> str | None:
-        """The head to draft with: the newest one of the folder, else the given one, which is the one to begin with."""
-        self.given = None if given is None else os.path.abspath(given)
+    def drafters(self, given: Sequence[str]) -> list[str]:
+        """The files to draft with: the folder's newest head in the place of the given one, and the other drafters."""
+        head = next((path for path in given if kind_of(path) is Eagle3Head), None)
+        self.given = None if head is None else os.path.abspath(head)
         path = self.heads.path(self.heads.version)
         if path is None:
             if self.heads.version:  # its file is gone
                 self.heads.current.state = "former"
-            return given
+            return list(given)
         entry = self.heads.current
         _log.info(
-            "--learn: head %d of '%s' drafts in place of the one that was given: %.2f tokens a step instead of %.2f on "
-            "texts that it had not seen",
-            *(entry.version, self.folder.path, entry.after, entry.before),
+            "--learn: head %d of '%s' drafts%s: %.2f tokens a step instead of %.2f on texts that it had not seen",
+            *(entry.version, self.folder.path, "" if head is None else " in place of the one that was given"),
+            *(entry.after, entry.before),
         )
-        return str(path)
+        return [str(path), *given] if head is None else [str(path) if other is head else other for other in given]
 
     def start(self, lora: Sequence[tuple[str, float]], boundaries: Sequence[int], n_bytes_max: int) -> Keeper | None:
         """Keep texts from now on; None: another process does.
