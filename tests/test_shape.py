@@ -15,7 +15,7 @@ MOST = {
     "lines of C++, kernels": 6_900,
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
-    "longest chain of imports": 31,
+    "longest chain of imports": 29,
     "characters of docs/architecture.md": 18_000,
 }
 """Measure -> its bound."""

@@ -24,10 +24,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TESTS = (
-    "tests/core/test_library.py",
     "tests/engine/test_engine.py",
     "tests/llama/test_llama.py",
-    "tests/serve/test_chat.py",
+    "tests/serve/test_completion.py",
 )
 TESTS_NEED = ("pytest>=9.0", "pytest-xdist>=3.6", "gguf>=0.19", "httpx>=0.27", "hypothesis>=6.100")
 CHECK = """

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ..chat import Loosened
-from ..engine import Output, Sequence
+from ..engine.sequence import Output, Sequence
 from .fields import Completion
 
 

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ..chat import CONSTRAINTS
 from ..config.sampling_options import SAMPLING_OPTIONS, samplers_of, types_and_defaults
 from ..draft.kinds import KINDS
-from ..engine import GRAMMAR, NGRAM, SAMPLERS, WITHOUT_MODEL, DraftSettings, Sampling
+from ..engine.request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings
+from ..engine.sampling import SAMPLERS, Sampling
 from .api_errors import invalid
 from .tokenizer import Tokenizer
 

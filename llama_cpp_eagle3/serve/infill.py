@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine import FimTokens
+from ..engine.fim import FimTokens
 from .api_errors import invalid
 from .tokenizer import Tokenizer
 

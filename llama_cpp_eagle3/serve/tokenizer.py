@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import tokenize
-from ..engine import Vocab
+from ..engine.vocab import Vocab
 from ..errors import ContextFullError, ModelFileError
 from .api_errors import invalid, too_long
 

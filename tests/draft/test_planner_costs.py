@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -608,11 +608,12 @@ class TestHeadInFewerBits:
             plain = take(llm, prompt, 40)
         gain(4.0)
         with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
-            drafters: list[Any] = llm.drafters
-            n_bytes, as_is = drafters[0].n_bytes_own, llm.draft_type
+            (as_read,) = cast("list[Any]", llm.drafters)
+            n_bytes, as_is = as_read.n_bytes_own, llm.draft_type
             assert take(llm, prompt, 40) == plain
             assert (as_is, llm.draft_type) == (None, self.Q4_0)
-            assert drafters[0].n_bytes_own < 0.5 * n_bytes
+            (narrow,) = cast("list[Any]", llm.drafters)
+            assert narrow.n_bytes_own < 0.5 * n_bytes
             assert llm.last_stats.drafted > 0
 
     def test_known_at_the_next_load(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:

@@ -7,16 +7,18 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..._core import Eagle3Drafter, Policy
-from ...engine import Engine
 from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
 from .contention import Contention
 from .costs import GGML_TYPE_NARROW, Costs, Experts
 from .priors import keep_priors, load_priors
 from .timing import Limit, is_idle, measure, measure_draft
+
+if TYPE_CHECKING:
+    from ...engine import Engine
 
 # The speed-up that a converted head must be expected to bring: it may lose up to 1 % of the mean acceptance length
 # (docs/checkpoints.md, Types), and times are not exact.
@@ -88,12 +90,9 @@ def costs_of(pair: Timed, seconds: float = 2.0, log: Callable[[str], None] = pri
             known = None
         if not engine.drafters and known is not None and 1e-6 * known.target.get(1, 0.0) > seconds:
             return known  # one pass takes longer than may be spent
+        what = "measuring what passes cost on this machine" if known is None else "measuring further what passes cost"
         if costs is not None:
             what = f"measuring again what passes cost, since other programs had {_percent(costs)} at first"
-        elif known is not None:
-            what = "measuring further what passes cost"
-        else:
-            what = "measuring what passes cost on this machine"
         more = f", up to {limit:g} s if weights are read or shaders compiled meanwhile" if limit > seconds else ""
         log(f"{what}: about {seconds:g} s{more}")
         start = perf_counter()
@@ -198,12 +197,11 @@ def measure_types(
     n_before = n_bytes()
     pair.convert_draft(GGML_TYPE_NARROW)
     if n_bytes() < n_before:
-        i = heads[0]
+        i, is_parallel = heads[0], engine.drafters[heads[0]].is_parallel
         draft = measure_draft(engine, i, _NARROW_SHARE * seconds, limit)
         if not draft.step:
             pair.convert_draft(None)
             return replace(as_is, is_whole=False)
-        is_parallel = engine.drafters[i].is_parallel
         speeds = [best_chain(as_is, d, _ACCEPTANCE, is_parallel).speed for d in (draft, as_is.drafts[i])]
         gain = speeds[0] / speeds[1]
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")

@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..._core import Drafter
-from ...engine import Engine
 from ...errors import Eagle3Error
 from .contention import Contention
 from .costs import Costs, DraftCosts, implausible
+
+if TYPE_CHECKING:
+    from ...engine import Engine
 
 N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 64, 24, 48)  # of a target pass, in the order in which they are measured
 _N_NEEDED = 2  # so many of these are always measured: with one value alone nothing could ever seem to pay
@@ -153,9 +156,8 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
         catch_up(1)
         return expand(n)
 
-    def chain(in_step: bool) -> float:
-        if in_step:
-            verify(1)
+    def chain_in_step() -> float:
+        verify(1)
         return catch_up(1) + expand(1)
 
     try:
@@ -176,8 +178,8 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
         n_most = wait(min(n_max, max(_N_WAITING)))  # an assistant evaluates one row, however many wait
         sizes = [n for n in _N_WAITING if n <= n_most]
         begin = _fastest(catch_up, sizes, _N_WAITING_NEEDED, start + 0.5 * seconds)
-        alone = min(chain(False) for _ in range(_N_CHAINS))
-        in_step = _in_steps(lambda: chain(True), start + seconds, t_row, limit)
+        alone = min(catch_up(1) + expand(1) for _ in range(_N_CHAINS))
+        in_step = _in_steps(chain_in_step, start + seconds, t_row, limit)
     finally:
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(in_step) - alone) / 2)  # for each of two graphs
