@@ -112,12 +112,12 @@ clean:
 
 # Editable, so that Python files are used where they are; what they are called is noted at installation. Without build
 # isolation, so that a change of the C++ code compiles only what it touches.
-$(STAMPS)/cli $(STAMPS)/all $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/ray: pyproject.toml heads/pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
-	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]" --editable heads
+$(STAMPS)/cli $(STAMPS)/all $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/ray: pyproject.toml heads/pyproject.toml models/pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
+	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]" --editable heads --editable models
 	@touch $@
 
 $(STAMPS)/files: FORCE | $(STAMPS)/venv
-	@find llama_cpp_eagle3 heads -name '*.py' | sort > $@.new
+	@find llama_cpp_eagle3 heads models -name '*.py' | sort > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 $(STAMPS)/base: vendor/llama_cpp_python_version | $(STAMPS)/venv

@@ -1,4 +1,4 @@
-"""Optional dependencies: the package's extras, and the package that makes heads."""
+"""Optional dependencies: the package's extras, and the two packages beside it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from .errors import Eagle3Error
 
 _NAME = "llama-cpp-eagle3"
 HEADS = "llama-cpp-eagle3-heads"
-_HEADS_FOLDER = "heads"
-"""The folder of the repository with the package that makes heads."""
+"""The package that makes heads."""
+MODELS = "llama-cpp-eagle3-models"
+"""The package that has heads."""
+_FOLDERS = {_NAME: "", HEADS: "heads", MODELS: "models"}
+"""Each package -> its folder in the repository."""
 
 
 @contextmanager
@@ -34,12 +37,17 @@ def heads(what: str) -> Iterator[None]:
     except ModuleNotFoundError as e:
         if (e.name or "").partition(".")[0] != HEADS.replace("-", "_"):
             raise
-        raise Eagle3Error(f"{what} needs the package {HEADS}: {install_command(of_heads=True)}") from e
+        raise Eagle3Error(needs(what, HEADS)) from e
+
+
+def needs(what: str, package: str) -> str:
+    """A message: what needs a package that is not installed, and the command that installs it."""
+    return f"{what} needs the package {package}: {install_command(of=package)}"
 
 
 @contextmanager
-def extra(name: str, of_heads: bool = False) -> Iterator[None]:
-    """Must be around imports of an extra's modules. of_heads: an extra of the package that makes heads.
+def extra(name: str, of: str = _NAME) -> Iterator[None]:
+    """Must be around imports of an extra's modules. of: the package that has the extra.
 
     Raises:
         Eagle3Error: a module is missing; the message has the command that installs it.
@@ -47,30 +55,30 @@ def extra(name: str, of_heads: bool = False) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: {install_command(name, of_heads=of_heads)}") from e
+        raise Eagle3Error(f"{e.name} is missing: {install_command(name, of=of)}") from e
 
 
-def install_command(*extras: str, of_heads: bool = False) -> str:
+def install_command(*extras: str, of: str = _NAME) -> str:
     """The command that installs extras from where this copy came: a clone, an archive, an index.
 
     Args:
         extras: their names.
-        of_heads: extras of the package that makes heads, which comes from the same place, except if that is an archive.
+        of: the package that has them; each comes from the same place as this one, except if that is an archive.
     """
     names = f"[{','.join(extras)}]" if extras else ""
     origin = _origin()
     url = str(origin.get("url", ""))
-    if of_heads and "archive_info" in origin:
+    if of != _NAME and "archive_info" in origin:
         origin, url = {}, ""
     if "dir_info" in origin:
-        folder = Path(url2pathname(urlsplit(url).path)) / (_HEADS_FOLDER if of_heads else "")
+        folder = Path(url2pathname(urlsplit(url).path)) / _FOLDERS[of]
         if (folder / "pyproject.toml").is_file():
             editable = "--editable " if origin["dir_info"].get("editable") else ""
             return f"pip install {editable}{shlex.quote(f'{folder}{names}')}"
         url = ""  # the folder was removed
     if "vcs_info" in origin:
-        url = f"{origin['vcs_info']['vcs']}+{url}" + (f"#subdirectory={_HEADS_FOLDER}" if of_heads else "")
-    return f"pip install '{HEADS if of_heads else _NAME}{names}{f' @ {url}' if url else ''}'"
+        url = f"{origin['vcs_info']['vcs']}+{url}" + (f"#subdirectory={_FOLDERS[of]}" if _FOLDERS[of] else "")
+    return f"pip install '{of}{names}{f' @ {url}' if url else ''}'"
 
 
 def _origin() -> dict[str, Any]:

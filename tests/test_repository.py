@@ -25,7 +25,7 @@ def read(name: str) -> str:
 def test_our_version_stands_in_one_place() -> None:
     """The others read it; the change log begins with it, or with what comes after it."""
     assert f'__version__ = "{__version__}"' in read("llama_cpp_eagle3/_version.py")
-    for name in ("pyproject.toml", "heads/pyproject.toml", "CMakeLists.txt", "CITATION.cff"):
+    for name in ("pyproject.toml", "heads/pyproject.toml", "models/pyproject.toml", "CMakeLists.txt", "CITATION.cff"):
         assert __version__ not in read(name).replace("cff-version", ""), name
     assert f"\n## [{__version__}]" in read("CHANGELOG.md")
     minor = __version__.rpartition(".")[0]

@@ -30,6 +30,8 @@ LINKED = (
     "heads/llama_cpp_eagle3_heads/**/*.py",
     "llama_cpp_eagle3/*.pyi",
     "llama_cpp_eagle3/models/*",
+    "models/**/*.md",
+    "models/LICENSE",
     "benchmarks/results/*.json",
 )
 """Files that pages link to."""

@@ -42,7 +42,7 @@ def fetch_files(args: argparse.Namespace) -> None:
         target_path=args.model,
         target_file=args.hf_file,
         use_sidecar=drafts and not args.draft_model_path,
-        log=lambda text: print(text, file=sys.stderr),
+        log=say,
     )
     args.model = pair.target or args.model
     args.draft_model_path = args.draft_model_path if pair.head is None else [pair.head]
@@ -56,9 +56,14 @@ def fetch_named(args: argparse.Namespace, *flags: str) -> None:
     """
 
     def found(name: str) -> str:
-        return models.resolve(name, lambda text: print(text, file=sys.stderr, flush=True))
+        return models.resolve(name, say)
 
     for flag in flags:
         named = getattr(args, flag)
         if named is not None:
             setattr(args, flag, [*map(found, named)] if isinstance(named, list) else found(named))
+
+
+def say(text: str) -> None:
+    """Print a message for the user, beside the output."""
+    print(text, file=sys.stderr, flush=True)

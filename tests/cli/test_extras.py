@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llama_cpp_eagle3 import __version__, extras
-from llama_cpp_eagle3.extras import install_command
+from llama_cpp_eagle3.extras import HEADS, MODELS, install_command
 
 MODULES = ("starlette", "uvicorn", "pydantic", "httptools")
 
@@ -73,15 +73,18 @@ def test_the_command_installs_from_where_it_was_installed(
 
     monkeypatch.setattr(extras, "distribution", lambda name: Installed())
     assert install_command("serve", "hub") == command.replace("{path}", str(clone))
-    (clone / "heads").mkdir()
-    (clone / "heads" / "pyproject.toml").touch()
+    for folder in ("heads", "models"):
+        (clone / folder).mkdir()
+        (clone / folder / "pyproject.toml").touch()
     name = "llama-cpp-eagle3-heads"
     of_heads = {"git": f"'{name}[train] @ git+https://host/a.git#subdirectory=heads'"}.get(
         request.node.callspec.id,
         f"'{name}[train]'" if "{path}" not in command else f"'{clone}/heads[train]'",
     )
     start = "pip install --editable " if "--editable" in command else "pip install "
-    assert install_command("train", of_heads=True) == start + of_heads
+    assert install_command("train", of=HEADS) == start + of_heads
+    of_models = of_heads.replace("heads", "models").replace("[train]", "")
+    assert install_command(of=MODELS) == start + of_models
 
 
 @pytest.mark.parametrize("command", ["convert", "inspect", "quantize", "train"])
@@ -94,13 +97,13 @@ def test_commands_that_make_heads(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
-    needs = f"`{command}` needs the package llama-cpp-eagle3-heads: {install_command(of_heads=True)}"
+    needs = f"`{command}` needs the package llama-cpp-eagle3-heads: {install_command(of=HEADS)}"
     assert line == f"llama-cpp-eagle3: error: {needs}"
 
 
-def test_both_packages_have_one_version() -> None:
-    of_heads = distribution("llama-cpp-eagle3-heads")
-    assert of_heads.version == __version__
+def test_all_packages_have_one_version() -> None:
+    of_heads = distribution(HEADS)
+    assert of_heads.version == distribution(MODELS).version == __version__
     assert f"llama-cpp-eagle3=={__version__}" in (of_heads.requires or [])
 
 

@@ -10,7 +10,6 @@ import pytest
 TEXTS = {
     "LICENSE": "The llama-cpp-eagle3 authors",
     "llama_cpp_eagle3/models/LICENSE": "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2",
-    "llama_cpp_eagle3/models/LICENSE-APACHE": "Apache License",
     "LICENSE-llama.cpp": "The ggml authors",
     "LICENSE-nlohmann-json": "Niels Lohmann",
     "LICENSE-miniaudio": "David Reid",
@@ -29,9 +28,8 @@ def test_texts(name: str) -> None:
 
 def test_metadata() -> None:
     metadata = distribution("llama-cpp-eagle3").metadata
-    assert metadata["License-Expression"] == "MIT AND Apache-2.0 AND BSD-3-Clause AND PSF-2.0 AND (Unlicense OR MIT-0)"
+    assert metadata["License-Expression"] == "MIT AND BSD-3-Clause AND PSF-2.0 AND (Unlicense OR MIT-0)"
     assert metadata.get_all("License-File") == [
         "LICENSE",
         "llama_cpp_eagle3/models/LICENSE",
-        "llama_cpp_eagle3/models/LICENSE-APACHE",
     ]

@@ -23,7 +23,7 @@ from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, HubError, IncompatibleDra
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.draft import siblings
-from llama_cpp_eagle3.extras import install_command
+from llama_cpp_eagle3.extras import HEADS, install_command
 from llama_cpp_eagle3.hub.pair_files import fetch_pair
 from llama_cpp_eagle3.hub.repository import Access
 from llama_cpp_eagle3_heads.convert import convert
@@ -225,7 +225,7 @@ def test_checkpoints_need_the_package_that_makes_heads(hub: HubServer, monkeypat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "llama_cpp_eagle3_heads", None)
     needed = re.escape(
-        f"converting the checkpoint 'me/Bin' needs the package llama-cpp-eagle3-heads: {install_command(of_heads=True)}"
+        f"converting the checkpoint 'me/Bin' needs the package llama-cpp-eagle3-heads: {install_command(of=HEADS)}"
     )
     with pytest.raises(Eagle3Error, match=needed):
         Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id="me/Bin", **LOAD)

