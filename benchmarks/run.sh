@@ -2,7 +2,7 @@
 # Measure everything and write it to results/. Some hours on two cores; nothing else should run.
 # speed.py continues an interrupted run; `rm -r benchmarks/results/speed` makes it begin again.
 #
-#   pip install '.[bench]' './heads[train]'
+#   pip install '.[bench]' './heads[train]' ./models
 #   sh benchmarks/run.sh
 #
 # PYTHON names another interpreter, LLAMA_CPP_TOOLS a folder of llama.cpp's tools (default: they are built).

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "drafter/draft_session.h"
+#include "drafter/limits.h"
 #include "grammar/lookahead.h"
 #include "gumbel.h"
 #include "kernels/cpu_kernels.h"
@@ -68,8 +69,12 @@ class drafter : public draft_session {
                          llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) = 0;
 
     // Tells that an image begins at position `first`, which is n_past(). n_pos: positions that it takes; pos: the four
-    // positions of each of its rows, [4][n]. Only with n_pos_per_row() 4.
-    virtual void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) = 0;
+    // positions of each of its rows, [4][n], which only drafters with n_pos_per_row() 4 use: to others its rows are
+    // like other rows.
+    virtual void add_image(int32_t      first, int32_t /* n_pos */, const std::vector<int32_t> & /* pos */,
+                           llama_seq_id seq_id) {
+        draft_limits::check_add_image(first, n_past(seq_id));
+    }
 
     // Removes positions >= n_past. Returns the position from which rows must be appended again: n_past or less.
     // same_next: the token at n_past will be the same as before.

@@ -36,7 +36,7 @@ void draft_limits::check_process(const llama_token * tokens, int32_t n_tokens, i
     }
 }
 
-void draft_limits::check_add_image(int32_t first, int32_t n_known) const {
+void draft_limits::check_add_image(int32_t first, int32_t n_known) {
     if (first != n_known) {
         throw error(format("the draft expects rows from position %d on, got an image at %d", n_known, first));
     }

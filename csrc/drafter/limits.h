@@ -23,12 +23,12 @@ class draft_limits {
 
     bool is_token(llama_token token) const { return token >= 0 && token < n_vocab_; }
 
-    void check(llama_seq_id seq_id) const; // throws if there is no such sequence
-    void check_process(const llama_token * tokens, int32_t n_tokens, int32_t n_past, int32_t n_known) const;
-    void check_add_image(int32_t first, int32_t n_known) const;
-    void check_copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, int32_t n_known) const;
-    void check_restart(int32_t n_past, llama_seq_id seq_id) const;
-    void check_begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) const;
+    void        check(llama_seq_id seq_id) const; // throws if there is no such sequence
+    void        check_process(const llama_token * tokens, int32_t n_tokens, int32_t n_past, int32_t n_known) const;
+    static void check_add_image(int32_t first, int32_t n_known);
+    void        check_copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, int32_t n_known) const;
+    void        check_restart(int32_t n_past, llama_seq_id seq_id) const;
+    void        check_begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) const;
 
   private:
     void check_token(const char * what, llama_token token) const;

@@ -37,10 +37,6 @@ class draft_sequences : public draft_limits {
         draft_limits::check_process(tokens, n_tokens, n_past, (*this)[seq_id].n_past());
     }
 
-    void check_add_image(int32_t first, llama_seq_id seq_id) const {
-        draft_limits::check_add_image(first, (*this)[seq_id].n_past());
-    }
-
     void check_copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) const {
         draft_limits::check_copy(src, dst, n_past, (*this)[src].n_past());
     }

@@ -40,7 +40,7 @@ class Real:
         """Return the drafter's file."""
         if self.draft is None:
             return None
-        return str(models.smollm2()[1] if self.draft == "shipped" else models.fetched(self.draft, print))
+        return str(models.fetched(self.draft, print))
 
     def load(self, drafter: str | None = None, **options: Any) -> Eagle3Llama:
         """Load the model with a drafter of `drafters`, or without; "ngram" drafts whatever its rows cost."""
@@ -61,7 +61,7 @@ _FILE = {"auto": {}, "chain": {"draft": "chain", "draft_n_max": 4}, "tree": {"dr
 REAL = {
     real.name: real
     for real in (
-        Real("smollm2-135m", "shipped", _NGRAM | _FILE),
+        Real("smollm2-135m", "smollm2-135m-eagle3", _NGRAM | _FILE),
         Real("gemma-3-270m", None, _NGRAM | _AUTO),
         Real("qwen2.5-coder-0.5b", None, _NGRAM | _AUTO),
         Real("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", _NGRAM | _FILE),

@@ -1,5 +1,6 @@
 #include "drafters/eagle3/draft_memory.h"
 
+#include "drafter/state_header.h"
 #include "error.h"
 
 #include <algorithm>
@@ -68,7 +69,7 @@ void draft_memory::restart(int32_t n_past, llama_seq_id seq_id) {
 }
 
 void draft_memory::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
-    sequences_.check_add_image(first, seq_id);
+    draft_limits::check_add_image(first, sequence(seq_id).n_past());
     if (pos.empty() || pos.size() % rope_positions::n_sections != 0) {
         throw std::invalid_argument(format("expected %d positions for each row of an image, found %zu in all",
                                            rope_positions::n_sections, pos.size()));
@@ -99,14 +100,7 @@ std::vector<uint8_t> draft_memory::state_get(llama_seq_id seq_id) const {
 
 void draft_memory::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
     draft_sequence & seq    = sequence(seq_id);
-    state_header     header = {};
-    if (state.size() < sizeof(header)) {
-        throw std::invalid_argument("not a state of an EAGLE-3 draft: too short");
-    }
-    memcpy(&header, state.data(), sizeof(header));
-    if (header.magic != state_magic || header.size != state.size()) {
-        throw std::invalid_argument("not a state of an EAGLE-3 draft, or truncated");
-    }
+    const auto       header = read_header<state_header>(state, state_magic, "an EAGLE-3 draft");
     if (header.fingerprint != weights_.fingerprint() || header.type_k != cache_.k(0)->type ||
         header.type_v != cache_.v(0)->type) {
         throw incompatible_draft_error(

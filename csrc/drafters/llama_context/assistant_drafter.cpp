@@ -1,5 +1,6 @@
 #include "drafters/llama_context/assistant_drafter.h"
 
+#include "drafter/state_header.h"
 #include "drafter/time_scope.h"
 #include "error.h"
 #include "llama_ext.h"
@@ -89,12 +90,6 @@ void assistant_drafter::process(const float * rows, const llama_token * tokens, 
     last.n_past += n_tokens;
 }
 
-void assistant_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
-    (void) n_pos;
-    (void) pos;
-    limits_.check_add_image(first, n_past(seq_id));
-}
-
 int32_t assistant_drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool /*same_next*/) {
     last_row & last = last_of(seq_id);
     leave();
@@ -134,14 +129,7 @@ std::vector<uint8_t> assistant_drafter::state_get(llama_seq_id seq_id) {
 
 void assistant_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
     limits_.check(seq_id);
-    state_header header = {};
-    if (state.size() < sizeof(header)) {
-        throw std::invalid_argument("not a state of an assistant: too short");
-    }
-    memcpy(&header, state.data(), sizeof(header));
-    if (header.magic != state_magic || header.size != state.size()) {
-        throw std::invalid_argument("not a state of an assistant, or truncated");
-    }
+    const auto header = read_header<state_header>(state, state_magic, "an assistant");
     if (header.fingerprint != fingerprint_ || header.n_embd != n_embd_tgt_) {
         throw incompatible_draft_error(format("the saved state belongs to another model than '%s'", path().c_str()));
     }

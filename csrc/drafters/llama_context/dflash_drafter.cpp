@@ -134,12 +134,6 @@ void dflash_drafter::process(const float * rows, const llama_token * tokens, int
                       [this](llama_seq_id id) { flush(id); });
 }
 
-void dflash_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
-    (void) n_pos;
-    (void) pos;
-    sequences_.check_add_image(first, seq_id);
-}
-
 // blocks
 
 void dflash_drafter::add_block(llama_seq_id seq_id, llama_token id_last, int32_t n_steps) {

@@ -1,6 +1,7 @@
 // Going back, copies, states and noise of a block drafter's sequences. Rows do not depend on their next token, so that
 // for draft_sequence the next token is always the same.
 
+#include "drafter/state_header.h"
 #include "drafters/llama_context/dflash_drafter.h"
 #include "error.h"
 
@@ -81,14 +82,7 @@ std::vector<uint8_t> dflash_drafter::state_get(llama_seq_id seq_id) {
 
 void dflash_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
     sequences_.check(seq_id);
-    state_header header = {};
-    if (state.size() < sizeof(header)) {
-        throw std::invalid_argument("not a state of a block drafter: too short");
-    }
-    memcpy(&header, state.data(), sizeof(header));
-    if (header.magic != state_magic || header.size != state.size()) {
-        throw std::invalid_argument("not a state of a block drafter, or truncated");
-    }
+    const auto header = read_header<state_header>(state, state_magic, "a block drafter");
     if (header.fingerprint != fingerprint_ || header.n_embd_feat != n_embd_feat()) {
         throw incompatible_draft_error(
             format("the saved state belongs to another model than '%s'", hparams_.path.c_str()));

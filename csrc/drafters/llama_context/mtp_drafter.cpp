@@ -151,12 +151,6 @@ void mtp_drafter::process(const float * rows, const llama_token * tokens, int32_
                       [this](llama_seq_id id) { flush(id); });
 }
 
-void mtp_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
-    (void) n_pos;
-    (void) pos;
-    sequences_.check_add_image(first, seq_id);
-}
-
 // drafting
 
 void mtp_drafter::prepare(llama_seq_id seq_id) {

@@ -1,5 +1,6 @@
 // Going back, copies, states and noise of an MTP drafter's sequences.
 
+#include "drafter/state_header.h"
 #include "drafters/llama_context/mtp_drafter.h"
 #include "error.h"
 
@@ -79,14 +80,7 @@ std::vector<uint8_t> mtp_drafter::state_get(llama_seq_id seq_id) {
 
 void mtp_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
     sequences_.check(seq_id);
-    state_header header = {};
-    if (state.size() < sizeof(header)) {
-        throw std::invalid_argument("not a state of an MTP draft: too short");
-    }
-    memcpy(&header, state.data(), sizeof(header));
-    if (header.magic != state_magic || header.size != state.size()) {
-        throw std::invalid_argument("not a state of an MTP draft, or truncated");
-    }
+    const auto header = read_header<state_header>(state, state_magic, "an MTP draft");
     if (header.fingerprint != fingerprint_ || header.n_embd != n_embd_) {
         throw incompatible_draft_error(format("the saved state belongs to another model than '%s'", path().c_str()));
     }

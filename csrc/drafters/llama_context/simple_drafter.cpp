@@ -1,5 +1,6 @@
 #include "drafters/llama_context/simple_drafter.h"
 
+#include "drafter/state_header.h"
 #include "drafter/time_scope.h"
 #include "error.h"
 #include "llama_ext.h"
@@ -90,12 +91,6 @@ void simple_drafter::process(const float * /*rows*/, const llama_token * tokens,
     if (!waits && (n_tokens > draft_limits::n_catch_up_max || text.n_unwritten() > n_wait_max)) {
         flush(seq_id);
     }
-}
-
-void simple_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
-    (void) n_pos;
-    (void) pos;
-    limits_.check_add_image(first, n_past(seq_id));
 }
 
 void simple_drafter::flush(llama_seq_id seq_id) {
@@ -249,14 +244,7 @@ std::vector<uint8_t> simple_drafter::state_get(llama_seq_id seq_id) {
 
 void simple_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
     limits_.check(seq_id);
-    state_header header = {};
-    if (state.size() < sizeof(header)) {
-        throw std::invalid_argument("not a state of a small model that drafts: too short");
-    }
-    memcpy(&header, state.data(), sizeof(header));
-    if (header.magic != state_magic || header.size != state.size()) {
-        throw std::invalid_argument("not a state of a small model that drafts, or truncated");
-    }
+    const auto header = read_header<state_header>(state, state_magic, "a small model that drafts");
     if (header.fingerprint != fingerprint_) {
         throw incompatible_draft_error(
             format("the saved state belongs to another small model than '%s'", path().c_str()));

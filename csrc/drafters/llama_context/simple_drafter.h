@@ -43,9 +43,6 @@ class simple_drafter : public context_drafter {
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool may_wait) override;
 
-    // An image is as many tokens as it has rows.
-    void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
-
     int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override;
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) override;
     void    restart(int32_t n_past, llama_seq_id seq_id) override;
