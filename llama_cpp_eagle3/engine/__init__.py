@@ -9,12 +9,12 @@ from .drafters import Drafters
 from .engine import Engine
 from .fim import FimTokens
 from .keeping import KeptText
-from .media import Media, check_media, media_tokens
+from .media import Media, media_tokens
 from .memory import Memory
 from .prefix_cache import PrefixStats
 from .prefix_disk import FolderEntry, PrefixFiles
 from .prefix_nodes import Slot, StoredFile, n_common
-from .request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings, Request, Shift, check_prompt
+from .request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings, Request, Shift
 from .sampler_chain import GrammarError, SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Output, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
@@ -27,6 +27,5 @@ __all__ = [
     "Drafters", "Engine", "FimTokens", "FinishReason", "FolderEntry", "GrammarError", "KeptText", "LogitsProcessor",
     "Media", "Memory", "Output", "PrefixFiles", "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain",
     "Sampling", "ScheduledSequence", "Sequence", "Shift", "Slot", "Slots", "State", "Step", "StoredFile",
-    "StoredPrefix", "TokenLogprob", "Vocab", "check_media", "check_prompt", "check_rng", "check_seed", "media_tokens",
-    "n_common",
+    "StoredPrefix", "TokenLogprob", "Vocab", "check_rng", "check_seed", "media_tokens", "n_common",
 ]  # fmt: skip

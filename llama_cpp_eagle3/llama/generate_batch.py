@@ -11,18 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from .._core import Guard
-from ..engine import (
-    DraftSettings,
-    Engine,
-    Media,
-    Request,
-    Sampling,
-    Sequence,
-    State,
-    TokenLogprob,
-    check_media,
-    check_prompt,
-)
+from ..engine import DraftSettings, Engine, Media, Request, Sampling, Sequence, State, TokenLogprob
 from ..engine.stats import Stats
 from ..errors import ContextFullError
 from ..log import progress_bar
@@ -98,18 +87,18 @@ def make_request(
     Raises:
         ValueError, ContextFullError: they name the prompt by its number i.
     """
-    with _errors_of(i):
-        check_prompt(tokens, engine.vocab.n_tokens, engine.n_ctx, media)
-        check_media(tokens, media, engine.n_batch, engine.target.n_ubatch)
     n_room = engine.n_ctx - len(tokens)
     max_tokens = n_room if max_tokens is None or max_tokens <= 0 else int(max_tokens)
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    request = Request(tokens, sampling, max_tokens=max_tokens, stop=stops, logprobs=logprobs, media=media)
+    with _errors_of(i):
+        request.check(engine.vocab.n_tokens, engine.n_ctx, engine.n_batch, engine.target)
     if max_tokens > n_room or n_room == 0:
         raise ContextFullError(
             f"prompt {i}: {len(tokens)} tokens and max_tokens={max_tokens} do not fit, the context holds "
             f"{engine.n_ctx}. Use a larger n_ctx."
         )
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
-    return Request(tokens, sampling, max_tokens=max_tokens, stop=stops, logprobs=logprobs, media=media)
+    return request
 
 
 def check_options(prompts: Any, options: SequenceOf[PromptOptions] | None, common: PromptOptions) -> None:
