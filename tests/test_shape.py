@@ -9,8 +9,8 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
-    "lines of Python, core": 17_057,
-    "lines of Python, edges": 20_245,
+    "lines of Python, core": 17_215,  # 160 since each argument is checked by its type (engine/arguments)
+    "lines of Python, edges": 20_260,
     "lines of C++, without kernels": 25_692,
     "lines of C++, kernels": 6_900,
     "lines of csrc/policy": 2_100,

@@ -12,7 +12,7 @@ from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from . import flag as flags
 from .flag import NO_OTHER_DRAFTS, flag
 from .llama_options import MODELS, N_CTX_MAX, LlamaOptions, n_threads
-from .option import Option, in_range, one_of
+from .option import Option, in_range
 
 DRAFTS = "speculative decoding"
 """Title of the help."""
@@ -49,7 +49,6 @@ class DraftingOptions(LlamaOptions, total=False):
             'fixed size says the mode, `draft_n_max`, `draft_n_min` and `draft_p_min` `"chain"`, those of trees '
             '`"tree"`. N-grams draft in auto alone. On targets with a recurrent state, or with `swa_full=False`, trees '
             "become chains",
-            check=one_of(MODES),
         ),
     ]
     draft_sources: Annotated[

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
-from ..engine.sampling import check_rng
+from ..engine.arguments import as_type
 from . import flag as flags
 from .drafting_options import DRAFTS, DraftingOptions
 from .flag import flag
 from .llama_options import DEVICES, MODELS, LlamaOptions
-from .option import Option, flags_of, one_of, options_of, types_of
+from .option import Option, flags_of, in_range, options_of, types_of
 from .serve_options import AllowHttp
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -214,14 +214,13 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
         ),
     ]
     cpu_kernels: Annotated[
-        str,
+        Literal["auto", "on", "off"],
         Option(
             'what multiplies by the weights on a CPU: `"auto"`: for each weight format our kernels or ggml\'s, '
             "whichever is measured to be faster when a model is loaded (once per machine, about a second; kept, as the "
             'sides sum in different orders); `"on"`: ours where there is one, prompts too; `"off"`: ggml\'s. '
             "`loaded.cpu_kernels_used` shows the choice. Other models of the process are not affected",
             default="auto",
-            check=one_of(KERNEL_MODES),
             flag=_device_flag(
                 "--cpu-kernels MODE LLAMA_ARG_CPU_KERNELS",
                 "our kernels on a CPU: auto (where they were measured to be faster, once per machine), on, off "
@@ -238,7 +237,6 @@ class Eagle3LlamaOptions(DraftingOptions, total=False):
             'that more drafts are accepted; `"llama"`: llama.cpp\'s, for its texts for a seed (with '
             '`cpu_kernels="off"`). The probabilities are the same',
             default="gumbel",
-            check=lambda name, value: check_rng(value),
         ),
     ]
     progress: Annotated[
@@ -300,6 +298,7 @@ class ConstructorOptions(Eagle3LlamaOptions, total=False):
 
 
 OPTIONS = options_of(ConstructorOptions)
+_TYPES = types_of(ConstructorOptions) | {"draft_model": Any}  # any function may draft
 (MMPROJ,) = flags_of(OPTIONS, "")
 DEFAULTS = cast(
     Eagle3LlamaOptions,
@@ -345,18 +344,14 @@ def check_names(function: str, given: Iterable[str], *more: str) -> None:
 
 
 def drafter_paths(given: DraftPaths) -> tuple[str, ...]:
-    """The files or names in a `draft_model_path`. Raises TypeError."""
+    """The files or names in a `draft_model_path`."""
     if given is None:
         return ()
-    several = (given,) if isinstance(given, str | os.PathLike) else given
-    try:
-        return tuple(os.fspath(path) for path in several)
-    except TypeError as e:
-        raise TypeError(f"draft_model_path: expected a path, or a list of paths, found {given!r}") from e
+    return tuple(os.fspath(path) for path in ((given,) if isinstance(given, str | os.PathLike) else given))
 
 
 def check_arguments(function: str, given: ConstructorOptions) -> None:
-    """Check each argument by itself.
+    """Check each argument by itself, and give it the type that it has here.
 
     Raises:
         TypeError: there is no such argument.
@@ -364,6 +359,9 @@ def check_arguments(function: str, given: ConstructorOptions) -> None:
     """
     check_names(function, given)
     for name, value in given.items():
+        found = given[name] = as_type(name, value, _TYPES[name])  # type: ignore[literal-required]
         check = OPTIONS[name].check
         if check is not None:
-            check(name, value)
+            check(name, found)
+        elif name.startswith(("rope_freq", "yarn")):  # others make the model's numbers NaN
+            in_range(0.0 if name.startswith("rope") else -1.0, 1e9)(name, found)

@@ -10,7 +10,6 @@ from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
 from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
-from ..engine.sampling import check_seed
 from ..ggml_types import CACHE_TYPES
 from ..machine import default_threads
 from .flag import flag, key_values, layers, numbers, on_off_auto, one_of, place_in
@@ -76,7 +75,7 @@ class LlamaOptions(TypedDict, total=False):
         dict[str, bool | int | float | str] | None,
         _models("--override-kv KEY=TYPE:VALUE,...", "override the header: int, float, bool, str", key_values),
     ]
-    seed: Annotated[int, Option(check=lambda name, value: check_seed(value))]
+    seed: int
     n_ctx: Annotated[
         int,
         _context(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -49,18 +49,7 @@ def flags_of(options: dict[str, Option], title: str) -> tuple[Flag, ...]:
     return tuple(found)
 
 
-def one_of(values: Iterable[str]) -> Check:
-    """One of these words, or None."""
-    known = tuple(values)
-
-    def check(name: str, value: Any) -> None:
-        if value is not None and value not in known:
-            raise ValueError(f"expected {name} to be one of {', '.join(known)}, found {value!r}")
-
-    return check
-
-
-def in_range(low: int, high: int, *, or_zero: bool = False) -> Check:
+def in_range(low: float, high: float, *, or_zero: bool = False) -> Check:
     """A number of this range, or None; or_zero: 0 is the same as None."""
 
     def check(name: str, value: Any) -> None:

@@ -14,9 +14,9 @@ from .memory import Memory
 from .prefix_cache import PrefixStats
 from .prefix_disk import FolderEntry, PrefixFiles
 from .prefix_nodes import Slot, StoredFile, n_common
-from .request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings, Request, Shift
+from .request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings, Request, Shift, token_list
 from .sampler_chain import GrammarError, SamplerChain
-from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
+from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling
 from .sequence import FinishReason, Output, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
 from .slots import Slots
 from .verifier import N_ROWS_ARGMAX
@@ -27,5 +27,5 @@ __all__ = [
     "Drafters", "Engine", "FimTokens", "FinishReason", "FolderEntry", "GrammarError", "KeptText", "LogitsProcessor",
     "Media", "Memory", "Output", "PrefixFiles", "PrefixStats", "Reasoning", "Request", "Result", "Rng", "SamplerChain",
     "Sampling", "ScheduledSequence", "Sequence", "Shift", "Slot", "Slots", "State", "Step", "StoredFile",
-    "StoredPrefix", "TokenLogprob", "Vocab", "check_rng", "check_seed", "media_tokens", "n_common",
+    "StoredPrefix", "TokenLogprob", "Vocab", "media_tokens", "n_common", "token_list",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Target
 from ..errors import Eagle3Error
+from .arguments import as_type
 from .detokenizer import N_COMPLETE, Detokenizer
 from .draft_state import DraftState
 from .drafters import Drafters
@@ -196,7 +197,7 @@ class Engine:
 
         like: a sequence with the same grammar, which is not submitted yet: the grammar is read once for both.
         """
-        request.check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
+        as_type("request", request, Request).check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
         beside = None if like is None else like.chain
         chain = SamplerChain(request.sampling, self.vocab, self.n_ctx, request.stop_tokens, beside)
         sequence = Sequence(
@@ -217,11 +218,11 @@ class Engine:
 
     def submit(self, sequence: Sequence) -> None:
         """The second half of `add`: queue a prepared sequence for a slot. From any thread."""
-        self.scheduler.submit(sequence)
+        self.scheduler.submit(as_type("sequence", sequence, Sequence))
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, running or waiting; an ended one does not change. From any thread."""
-        self.scheduler.cancel(sequence)
+        self.scheduler.cancel(as_type("sequence", sequence, Sequence))
 
     # steps
 
@@ -347,7 +348,7 @@ class Engine:
         """
         with self._recovered():
             try:
-                self.slots.restore_prefix(seq_id, stored)
+                self.slots.restore_prefix(seq_id, as_type("stored", stored, StoredPrefix))
             except BaseException:  # whatever it was, some of the state may be in the cells
                 self.slots.has_bad_cells = True
                 self.scheduler.clear_cells()

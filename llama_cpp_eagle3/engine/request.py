@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from ..errors import ContextFullError
+from .arguments import as_type, check_fields
 from .media import Media, check_media
 from .sampling import Sampling
 
@@ -24,6 +25,7 @@ WITHOUT_MODEL: Final = (NGRAM, GRAMMAR)
 
 
 _DEFAULT = Sampling()
+_INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,15 @@ class DraftSettings:
     tree_tokens: int = 8
     """Nodes of a tree that are verified."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        least = {"n_max": 0, "ngram_n_max": 0, "n_min": 0, "tree_depth": 1, "tree_topk": 1, "tree_tokens": 0}
+        for name, low in least.items():
+            if not low <= getattr(self, name) <= _INT_MAX:
+                raise ValueError(f"expected draft_{name} in {low}..{_INT_MAX}, found {getattr(self, name)}")
+        if not 0.0 <= self.p_min <= 1.0:
+            raise ValueError(f"expected draft_p_min in 0..1, found {self.p_min}")
+
     @property
     def depth(self) -> int:
         """The greatest length of a path in a draft, in tokens."""
@@ -63,6 +74,11 @@ class Shift:
     """Tokens at the beginning that stay."""
     n_discard: int = 0
     """Tokens after these that are cut out; 0 = half of what is left."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.n_keep < 0 or self.n_discard < 0:
+            raise ValueError(f"expected n_keep and n_discard to be 0 or more, found {self.n_keep}, {self.n_discard}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +124,9 @@ class Request:
     prompt_logprobs: bool = False
     """Keep log-probabilities of the prompt's tokens too, with as many others; all of it is evaluated for that."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @property
     def reuses_prefix(self) -> bool:
         """Whether the prompt may begin with a cached prefix."""
@@ -124,6 +143,8 @@ class Request:
             raise ValueError(f"expected seq_id in 0..{target.n_seq - 1}, found {self.seq_id}")
         if self.prompt_logprobs and self.logprobs is None:
             raise ValueError("prompt_logprobs needs logprobs")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise ValueError(f"expected logprobs to be 0 or more, found {self.logprobs}")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -146,6 +167,14 @@ class RequestOptions(TypedDict, total=False):
     boundaries: SequenceOf[int]
     thought_ends: SequenceOf[SequenceOf[int]]
     prompt_logprobs: bool
+
+
+def token_list(tokens: Any, n_vocab: int) -> list[int]:
+    """Tokens as a user gives them, as a list. Raises ValueError: they are none of the vocabulary's."""
+    found = [*as_type("tokens", tokens, SequenceOf[int])]
+    if found and not 0 <= min(found) <= max(found) < n_vocab:
+        raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(found)} to {max(found)}")
+    return found
 
 
 def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:

@@ -6,13 +6,13 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from numbers import Integral
-from operator import attrgetter, ne
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from .arguments import check_fields
 from .vocab import Vocab
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -34,18 +34,6 @@ _F32_TINY = float(np.finfo(np.float32).tiny)  # reciprocals of smaller numbers m
 _F32_MAX = float(np.finfo(np.float32).max)
 
 
-def check_rng(rng: str) -> None:
-    """Raise ValueError unless it is one of `RNGS`."""
-    if rng not in RNGS:
-        raise ValueError(f"expected rng to be one of {', '.join(RNGS)}, found {rng!r}")
-
-
-def check_seed(seed: int | None) -> None:
-    """Raise ValueError unless it is an integer, or None for a random one."""
-    if seed is not None and (not isinstance(seed, Integral) or isinstance(seed, bool)):
-        raise ValueError(f"expected seed to be an integer, found {seed!r}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
     """The part of a text in which the model reasons. A lazy grammar ignores it, and it may have a budget of tokens."""
@@ -58,6 +46,9 @@ class Reasoning:
     """Tokens that are written when the budget is spent: a message, if any, and the first of `ends`."""
     budget: int = -1
     """Tokens; -1 = no limit."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +67,7 @@ class Sampling:
     Tokens that the model's header suppresses are never sampled.
 
     Raises:
-        ValueError: a value cannot work: not a number, an unknown sampler, rng or mirostat mode, a penalty that is not
+        ValueError: a value cannot work: another type, an unknown sampler, rng or mirostat mode, a penalty that is not
             finite.
     """
 
@@ -170,10 +161,7 @@ class Sampling:
     """Keep the probabilities of the candidates that the samplers left: see `SamplerChain.probs`."""
 
     def __post_init__(self) -> None:
-        values = _numbers_of(self)
-        if any(map(ne, values, values)):
-            name = next(name for name, value in zip(_NUMBERS, values, strict=True) if value != value)
-            raise ValueError(f"expected {name} to be a number, found nan")
+        check_fields(self)
         if not _F32_TINY <= self.repeat_penalty <= _F32_MAX:
             raise ValueError(f"expected repeat_penalty to be finite and greater than 0, found {self.repeat_penalty}")
         for name in ("frequency_penalty", "presence_penalty"):
@@ -186,8 +174,6 @@ class Sampling:
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
         if self.min_tokens < 0:
             raise ValueError(f"expected min_tokens to be 0 or more, found {self.min_tokens}")
-        check_seed(self.seed)
-        check_rng(self.rng)
         if self.samplers is None and any(getattr(self, name) != _DEFAULTS[name] for name in _ORDERED_ONLY):
             object.__setattr__(self, "samplers", SAMPLERS)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from .._core import Drafter, SavedState
 from ..errors import Eagle3Error
+from .arguments import as_type
 from .memory import N_MIN_COPIED, Memory
 from .prefix_cache import Beginning, PrefixCache
 from .prefix_disk import PrefixFiles
@@ -380,6 +381,9 @@ class Slots:
         sequence.seq_id, sequence.n_past, sequence.rows, sequence.is_dirty = -1, 0, [], False
 
     def _unused(self, seq_id: int) -> Slot:
+        seq_id = as_type("seq_id", seq_id, int)
+        if not 0 <= seq_id < len(self.all):
+            raise ValueError(f"expected seq_id in 0..{len(self.all) - 1}, found {seq_id}")
         slot = self.all[seq_id]
         if not slot.is_free:
             raise Eagle3Error(f"slot {seq_id} is in use: wait until its sequence has ended, or cancel it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +13,9 @@ from llama_cpp import LlamaTokenizer, llama_chat_format
 from llama_cpp._internals import LlamaBatch, LlamaModel
 
 from .._core import FeatureTap, Guard, Policy, Target
-from ..engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
+from ..draft.kinds import DraftSource
+from ..engine import Drafters, DraftSettings, Engine, PrefixStats, Rng, SamplerChain
+from ..engine.arguments import as_type, hints
 from ..engine.stats import Stats
 from ..errors import Eagle3Error
 from ..files.model_file import check_projector
@@ -34,8 +36,11 @@ DRAFT_ATTRIBUTES = tuple("draft" if f.name == "mode" else f"draft_{f.name}" for 
 def _setting(name: str) -> Any:
     """An attribute that is a field of `draft_settings`."""
 
+    own = "draft" if name == "mode" else f"draft_{name}"
+    hint = tuple[DraftSource, ...] if name == "sources" else dict(hints(DraftSettings))[name]
+
     def change(llm: LlamaAttributes, value: Any) -> None:
-        value = tuple(value) if name == "sources" else value
+        value = as_type(own, value, hint)
         llm.draft_settings = replace(llm.draft_settings, **{name: value})
 
     return property(lambda llm: getattr(llm.draft_settings, name), change)
@@ -147,7 +152,7 @@ class LlamaAttributes:
 
     @chat_handler.setter
     def chat_handler(self, handler: Any) -> None:
-        self._chat_handler = handler
+        self._chat_handler = as_type("chat_handler", handler, Callable[..., Any] | None)
         if self._loaded is not None:
             self._hook_handler()
 
@@ -169,8 +174,7 @@ class LlamaAttributes:
 
     @rng.setter
     def rng(self, rng: Rng) -> None:
-        check_rng(rng)
-        self._rng = rng
+        self._rng: Rng = as_type("rng", rng, Rng)
 
     @property
     def draft_model_path(self) -> str | None:

@@ -20,7 +20,7 @@ from ..config.serve_options import AllowHttp
 from ..engine import Engine, Request, Sequence, Vocab
 from ..media import Projector, read_media
 from .generate_batch import make_request
-from .sampling_arguments import SamplingDefaults, grammar_text
+from .sampling_arguments import SamplingDefaults, checked, grammar_text
 
 Json = dict[str, Any]
 
@@ -46,6 +46,7 @@ def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
 
     Raises:
         TypeError: a name that neither has.
+        ValueError: a value of another type.
     """
     signature = inspect.signature(Llama.create_chat_completion)
     theirs = {name: value for name, value in options.items() if name in signature.parameters}
@@ -54,7 +55,7 @@ def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
         raise TypeError(f"create_chat_completion() got unexpected arguments {sorted(unknown)}")
     bound = signature.bind(None, *args, **theirs)
     bound.apply_defaults()
-    arguments = {**options, **bound.arguments}
+    arguments = checked({**options, **bound.arguments})
     del arguments["self"]
     return arguments
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from llama_cpp import Llama, LlamaTokenizer
 
-from ..engine import FimTokens, Request
+from ..engine import FimTokens, Request, token_list
 from ..errors import ContextFullError
 from .attributes import LlamaAttributes
 from .generate_batch import (
@@ -23,7 +23,7 @@ from .generate_batch import (
     run_batch,
     run_one,
 )
-from .sampling_arguments import SCHEMAS, SamplingDefaults, asked_grammar
+from .sampling_arguments import SCHEMAS, SamplingDefaults, asked_grammar, bias_of, checked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,16 +61,24 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
 
         Llama uses token 0 as a token of fill-in-the-middle, whatever it is, so such prompts are made here.
         """
+        given = checked(signature(super()._create_completion).bind(prompt, suffix, *args, **options).arguments)
+        prompt, suffix, bias = given["prompt"], given["suffix"], given.get("logit_bias")
+        stop = given.get("stop") or []
+        given["stop"] = [text for text in ([stop] if isinstance(stop, str) else stop) if text]
+        if bias:  # Llama gives up processors beside a bias: it takes the None that list.extend returns
+            own = given.get("logits_processor") or ()
+            given |= {"logits_processor": [*own, bias_of(bias, self.engine.vocab.n_tokens)], "logit_bias": None}
+        if given.get("echo") and not isinstance(prompt, str):
+            raise ValueError("echo: expected a text as the prompt, found tokens")
         for text in (prompt, suffix):
             if isinstance(text, str):
                 self._check_length(text)
         if suffix is not None:
-            given = signature(super()._create_completion).bind(prompt, suffix, *args, **options).arguments
             if given.get("echo"):
                 raise ValueError("echo=True and a suffix exclude each other: only the text between them is returned")
-            prompt, suffix = self._fim_prompt(prompt, suffix), None
+            given |= {"prompt": self._fim_prompt(prompt, suffix), "suffix": None}
         try:
-            yield from super()._create_completion(prompt, suffix, *args, **options)
+            yield from super()._create_completion(**given)
         except ValueError as e:
             if not str(e).startswith(_NO_ROOM):
                 raise
@@ -138,7 +146,7 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """Tokens of a prompt as `create_completion` makes them."""
         if not isinstance(prompt, str):
-            return [int(t) for t in prompt]
+            return token_list(prompt, self.engine.vocab.n_tokens)
         self._check_length(prompt)
         tokens = self.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
         bos = self.token_bos()
@@ -211,8 +219,9 @@ class LlamaCompletion(LlamaAttributes, Llama):  # type: ignore[misc]
             from ..chat.conversation import refuse_media
             from ..chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
 
-            given = signature(Llama.create_chat_completion).bind_partial(self, messages, *args, **options).arguments
+            given = signature(Llama.create_chat_completion).bind_partial(None, messages, *args, **options).arguments
             del given["self"]
+            given = checked(given)
             tool = forced_tool(given)
             # a format of the user's own, or a handler, may know what to do with images
             is_own = self.chat_handler is None and (self.chat_format or "").startswith(_OWN_FORMATS)

@@ -21,7 +21,19 @@ import numpy.typing as npt
 from llama_cpp import LlamaState
 
 from .._core import Guard
-from ..engine import DraftSettings, Engine, Media, Output, Request, SamplerChain, Sequence, media_tokens, n_common
+from ..engine import (
+    DraftSettings,
+    Engine,
+    Media,
+    Output,
+    Request,
+    SamplerChain,
+    Sequence,
+    media_tokens,
+    n_common,
+    token_list,
+)
+from ..engine.arguments import as_type
 from ..engine.stats import Stats
 from ..errors import ContextFullError, Eagle3Error
 from ..model.loaded import Loaded
@@ -258,6 +270,7 @@ class Context:
             self.n_tokens = n
             self._drive(generation)
         if sent:
+            sent = token_list(sent, engine.vocab.n_tokens)
             engine.rewind(sequence, len(sequence.tokens))
             sequence.tokens += sent
             sequence.n_prompt = len(sequence.tokens)
@@ -340,8 +353,11 @@ class Context:
 
     def set_n_tokens(self, n: int) -> None:
         """Go back to fewer tokens; or note more tokens, which the user has decoded outside of the engine."""
+        n = as_type("n_tokens", n, int)
         if self.engine is None or n == self.n_tokens:
             return
+        if not 0 <= n <= self.engine.n_ctx:
+            raise ValueError(f"expected n_tokens in 0..{self.engine.n_ctx}, found {n}")
         engine, sequence = self._begin()
         if n < self.n_tokens:
             engine.rewind(sequence, n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,11 +12,12 @@ from typing import Any
 
 from .._core import Guard
 from ..engine import DraftSettings, Engine, Media, Request, Sampling, Sequence, State, TokenLogprob
+from ..engine.arguments import as_type
 from ..engine.stats import Stats
 from ..errors import ContextFullError
 from ..log import progress_bar
 from .context import Context
-from .sampling_arguments import SamplingArguments, SamplingDefaults
+from .sampling_arguments import SamplingArguments, SamplingDefaults, checked
 
 
 class PromptOptions(SamplingArguments, total=False):
@@ -110,7 +111,8 @@ def check_options(prompts: Any, options: SequenceOf[PromptOptions] | None, commo
     """
     if isinstance(prompts, (str, bytes)):
         raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: pass [text]")
-    for given in (common, *(options or ())):
+    as_type("prompts", prompts, SequenceOf[Any])
+    for given in (common, *(as_type("options", options, SequenceOf[Mapping[str, Any]] | None) or ())):
         unknown = set(given) - set(PromptOptions.__annotations__)
         if unknown:
             raise TypeError(f"generate_batch() got unexpected options {sorted(unknown)}")
@@ -133,9 +135,9 @@ def make_requests(
     """
     requests = []
     for i, prompt in enumerate(prompts):
-        merged = common if options is None else {**common, **options[i]}
         with _errors_of(i):
-            tokens = tokens_of(prompt)
+            merged = checked(common if options is None else {**common, **options[i]})
+            tokens = tokens_of(as_type("prompt", prompt, str | SequenceOf[int]))
         requests.append(
             make_request(
                 i,

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from llama_cpp import LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .._core import Guard
-from ..config.eagle3_options import DEFAULTS, DraftPaths, check_names, drafter_paths, show_arguments
+from ..config.eagle3_options import DEFAULTS, DraftPaths, check_arguments, check_names, drafter_paths, show_arguments
 from ..config.llama_options import LLAMA_DEFAULTS
-from ..engine import Media, SamplerChain, Sampling, check_seed
+from ..engine import Media, SamplerChain, Sampling, token_list
+from ..engine.arguments import as_type
 from ..errors import Eagle3Error
 from ..files.model_file import file_errors
 from ..guard import bury
@@ -31,6 +32,7 @@ from .attributes import DRAFT_ATTRIBUTES
 from .completion import LlamaCompletion
 from .context import Context, Generation
 from .interrupts import interrupts_at_end
+from .sampling_arguments import checked
 from .state import Eagle3State, check_state
 
 if TYPE_CHECKING:
@@ -88,17 +90,20 @@ class Eagle3Llama(LlamaCompletion):
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
-        log, fetch = (partial(function, bool(options.get("verbose", True))) for function in (log_info, log_fetch))
+        given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft_model_path}
+        check_arguments("Eagle3Llama", given)
+        as_type("model_path", model_path, str | os.PathLike[str])
+        log, fetch = (partial(function, given.get("verbose", True)) for function in (log_info, log_fetch))
         path = resolve(model_path, fetch)
         drafts = [resolve(draft, fetch) for draft in drafter_paths(draft_model_path)]
         self._stack = ExitStack()
         self._keeper: Keeper | None = None
-        learned = self._learned = _open_learning(options.get("learn_dir"), path)
+        learned = self._learned = _open_learning(given["learn_dir"], path)
         try:
             if learned is not None:
                 self._stack.callback(learned.close)
                 drafts = learned.drafters(drafts)
-            given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": drafts or None}
+            given["draft_model_path"] = drafts or None
             self._plan = plan(path, given)
         except BaseException:
             self._stack.close()
@@ -251,8 +256,7 @@ class Eagle3Llama(LlamaCompletion):
 
     def set_seed(self, seed: int | None) -> None:
         """Set the seed of texts that name none; None: another one each time."""
-        check_seed(seed)
-        self._seed = seed if seed is None else int(seed)  # llama_cpp's Random takes no integers of NumPy
+        self._seed = as_type("seed", seed, int | None)  # llama_cpp's Random takes no integers of NumPy
 
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again with its matrices in another ggml type; its cache is empty then."""
@@ -289,6 +293,7 @@ class Eagle3Llama(LlamaCompletion):
         Raises:
             Eagle3Error: they must be measured, and the context is not empty.
         """
+        as_type("seconds", seconds, float | None)
         with self._guard:
             self._context.stats.calibrate_ns += self.loaded.have_costs(seconds, must=True, log=log)
 
@@ -337,8 +342,9 @@ class Eagle3Llama(LlamaCompletion):
         Raises:
             ContextFullError: no room for the tokens, or for one more.
         """
-        sampling = sampling or self._defaults.sampling(locals())
-        prompt = [int(t) for t in tokens]
+        given = checked(locals())
+        sampling = given["sampling"] or self._defaults.sampling(given)
+        prompt = token_list(given["tokens"], self.engine.vocab.n_tokens)
 
         def begin() -> Generation:
             self._sampler = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
@@ -358,7 +364,7 @@ class Eagle3Llama(LlamaCompletion):
             ContextFullError: they do not fit; nothing is evaluated then.
         """
         with self._guard, self._context.timed():
-            self._context.eval([int(t) for t in tokens])
+            self._context.eval(token_list(tokens, self.engine.vocab.n_tokens))
 
     def eval_media(self, media: Media) -> None:
         """Evaluate an image after the tokens of the context, in target and draft.
@@ -368,7 +374,7 @@ class Eagle3Llama(LlamaCompletion):
             ValueError: its rows see each other, and n_batch or n_ubatch is smaller than it.
         """
         with self._guard, self._context.timed():
-            self._context.eval_media(media)
+            self._context.eval_media(as_type("media", media, Media))
 
     def sample(
         self,
@@ -390,13 +396,13 @@ class Eagle3Llama(LlamaCompletion):
         idx: int | None = None,
     ) -> int:
         """Draw one token, as `Llama.sample` does, from the logits of the last token or of the one at position `idx`."""
-        arguments = locals()
+        arguments = checked(locals())
         with self._guard:
             chain = self._sampler
             if chain is None:
                 sampling = self._defaults.sampling(arguments)
                 chain = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
-            return self._context.sample(chain, idx)
+            return self._context.sample(chain, arguments["idx"])
 
     # saved states
 
@@ -437,5 +443,6 @@ class Eagle3Llama(LlamaCompletion):
         """Text of tokens, as `Llama.detokenize` gives it; but pieces longer than 32 bytes are not lost."""
         if type(self.tokenizer_) is not LlamaTokenizer:
             return bytes(super().detokenize(tokens, prev_tokens, special))
+        tokens, special = as_type("tokens", tokens, list[int]), as_type("special", special, bool)
         text = b"".join([self.engine.vocab.piece(token, special) for token in tokens if token >= 0])
         return text[1:] if text[:1] == b" " and tokens[0] == self._model.token_bos() else text

@@ -8,9 +8,10 @@ from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import LlamaGrammar
+from llama_cpp import Llama, LlamaGrammar
 
-from ..engine import Rng, Sampling
+from ..engine import LogitsProcessor, Rng, Sampling
+from ..engine.arguments import as_type, hints
 
 
 class SamplingArguments(TypedDict, total=False):
@@ -51,8 +52,44 @@ class SamplingArguments(TypedDict, total=False):
 _AS_THEY_ARE = SamplingArguments.__annotations__.keys() & {f.name for f in fields(Sampling)} - {
     *("seed", "rng", "temperature", "grammar", "logit_bias")
 }
+_TYPES = {name: hint | None for name, hint in hints(Llama.create_completion)} | {
+    "prompt": str | list[int],
+    "messages": Sequence[Mapping[str, Any]],
+    **dict.fromkeys(("tools", "functions"), Sequence[Mapping[str, Any]] | None),
+    **dict.fromkeys(("tool_choice", "function_call"), str | Mapping[str, Any] | None),
+    "tokens": Sequence[int],
+    "sampling": Sampling | None,
+    "idx": int | None,
+    "grammar": LlamaGrammar | str | None,
+    "logits_processor": Sequence[Callable[..., Any]] | None,
+    "stopping_criteria": Callable[..., Any] | None,
+    "logprobs": bool | int | None,
+    "top_logprobs": int | None,
+    "enable_thinking": bool | None,
+    "reasoning_budget": int,
+    "reasoning_budget_message": str,
+}
 SCHEMAS = ("json_schema", "response_format")
 """Arguments that ask for a grammar."""
+
+
+def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `Llama.create_completion` and its kin, by their types. Raises ValueError."""
+    return {name: as_type(name, x, _TYPES[name]) if name in _TYPES else x for name, x in arguments.items()}
+
+
+def bias_of(logit_bias: Mapping[int, float], n_vocab: int) -> LogitsProcessor:
+    """A logits processor that adds a bias to tokens, as Llama does; ValueError: there is no such token."""
+    unknown = [token for token in logit_bias if not 0 <= token < n_vocab]
+    if unknown:
+        raise ValueError(f"logit_bias: expected tokens in 0..{n_vocab - 1}, found {unknown[0]}")
+    tokens, added = [*logit_bias], np.array([*logit_bias.values()], dtype=np.single)
+
+    def bias(_: npt.NDArray[np.intc], logits: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
+        logits[tokens] += added
+        return logits
+
+    return bias
 
 
 def asked_grammar(arguments: Mapping[str, Any]) -> LlamaGrammar | None:
@@ -78,6 +115,7 @@ def asked_grammar(arguments: Mapping[str, Any]) -> LlamaGrammar | None:
 
 def grammar_text(grammar: LlamaGrammar) -> tuple[str, str]:
     """GBNF of a grammar, and the rule that it begins with; llama_cpp has no public names for them."""
+    as_type("grammar", grammar, LlamaGrammar)
     return grammar._grammar, grammar._root
 
 

@@ -111,7 +111,7 @@ def test_stop(llm: Eagle3Llama) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"functions": 5}, ValueError, "expected 'functions' to be an array"),
+        ({"functions": 5}, ValueError, "expected functions to be a list"),
         ({"colour": 1}, TypeError, "unexpected arguments"),
         ({"tools": [{"type": "x"}]}, ValueError, r"tools\.0: expected a tool of type"),
         (

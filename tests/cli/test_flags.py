@@ -363,7 +363,7 @@ def test_errors_of_a_command_name_flags(tiny_target: Any, tiny_head: Any, capsys
     for flags, message in (
         (["-b", "0"], "-b >= 1 and -ub >= 1, found -c"),
         (["-md", path_of(tiny_head), "--spec-type", "draft-simple"], "name draft-eagle3, alone or with draft-mtp"),
-        (["-md", path_of(tiny_head), "--tree-tokens", "0"], "found --tree-depth 4, --tree-topk 3, --tree-tokens 0"),
+        (["-md", path_of(tiny_head), "--tree-tokens", "0"], "found --tree-depth 4, --tree-tokens 0"),
         (["-md", path_of(tiny_head), "-cd", "64"], "-cd is for small models"),
         (["-dev", "Nowhere0"], "-dev: there is no device 'Nowhere0'"),
     ):

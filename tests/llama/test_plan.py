@@ -106,7 +106,7 @@ def test_what_drafters_read() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"draft_sources": "ngram"}, "expected draft_sources to be some of"),
+        ({"draft_sources": "ngram"}, "expected draft_sources to be a list (of one of eagle3, mtp"),
         ({"draft_sources": ("simple",)}, "names 'simple', but no small model is given"),
         ({"file": SMALL, "draft_sources": ("eagle3",)}, "names 'eagle3', but a small model is given"),
         ({"file": HEAD, "draft_sources": ("mtp",)}, "but a head is given as draft_model_path: name 'eagle3'"),
@@ -115,8 +115,8 @@ def test_what_drafters_read() -> None:
         ({"file": HEAD, "embedding": True}, "embedding and draft_model_path exclude each other"),
         ({"draft_sources": ("mtp",), "vocab_only": True}, "vocab_only and 'mtp' in draft_sources exclude each other"),
         ({"vocab_only": True, "embedding": True}, "vocab_only and embedding exclude each other"),
-        ({"draft_n_min": 9}, "expected 0 <= draft_n_min <= draft_n_max"),
-        ({"draft_tree_tokens": 2}, "draft_tree_tokens >= draft_tree_depth"),
+        ({"draft_n_min": 9}, "expected draft_n_min <= draft_n_max"),
+        ({"draft_tree_tokens": 2}, "draft_tree_depth <= draft_tree_tokens"),
         ({"n_parallel": 257}, "room for 256 sequences"),
         ({"n_parallel": 9, "n_ubatch": 8}, "need batches of that size"),
         ({"n_batch": 0}, "n_batch >= 1"),

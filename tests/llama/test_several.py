@@ -354,5 +354,5 @@ def test_a_flag_for_each_of_them(
 
 @pytest.mark.parametrize("given", [5, [None], ["a.gguf", 3]])
 def test_what_is_no_path(three: tuple[str, list[str]], given: Any) -> None:
-    with pytest.raises(TypeError, match="draft_model_path: expected a path, or a list of paths, found"):
+    with pytest.raises(ValueError, match="expected draft_model_path to be a text or PathLike or a list"):
         Eagle3Llama(three[0], given)

@@ -11,22 +11,7 @@ from .setup import Timed, costs_of, experts_of, keep_learned, learn_costs, measu
 from .timing import is_idle, measure
 
 __all__ = [
-    "CONTENTION_MAX",
-    "BestChain",
-    "Contention",
-    "Costs",
-    "DraftCosts",
-    "Timed",
-    "best_chain",
-    "costs_of",
-    "experts_of",
-    "implausible",
-    "is_idle",
-    "keep_learned",
-    "learn_costs",
-    "load_costs",
-    "machine",
-    "measure",
-    "measure_types",
-    "save_costs",
-]
+    "CONTENTION_MAX", "BestChain", "Contention", "Costs", "DraftCosts", "Timed", "best_chain", "costs_of",
+    "experts_of", "implausible", "is_idle", "keep_learned", "learn_costs", "load_costs", "machine", "measure",
+    "measure_types", "save_costs",
+]  # fmt: skip

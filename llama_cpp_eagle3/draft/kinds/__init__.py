@@ -15,21 +15,9 @@ from .mtp import MtpBlock
 from .simple import SmallModel
 
 __all__ = [
-    "GRAMMAR",
-    "KINDS",
-    "NGRAM",
-    "WITHOUT_MODEL",
-    "DraftSource",
-    "DrafterFile",
-    "MtpBlock",
-    "Place",
-    "SmallModel",
-    "check_kind",
-    "kind_of",
-    "kind_of_arch",
-    "kind_of_model",
-    "kind_of_source",
-]
+    "GRAMMAR", "KINDS", "NGRAM", "WITHOUT_MODEL", "DraftSource", "DrafterFile", "MtpBlock", "Place", "SmallModel",
+    "check_kind", "kind_of", "kind_of_arch", "kind_of_model", "kind_of_source",
+]  # fmt: skip
 
 KINDS: tuple[type[DrafterFile], ...] = (Eagle3Head, BlockDrafter, MtpBlock, GemmaAssistant, SmallModel)
 """A new drafter is a class, a line here, and its name in `DraftSource`."""

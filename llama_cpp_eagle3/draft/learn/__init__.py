@@ -13,16 +13,6 @@ from .texts import TextEntry, Texts
 from .training import Training
 
 __all__ = [
-    "Folder",
-    "HeadEntry",
-    "Heads",
-    "Keeper",
-    "Key",
-    "Learner",
-    "Opening",
-    "Swap",
-    "TextEntry",
-    "Texts",
-    "Training",
+    "Folder", "HeadEntry", "Heads", "Keeper", "Key", "Learner", "Opening", "Swap", "TextEntry", "Texts", "Training",
     "forget",
-]
+]  # fmt: skip
