@@ -20,7 +20,7 @@ from ..engine.sampling import Reasoning
 from ..engine.vocab import Vocab
 from ..media import TIMEOUT_S, Projector, Prompt, take_media
 from .bare_call import callable_tools
-from .blocks import LeftOut
+from .blocks import LeftOut, text_of
 from .constraints import constraint_of
 from .fitting import apply_fitting
 from .history import read_messages
@@ -32,6 +32,7 @@ from .tool_fields import name_of
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _LEFT_OUT = LeftOut()
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)")
 _SPECIAL = re.compile(r"[.^$|()*+?\[\]{}\\]")
 _MEDIA = {
@@ -154,7 +155,19 @@ def read_conversation(
         messages, files = take_media(messages, projector.marker, lambda source: load(source, deadline))
     given = {name: value for name, value in body.items() if value is not None}
     params = apply_request(templates, {**given, "messages": messages}, has_markers=bool(files), **defaults)
+    _check_roles(messages, params.prompt)
     return Conversation(params, files, projector)
+
+
+def _check_roles(messages: list[dict[str, Any]], prompt: str) -> None:
+    """Refuse a message of an unknown role that the template has passed over."""
+    for i, message in enumerate(messages):
+        word = max(re.findall(r"\w+", text_of(message.get("content"))), key=len, default="")
+        if message["role"] not in _ROLES and word not in prompt:
+            raise ValueError(
+                f"messages.{i}: expected a 'role' of {', '.join(_ROLES)}, found {message['role']!r:.60}, which the "
+                "model's chat template leaves out"
+            )
 
 
 def apply_request(

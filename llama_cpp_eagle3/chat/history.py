@@ -132,7 +132,8 @@ def _split(message: Message, left_out: list[str]) -> Iterator[Message]:
     def finished() -> Iterator[Message]:
         if parts or calls or thoughts:
             more = {"tool_calls": calls, "reasoning_content": thoughts}
-            yield {**message, "content": parts or "", **{k: v for k, v in more.items() if v}}
+            content = content_of(parts, "\n") if role == "tool" else parts  # templates show no parts of a result
+            yield {**message, "content": content or "", **{k: v for k, v in more.items() if v}}
 
     for block in blocks:
         kind = block.get("type") if isinstance(block, Mapping) else None

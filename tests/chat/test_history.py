@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from chatting import Load
 from fuzz_values import Fuzzer
 from llama_cpp_eagle3.chat import ChatTemplates, LeftOut, apply_request, read_messages, without_billing_line
+from llama_cpp_eagle3.chat.conversation import read_conversation
 
 USER = {"role": "user", "content": "Hello"}
 SUM = {"type": "text", "text": "Sum it up."}
@@ -281,3 +283,36 @@ def test_thoughts_by_all_of_their_names(thought: dict[str, Any]) -> None:
     assert message == {"role": "assistant", "content": "so", "reasoning_content": "hm"}
     (message,) = read_messages([{"role": "assistant", "content": [SUM], **thought}])
     assert message == {"role": "assistant", "content": [SUM], "reasoning_content": "hm"}
+
+
+RESULT = [
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+    },
+    {
+        "role": "tool",
+        "tool_call_id": "call00001",
+        "content": [{"type": "text", "text": "sunny"}, {"type": "text", "text": "warm"}],
+    },
+]
+
+
+@pytest.mark.parametrize("name", ["GLM-4.6.jinja", "GLM-4.7-Flash.jinja", "moonshotai-Kimi-K2.jinja"])
+def test_results_in_parts(name: str, load: Load) -> None:
+    """These templates show no parts of a tool's result: the model answered without it."""
+    prompt = read_conversation({"messages": RESULT}, load(name)).params.prompt
+    assert "sunny\nwarm" in prompt
+
+
+def test_roles_that_a_template_leaves_out(load: Load) -> None:
+    """The message was left out without a word; a template that writes the role may have it."""
+    messages = [{"role": "Human", "content": "A question."}, {"role": "user", "content": "Go on."}]
+    with pytest.raises(ValueError, match=r"messages\.0: expected a 'role' of system, .*, found 'Human', which the"):
+        read_conversation({"messages": messages}, load("Bielik-11B-v3.0-Instruct.jinja"))
+    chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    assert (
+        "Human\nA question." in read_conversation({"messages": messages}, ChatTemplates(template=chatml)).params.prompt
+    )
