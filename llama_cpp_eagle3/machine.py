@@ -34,7 +34,7 @@ def cpu_quota() -> float | None:
     quotas = []
     for group in _groups("cpu"):
         words = _read(group / "cpu.max") or f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
-        with suppress(ValueError):  # "max", or there are no such files
+        with suppress(ValueError, OverflowError):  # "max", or there are no such files
             quota, period = map(int, words.split())
             if quota > 0 < period:
                 quotas.append(quota / period)
@@ -101,5 +101,5 @@ def _read(path: Path) -> str:
     """Text of a file of the system; empty if there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (OSError, ValueError):  # a path with a zero byte
         return ""

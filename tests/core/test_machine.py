@@ -48,6 +48,8 @@ def test_no_groups(groups: Path) -> None:
         ("0::/a:b c", {"a:b c": {"cpu__max": "70000 100000"}}, 0.7),
         ("", {"": {"cpu__max": "0 100000"}}, None),
         ("", {"": {"cpu__max": "garbage"}}, None),
+        ("", {"": {"cpu__max": "9" * 400 + " 100000"}}, None),
+        ("0::/a\0b", {"": {"cpu__max": "70000 100000"}}, 0.7),
     ],
 )
 def test_quota(groups: Path, own: str, files: dict[str, dict[str, str]], quota: float | None) -> None:
