@@ -59,7 +59,7 @@ class Calls:
 
 
 def _name(frame: FrameType) -> str:
-    code = frame.f_code
+    code: Any = frame.f_code  # from Python 3.11 on it has a qualified name
     return f"{Path(code.co_filename).relative_to(PACKAGE)}:{_ANONYMOUS.sub('', code.co_qualname)}"
 
 

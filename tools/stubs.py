@@ -64,8 +64,9 @@ class _Tidy(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         self.generic_visit(node)
-        is_annotated = ast.unparse(node.value) == "typing.Annotated" and isinstance(node.slice, ast.Tuple)
-        return node.slice.elts[0] if is_annotated else node  # without the array's type or size
+        if ast.unparse(node.value) == "typing.Annotated" and isinstance(node.slice, ast.Tuple):
+            return node.slice.elts[0]  # without the array's type or size
+        return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
