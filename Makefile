@@ -113,7 +113,7 @@ clean:
 # Editable, so that Python files are used where they are; what they are called is noted at installation. Without build
 # isolation, so that a change of the C++ code compiles only what it touches.
 $(STAMPS)/cli $(STAMPS)/all $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/ray: pyproject.toml heads/pyproject.toml models/pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
-	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]" --editable heads --editable models
+	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]" --editable ./heads --editable ./models
 	@touch $@
 
 $(STAMPS)/files: FORCE | $(STAMPS)/venv
