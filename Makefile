@@ -47,7 +47,7 @@ demo: $(STAMPS)/cli
 # a test that hangs fails by name, with the stack of every thread, instead of holding the run for ever
 HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 
-QUICK := tests/test_layers.py tests/test_shape.py tests/engine/test_engine.py tests/engine/test_save_plan.py tests/draft --ignore tests/draft/test_planner.py \
+QUICK := tests/test_layers.py tests/test_shape.py tests/test_repository.py tests/bench/test_overhead.py tests/engine/test_engine.py tests/engine/test_save_plan.py tests/draft --ignore tests/draft/test_planner.py \
 	$(addprefix tests/llama/test_,llama.py errors.py arguments.py plan.py api_doc.py readme.py) \
 	tests/serve/test_chat.py tests/serve/test_completion.py tests/clients
 quick: $(STAMPS)/test
