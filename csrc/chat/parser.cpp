@@ -8,13 +8,15 @@
 
 #include <cstring>
 #include <random>
+#include <utility>
 
 namespace eagle3::chat {
 
 namespace {
 
-constexpr char   BLANK[] = " \t\r\n";
-constexpr size_t TAG_MAX = 32; // characters of a tag, at most
+const std::string THINK = "<think>", END = "</think>";
+constexpr char    BLANK[] = " \t\r\n";
+constexpr size_t  TAG_MAX = 32; // characters of a tag, at most
 
 std::string random_id() {
     static const char  chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -35,9 +37,15 @@ class parser {
         if (!source.empty()) {
             params.parser.load(source);
         }
-        if (is_continuation) {
+        if (is_continuation || generation_prompt.find(END) != std::string::npos) {
             message = common_chat_parse("", true, params); // the text that the prompt has already is not reported
             message.tool_calls.clear();                    // a call that it begins is: nobody else would know its name
+        }
+        if (!is_continuation) { // but tags that llama.cpp adds to a begun text are not
+            const std::string begun   = std::exchange(message, {}).content;
+            const size_t      end     = begun.find(END);
+            const bool        is_tags = end == 0 || begun.rfind(THINK + END, 0) == 0;
+            message.content           = is_tags ? begun.substr(0, end + END.size()) : "";
         }
     }
 

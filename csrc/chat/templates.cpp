@@ -12,28 +12,37 @@ namespace eagle3::chat {
 
 namespace {
 
+template <typename F>
+void within_steps(size_t n_steps, F && work) {
+    on_big_stack([&] {
+        template_steps_left = n_steps;
+        try {
+            work();
+        } catch (const std::exception &) {
+            take_template_steps(); // its own error, without llama.cpp's words around it
+            throw;
+        }
+        take_template_steps();
+    });
+}
+
 class templates {
   public:
     templates(uintptr_t model, const std::string & source, const std::string & bos, const std::string & eos) {
         if (!model && source.empty()) {
             throw std::invalid_argument("expected a model or a template, found neither");
         }
-        on_big_stack([&] { init(reinterpret_cast<const llama_model *>(model), source, bos, eos); });
+        within_steps(ANALYSIS_STEPS_MAX, [&] {
+            // common_chat_templates_init would lose llama.cpp's message
+            jinja::lexer lexer;
+            jinja::parse_from_tokens(lexer.tokenize(source));
+            tmpls = common_chat_templates_init(reinterpret_cast<const llama_model *>(model), source, bos, eos);
+        });
     }
 
     common_chat_params apply(const std::string & request) const;
 
     common_chat_templates_ptr tmpls;
-
-  private:
-    void init(const llama_model * model, const std::string & source, const std::string & bos, const std::string & eos) {
-        template_steps_left = ANALYSIS_STEPS_MAX;
-        // common_chat_templates_init would lose llama.cpp's message
-        jinja::lexer lexer;
-        jinja::parse_from_tokens(lexer.tokenize(source));
-        tmpls = common_chat_templates_init(model, source, bos, eos);
-        check_template_steps(); // llama.cpp's analysis goes on after errors
-    }
 };
 
 // The text with which the prompt begins the answer.
@@ -155,7 +164,7 @@ void register_templates(py::module_ & m) {
                 std::vector<open_schema> schemas;
                 {
                     py::gil_scoped_release release;
-                    on_big_stack([&] {
+                    within_steps(RENDER_STEPS_MAX, [&] {
                         open_schemas open;
                         params  = self.apply(request);
                         schemas = std::move(open.found);
@@ -165,8 +174,7 @@ void register_templates(py::module_ & m) {
             },
             py::arg("request"),
             "Render a request, which is JSON; the result has how its answer is sampled and parsed. Its grammar lacks "
-            "the "
-            "rules of `schemas`: (rule, name, document, pointer).")
+            "the rules of `schemas`: (rule, name, document, pointer).")
         .def(
             "source",
             [](const templates & self, const std::string & variant) {

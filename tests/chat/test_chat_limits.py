@@ -138,6 +138,12 @@ def test_long_answer_takes_no_long_time(load: Load) -> None:
 
 
 LONG = "the chat template calls itself without end, or goes on without end"
+LONG_TEXTS = [
+    "{{ 'a'|indent(2000000000, true) }}",
+    "{{ [[1]]|tojson(indent=2000000000) }}",
+    "{% set ns = namespace(s='aa') %}{% for i in range(60) %}{% set ns.s = ns.s.replace('a', 'aa') %}{% endfor %}",
+    "{% set ns = namespace(s='aa') %}{% for i in range(60) %}{% set ns.s = ns.s.replace('', ns.s) %}{% endfor %}",
+]
 RECURSION = "{% macro f(x) %}{{ f(x) }}{% endmacro %}"
 
 
@@ -152,12 +158,24 @@ RECURSION = "{% macro f(x) %}{{ f(x) }}{% endmacro %}"
         "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{{ 'a' * 10000000000 }}",
+        *LONG_TEXTS,
+        "{% set ns = namespace(s='aa') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}",
+        "{% for i in range(3000) %}{{ messages|tojson }}{% for j in range(1000) %}{{ i }}{% endfor %}{% endfor %}",
     ],
 )
 def test_templates_without_an_end(source: str) -> None:
     """llama.cpp's Jinja would overflow its stack, or be analyzed for ever."""
     with pytest.raises(ValueError, match=LONG):
         ChatTemplates(template=source, bos_token="<s>", eos_token="</s>")
+
+
+@pytest.mark.parametrize("source", LONG_TEXTS)
+def test_templates_without_an_end_for_some_conversations(source: str) -> None:
+    source = "{% if messages|length > 20 %}" + source + "{% endif %}{{ messages[0].content }}"
+    templates = ChatTemplates(template=source, bos_token="<s>", eos_token="</s>")
+    with pytest.raises(ValueError, match="^" + LONG):
+        templates.apply([USER] * 21)
+    assert templates.apply([USER]).prompt == "Hello"
 
 
 def test_a_template_that_calls_itself_for_some_conversations() -> None:

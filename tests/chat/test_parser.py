@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -164,3 +165,15 @@ def test_json_schema() -> None:
     assert params.grammar
     assert params.grammar_begins_in_prompt
     assert params.new_parser().parse('{"n": 3}')["content"] == '{"n": 3}'
+
+
+@pytest.mark.parametrize("name", ["LFM2-8B-A1B.jinja", "LFM2.5-Instruct.jinja", "deepseek-ai-DeepSeek-V4.jinja"])
+def test_tags_that_a_begun_answer_gets_are_not_shown(load: Load, name: str) -> None:
+    """llama.cpp ends a thought before the text that an answer begins with; with `echo` that text is shown."""
+    params = load(name).apply([USER, {"role": "assistant", "content": "It is"}], continue_final_message=True)
+    assert "</think>It is" in params.prompt
+    for shown, expected in ((params, " warm"), (replace(params, is_continuation=False), "It is warm")):
+        for parts in ([" warm"], list(" warm")):
+            parser = shown.new_parser()
+            deltas = [delta for part in parts for delta in parser.update(part)] + parser.update("", False)
+            assert joined(deltas) == (expected, "", [])
