@@ -116,6 +116,8 @@ def naming(path: str | Path) -> Iterator[None]:
             pass  # of another kind, or it has a name
         elif shutil.disk_usage(Path(path).parent).free < _N_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from e
+        elif isinstance(e, OSError) and str(e).endswith("written"):  # NumPy's, at a limit for the size of files
+            raise OSError(errno.EFBIG, f"{os.strerror(errno.EFBIG)}: {e}", str(path)) from e
         raise
 
 

@@ -119,6 +119,13 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, l
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_limit_for_files_is_named(tmp_path: Path) -> None:
+    named = r"File too large: 8192 requested and 4544 written: '.*out.gguf'"
+    with pytest.raises(OSError, match=named), whole_file(tmp_path / "out.gguf"):
+        raise OSError("8192 requested and 4544 written")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("error", [OSError("library's"), RuntimeError("failed"), ConnectionResetError(104, "reset")])
 def test_other_errors_stay_as_they_are(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)) as e, whole_file(tmp_path / "out"):
