@@ -16,6 +16,7 @@ import numpy as np
 _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
 _SCALARS = (bool, int, float)
 _NO_LIST = (str, bytes, bytearray, Mapping)
+_NO_NAMES = {"\0", *(chr(c) for c in range(0xD800, 0xE000) if not 0xDC80 <= c < 0xDD00)}  # those are bytes of a name
 _WRONG: Any = object()
 
 
@@ -57,7 +58,8 @@ def _convert(value: Any, hint: Any) -> Any:
         return value if isinstance(value, str) and value == value.encode(errors="ignore").decode() else _WRONG
     if origin in (Union, UnionType):
         if isinstance(value, (str, os.PathLike)) and any(get_origin(arg) is os.PathLike for arg in args):
-            return value if isinstance(path := os.fspath(value), str) and "\0" not in path else _WRONG
+            is_name = isinstance(path := os.fspath(value), str) and not set(path) & _NO_NAMES
+            return value if is_name else _WRONG
         exact = [arg for arg in args if type(value) is arg] or args
         return next((found for arg in exact if (found := _convert(value, arg)) is not _WRONG), _WRONG)
     if origin is Literal:

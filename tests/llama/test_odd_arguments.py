@@ -30,7 +30,7 @@ WRONG: dict[Any, list[Any]] = {
     Sequence[str]: ["abc", [b"a"], [None], 5],
     Mapping[int, float]: [[1], {1.5: 1}, {"a": 1}, {1: NAN}, {1: None}],
     Literal["auto", "on"]: ["Auto", None, 1],
-    str | os.PathLike[str]: [b"a", "a\0", 5, None],
+    str | os.PathLike[str]: [b"a", "a\0", "a\ud800", 5, None],
     Callable[..., Any] | None: [5, "abs"],
     tuple[str, float]: [("a",), ("a", "b"), "ab"],
 }
