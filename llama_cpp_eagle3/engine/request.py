@@ -170,9 +170,9 @@ class RequestOptions(TypedDict, total=False):
 
 
 def token_list(tokens: Any, n_vocab: int) -> list[int]:
-    """Tokens as a user gives them, as a list. Raises ValueError: they are none of the vocabulary's."""
+    """Tokens as a user gives them, negative ones of images (media.py). Raises ValueError: they are no tokens."""
     found = [*as_type("tokens", tokens, SequenceOf[int])]
-    if found and not 0 <= min(found) <= max(found) < n_vocab:
+    if found and not ~_INT_MAX <= min(found) <= max(found) < n_vocab:
         raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(found)} to {max(found)}")
     return found
 

@@ -293,14 +293,14 @@ def test_errors(tiny_target: Any) -> None:
     with pytest.raises(ValueError, match="expected rng to be one of gumbel, llama, found 'dice'"):
         load(tiny_target, rng="dice")
     for seed in (1.5, "7", True):
-        with pytest.raises(ValueError, match="expected seed to be an integer, found"):
+        with pytest.raises(ValueError, match="expected seed to be an integer or None, found"):
             Sampling(seed=seed)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="expected seed to be an integer, found"):
             load(tiny_target, seed=seed)
     assert Sampling(seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
     with load(tiny_target) as llm:
         for bad in (1.5, "7", True):
-            with pytest.raises(ValueError, match="expected seed to be an integer, found"):
+            with pytest.raises(ValueError, match="expected seed to be an integer or None, found"):
                 llm.set_seed(bad)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="expected rng to be one of gumbel, llama, found 'x'"):
             llm.rng = "x"  # type: ignore[assignment]

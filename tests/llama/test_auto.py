@@ -97,10 +97,12 @@ def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeyp
 
 
 def test_bad_mode(tiny_target: Any, tiny_head: Any) -> None:
-    with pytest.raises(ValueError, match="expected draft to be one of auto, chain, tree, found 'best'"):
+    with pytest.raises(ValueError, match="expected draft to be one of auto, chain, tree or None, found 'best'"):
         load(tiny_target, tiny_head, draft="best")
-    for options in ({"draft_tree_depth": 0}, {"draft_tree_topk": 0}, {"draft_tree_depth": 9, "draft_tree_tokens": 3}):
-        with pytest.raises(ValueError, match="expected draft_tree_depth >= 1"):
-            load(tiny_target, tiny_head, **options)
+    for name in ("draft_tree_depth", "draft_tree_topk"):
+        with pytest.raises(ValueError, match=rf"expected {name} in 1\.\.2147483647, found 0"):
+            load(tiny_target, tiny_head, **{name: 0})
+    with pytest.raises(ValueError, match="expected draft_tree_depth <= draft_tree_tokens, found"):
+        load(tiny_target, tiny_head, draft_tree_depth=9, draft_tree_tokens=3)
     with pytest.raises(ValueError, match="draft_tree_tokens=40 needs batches of 41 tokens"):
         load(tiny_target, tiny_head, draft_tree_tokens=40, n_batch=32)
