@@ -38,7 +38,7 @@ from comparison.report import plot_curves
 from comparison.runs import n_cores
 from llama_cpp_eagle3 import _core, models
 from llama_cpp_eagle3.bench.report import table
-from passes import random_target
+from passes import numbers, random_target
 
 N_BATCH = 512
 DEFAULT_MODEL = "qwen2.5-coder-1.5b"
@@ -46,11 +46,6 @@ TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0
 BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 """Bytes of a value in the cache."""
 SIDES = ("ggml", "ours")
-
-
-def numbers(text: str) -> list[int]:
-    """Parse N,N,..."""
-    return [int(part) for part in text.split(",")]
 
 
 class Context:

@@ -24,9 +24,10 @@ from comparison.bandwidth import read_bandwidth, weights_read
 from comparison.peaks import Peaks, measure_peaks
 from comparison.report import plot_curves
 from comparison.runs import n_cores
-from depth import BYTES, DEFAULT_MODEL, Cell, Context, cell, numbers
+from depth import BYTES, DEFAULT_MODEL, Cell, Context, cell
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench.report import table
+from passes import numbers
 
 N_OUTPUTS = 16
 """Passes of more rows have logits of the last one alone (`depth.Context.decode`)."""
