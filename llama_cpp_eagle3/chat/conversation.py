@@ -160,10 +160,12 @@ def read_conversation(
 
 
 def _check_roles(messages: list[dict[str, Any]], prompt: str) -> None:
-    """Refuse a message of an unknown role that the template has passed over."""
+    """Refuse a message of an unknown role that the template has passed over: a word of it does not follow the last."""
+    at = 0
     for i, message in enumerate(messages):
-        word = max(re.findall(r"\w+", text_of(message.get("content"))), key=len, default="")
-        if message["role"] not in _ROLES and word not in prompt:
+        words = (found[0] for found in re.finditer(r"\w+", text_of(message.get("content"))))
+        at = at if message["role"] in _ROLES else prompt.find(max(words, key=len, default=""), at)
+        if at < 0:
             raise ValueError(
                 f"messages.{i}: expected a 'role' of {', '.join(_ROLES)}, found {message['role']!r:.60}, which the "
                 "model's chat template leaves out"

@@ -35,11 +35,8 @@ def prepare_messages(server: Server, body: dict[str, Any], place: Place) -> Mess
 
 def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     """/v1/messages/count_tokens."""
-    return {
-        "input_tokens": count_chat_tokens(server, to_chat(body, server.left_out, server.left_out_tools)[1])[
-            "input_tokens"
-        ]
-    }
+    chat = to_chat(body, server.left_out, server.left_out_tools)[1]
+    return {"input_tokens": count_chat_tokens(server, chat)["input_tokens"]}
 
 
 def to_chat(

@@ -168,6 +168,9 @@ def bodies(image: bytes) -> dict[str, Body]:
     deep = "[" * 501 + "]" * 501
     empty = "[" + "[]," * (5 << 20) + "[]"
     messages("10,000 messages", *({"role": ("user", "assistant")[i % 2], "content": "a"} for i in range(9999)))
+    critic = "w" * 1500
+    messages("9,999 of an unknown role", *({"role": "critic", "content": f"{critic}{i:04}"} for i in range(9999)))
+    messages("five million words", {"role": "assistant", "content": "ab " * 5_000_000})
     messages("a tool's message of 16 MB", call("{}"), {"role": "tool", "tool_call_id": "a", "content": f"{empty}]"})
     messages("one that is nested", call("{}"), {"role": "tool", "tool_call_id": "a", "content": f"{empty},{deep}]"})
     messages("arguments of 16 MB", call(f'{{"a":{empty}]}}'), {"role": "tool", "tool_call_id": "a", "content": "b"})
