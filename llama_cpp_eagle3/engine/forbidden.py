@@ -11,7 +11,7 @@ from .sampling import Sampling
 from .vocab import Vocab
 
 LOWEST = -1e12
-"""The logit of such a token. It is finite, so that a grammar which allows nothing else can still have it."""
+"""The logit of such a token. It is finite, so that a grammar which is complete can still end the text."""
 
 
 class Forbidden:
@@ -24,16 +24,17 @@ class Forbidden:
             ValueError: a token does not exist.
         """
         self._min_tokens = sampling.min_tokens
-        self._ends = sorted({*vocab.eog, *stop_tokens}) if sampling.min_tokens else []
-        self._others: npt.NDArray[np.intp] | None = None
+        self._ends = sorted({*vocab.eog, *stop_tokens})
+        self._has_grammar = sampling.has_rules
+        self._others: npt.NDArray[np.bool_] | None = None
         words = [list(word) for word in sampling.bad_words if word]
         named = [*stop_tokens, *(sampling.allowed_tokens or ()), *(token for word in words for token in word)]
         unknown = [token for token in named if not 0 <= token < vocab.n_tokens]
         if unknown:
             raise ValueError(f"expected tokens in 0..{vocab.n_tokens - 1}, found {unknown[0]}")
         if sampling.allowed_tokens is not None:
-            allowed = np.array(list(sampling.allowed_tokens), dtype=np.intp)
-            self._others = np.setdiff1d(np.arange(vocab.n_tokens), allowed)
+            self._others = np.ones(vocab.n_tokens, dtype=np.bool_)
+            self._others[list(sampling.allowed_tokens)] = False
         self._always = [word[0] for word in words if len(word) == 1]
         self._after: dict[int, list[tuple[list[int], int]]] = {}
         for *begin, last in words:
@@ -56,6 +57,19 @@ class Forbidden:
         logits[list(forbidden)] = LOWEST
         if self._others is not None:
             logits[self._others] = LOWEST
+
+    def check(self, token: int, forbidden: Sequence[int]) -> None:
+        """Refuse a token that was drawn though it is forbidden. A grammar that is complete may end the text.
+
+        Raises:
+            ValueError: nothing else was left.
+        """
+        is_other = self._others is not None and self._others[token]
+        if (is_other or token in forbidden) and not (self._has_grammar and token in self._ends):
+            raise ValueError(
+                "all tokens that could come next are forbidden by bad_words, allowed_token_ids or min_tokens, together "
+                "with a grammar, a bias or each other: allow one of them"
+            )
 
     @property
     def is_always(self) -> bool:

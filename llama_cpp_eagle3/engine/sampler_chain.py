@@ -363,6 +363,8 @@ class SamplerChain:
         for processor in self._processors:
             scores[:] = processor(input_ids, scores)
         token = target.sample_from(self._address, scores, self._grammar_address)
+        if is_changed and not self._processors:  # these have the last word
+            self._forbidden.check(token, forbidden)
         if self._sampling.keeps_probs:
             self.probs = target.sampled_probs() or [(token, 1.0)]  # a greedy draw computes no probabilities
         return token

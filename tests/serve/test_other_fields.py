@@ -109,6 +109,32 @@ def test_allowed_tokens(running: Running, plain: dict[str, Any]) -> None:
         assert f"Field '{name}'" in response.json()["error"]["message"]
 
 
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    "allowed tokens and a grammar": {"grammar": 'root ::= "yes"', "allowed_token_ids": "x"},
+    "words and a grammar": {"grammar": 'root ::= "yes"', "bad_words": ["y", "ye", "yes"]},
+    "allowed tokens and a bias": {"allowed_token_ids": "x", "logit_bias": [["x", False]]},
+    "allowed tokens and words": {"allowed_token_ids": "x", "bad_words": ["x"]},
+    "a token that would end the text too early": {"allowed_token_ids": "x", "stop_token_ids": "x", "min_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_nothing_is_left(running: Running, name: str) -> None:
+    """Then a token that is forbidden is not taken all the same."""
+    x = tokens_of(running, "x")
+    body = {field: x if value == "x" else value for field, value in CONTRADICTIONS[name].items()}
+    for more in ({}, {"temperature": 1.0, "seed": 1}):
+        response = running.post("/completion", {"prompt": PROMPT, "n_predict": 8, "temperature": 0, **body, **more})
+        assert response.status_code == 400, response.text
+        assert "forbidden by bad_words, allowed_token_ids or min_tokens" in response.json()["error"]["message"]
+
+
+def test_a_grammar_ends_a_text_of_allowed_tokens(running: Running) -> None:
+    """The token that ends it need not be among them."""
+    answer = ask(running, grammar='root ::= "xyz"', allowed_token_ids=tokens_of(running, "xyz"))
+    assert (answer["content"], answer["stop_type"]) == ("xyz", "eos")
+
+
 def test_the_penalty_of_the_whole_text(running: Running, plain: dict[str, Any]) -> None:
     last, expected = plain["tokens"][:2]
     prompt = [expected, *[last] * 80]  # the token is farther back than llama-server's penalty looks
