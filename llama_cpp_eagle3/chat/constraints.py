@@ -179,13 +179,8 @@ def _unsupported(name: str, value: Any) -> Constraint | None:
     raise ValueError(f"'{name}' is not supported; json, regex, choice and grammar are")
 
 
-def _text_field(name: str, value: Any) -> Constraint | None:
-    """The `text` of the Responses API."""
-    return _output_config(name, value) if isinstance(value, dict) else None
-
-
 def _output_config(name: str, value: Any) -> Constraint | None:
-    """Anthropic's field: an object with a format, which is a schema there."""
+    """Anthropic's field, and the `text` of the Responses API: an object with a format."""
     if not isinstance(value, dict):
         raise ValueError(f"expected '{name}' to be an object, found {_kind(value)}")
     form = value.get("format")
@@ -218,7 +213,7 @@ _KINDS: dict[str, Callable[[str, Any], Constraint | None]] = {
     "format": _format,
     "output_format": _response_format,
     "output_config": _output_config,
-    "text": _text_field,
+    "text": _output_config,
     "extra_body": _wrapped,
 }
 CONSTRAINTS = frozenset(_KINDS)

@@ -79,8 +79,7 @@ def to_chat(
     elif asked.thinking is not None and asked.thinking.type == "disabled":
         chat["reasoning_effort"] = "none"
     if asked.output_config.format is not None:
-        schema = {"schema": asked.output_config.format.schema_}
-        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        chat["output_config"] = {"format": given["output_config"]["format"]}
     return asked, chat
 
 

@@ -67,6 +67,8 @@ def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
 def _chat_of(server: Server, body: dict[str, Any]) -> tuple[ResponseTools, dict[str, Any]]:
     found = to_chat(body, server.left_out, server.left_out_tools)
     check_others(_flat(body), FIELDS, server.ignored)
+    if isinstance(body.get("prompt"), dict):
+        raise invalid("Field 'prompt' is not supported: prompts are not kept: send its text as 'instructions'")
     return found
 
 

@@ -142,7 +142,7 @@ def test_images() -> None:
         ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
         ),
         ({"chat_template_kwargs": {"a": 1}, "seed": 3}, {"chat_template_kwargs": {"a": 1}, "seed": 3}),
     ],

@@ -64,6 +64,7 @@ WRONG: list[dict[str, Any]] = [
     {"structured_outputs": {"structural_tag": "x"}},
     {"structural_tag": {}},
     {"format": "xml"},
+    {"text": "json"},
     {"regex": 5},
     {"ebnf": "start: WORD"},
     {"ebnf": 'root ::= "a'},
@@ -110,6 +111,27 @@ def test_constraints_that_are_refused(running: Running, path: str, body: dict[st
     response = running.post(path, {**ENDPOINTS[path], **body})
     assert response.status_code == 400
     assert any(name in response.json()["error"]["message"] for name in body)
+
+
+def test_a_schema_of_messages_beside_another(running: Running) -> None:
+    """Neither is dropped, and the error names the fields that were sent."""
+    output_config = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    for name, other in (("response_format", {"type": "regex", "regex": "a"}), ("guided_json", {"type": "null"})):
+        body = {**ENDPOINTS["/v1/messages"], "output_config": output_config, name: other}
+        response = running.post("/v1/messages", body)
+        assert response.status_code == 400
+        message = response.json()["error"]["message"]
+        assert "output_config.format.schema" in message
+        assert name in message
+    body = {**ENDPOINTS["/v1/messages"], "output_config": output_config, "response_format": FORM}
+    jsonschema.validate(json.loads(text_of(running.ask("/v1/messages", body))), SCHEMA)
+
+
+def test_prompts_that_are_kept_elsewhere(running: Running) -> None:
+    """An answer without OpenAI's kept prompt is another answer."""
+    response = running.post("/v1/responses", {**ENDPOINTS["/v1/responses"], "prompt": {"id": "pmpt_1"}})
+    assert response.status_code == 400
+    assert "'prompt'" in response.json()["error"]["message"]
 
 
 def test_streams(running: Running) -> None:
