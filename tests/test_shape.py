@@ -12,7 +12,7 @@ MOST = {
     "lines of Python, core": 17_233,  # 16 since tokens that are forbidden are refused where nothing else is left
     "lines of Python, edges": 20_260,
     "lines of C++, without kernels": 25_711,  # 15 since conversations bound the steps of templates too
-    "lines of C++, kernels": 6_900,
+    "lines of C++, kernels": 6_820,
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
     "longest chain of imports": 29,

@@ -32,15 +32,6 @@ AVX512_INLINE __m512i low_bits(__m512i x, int shift, int mask) {
     return _mm512_and_si512(_mm512_srli_epi16(x, shift), _mm512_set1_epi8(static_cast<char>(mask)));
 }
 
-// The even or the odd dwords of two octets, whose channels have two of them each.
-AVX512_INLINE __m512i even(__m512i low, __m512i high) {
-    return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(low), _mm512_castsi512_ps(high), 0x88));
-}
-
-AVX512_INLINE __m512i odd(__m512i low, __m512i high) {
-    return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(low), _mm512_castsi512_ps(high), 0xdd));
-}
-
 // Sixteen channels that were made of two octets lie in lanes of 128 bits, of which each has two channels of the first
 // octet and two of the second. This returns them in order.
 AVX512_INLINE __m512 in_order(__m512 v) {

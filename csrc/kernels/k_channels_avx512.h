@@ -10,7 +10,7 @@ namespace eagle3::kernels::avx512 {
 
 using avx2::QK_K;
 
-// One block of sixteen channels, whose lanes have the order of in_order (avx512.h).
+// One block of sixteen channels.
 template <int SUB>
 struct wide_block {
     __m512i q[QK_K / 4];         // q[i]: inputs 4 i to 4 i + 3 of each channel
@@ -73,11 +73,11 @@ struct mapped_channels {
 
     // 32 bytes of each channel, `at` bytes after the beginning of its block: x[i] gets bytes 4 i to 4 i + 3.
     AVX512_INLINE void transpose(size_t at, __m512i (&x)[8]) {
-        constexpr int first[] = { 0, 1, 8, 9, 4, 5, 12, 13 }; // so that the result has the order of in_order
-        __m512i       y[8];
+        __m512i y[8];
         for (int i = 0; i < 8; ++i) {
             prefetch_next();
-            y[i] = join(avx2::load256(bytes(first[i], at)), avx2::load256(bytes(first[i] + 2, at)));
+            const int c = i < 4 ? i : i + 4;
+            y[i]        = join(avx2::load256(bytes(c, at)), avx2::load256(bytes(c + 4, at)));
         }
         transpose_dwords(y[0], y[1], y[2], y[3]);
         transpose_dwords(y[4], y[5], y[6], y[7]);
@@ -89,15 +89,22 @@ struct mapped_channels {
 
     // The same for 16 bytes.
     AVX512_INLINE void transpose(size_t at, __m512i (&x)[4]) {
-        constexpr int first[] = { 0, 1, 8, 9 };
         for (int i = 0; i < 4; ++i) {
             prefetch_next();
-            x[i] = _mm512_castsi128_si512(k_quads::load16(bytes(first[i], at)));
-            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(first[i] + 2, at)), 1);
-            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(first[i] + 4, at)), 2);
-            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(first[i] + 6, at)), 3);
+            x[i] = _mm512_castsi128_si512(k_quads::load16(bytes(i, at)));
+            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(i + 4, at)), 1);
+            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(i + 8, at)), 2);
+            x[i] = _mm512_inserti32x4(x[i], k_quads::load16(bytes(i + 12, at)), 3);
         }
         transpose_dwords(x[0], x[1], x[2], x[3]);
+    }
+
+    // Goes on to the next block; `after`: what is prefetched beside that.
+    AVX512_INLINE void advance(const uint8_t * after) {
+        for (const uint8_t *& p : w) {
+            p += Format::SIZE;
+        }
+        next = after;
     }
 
   private:

@@ -1,5 +1,5 @@
-// The products of repacked K-quants by few rows with AVX-512-VNNI: an octet at a time, as it lies in memory. The
-// results are the bits of k_quants_avx512.h, which takes longer to unpack an octet and is faster for each row.
+// The products of repacked K-quants with AVX-512-VNNI: an octet at a time, as it lies in memory. A quarter of its block
+// is unpacked once, into registers, and then multiplied by all rows.
 #pragma once
 
 #include "kernels/avx512.h"
@@ -9,8 +9,6 @@
 #if defined(__x86_64__)
 
 namespace eagle3::kernels::avx512 {
-
-constexpr int64_t FEW_ROWS = 12;
 
 using k_quads::quad_scales;
 
@@ -67,48 +65,51 @@ AVX512_INLINE __m512i eight_for_all(const void * eight_bytes) {
     return _mm512_set1_epi64(avx2::read<int64_t>(eight_bytes));
 }
 
-// Scale `i` of each channel, in the first and third of four places: four products fit into 16 bits.
-AVX512_INLINE __m512i spread(__m512i scales, int i) {
-    const __m128i first =
-        _mm_setr_epi8(0, 1, -128, -128, 0, 1, -128, -128, 8, 9, -128, -128, 8, 9, -128, -128); // -128: 0
-    const __m128i at = _mm_add_epi8(first, _mm_set1_epi8(static_cast<char>(2 * i)));
-    return _mm512_shuffle_epi8(scales, _mm512_broadcast_i32x4(at));
+// Scales i and j of each channel, each twice: in 128 bits the first of both channels, then the second.
+AVX512_INLINE __m512i spread(__m512i scales, int i, int j) {
+    const __m512i twice = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 0, 1, 8, 9, 8, 9, 0, 1, 0, 1, 8, 9, 8, 9));
+    const __m512i at    = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0202020202020202 * j, 0x0202020202020202 * i));
+    return _mm512_shuffle_epi8(scales, _mm512_add_epi8(twice, at));
 }
 
-// Multiplies quarter P of an octet's block by n rows, and adds the products to two sums for each channel.
+// Multiplies quarter P of an octet's block by n rows, and adds the products to two sums for each channel. Sums of
+// sixteen products fit into 16 bits, so that two sub-blocks are multiplied by their scales at once.
 template <int P, class Octet>
 AVX512_INLINE void add_quarter(const Octet & w, const __m512i * scales, const uint8_t * rows, int64_t row_bytes,
                                int64_t n, __m512i * sums) {
-    constexpr int SUB = Octet::SUB, N = SUB / 8;
+    constexpr int SUB = Octet::SUB, N = SUB / 8, N_PAIRS = 32 / SUB;
     constexpr int FIRST = SUB == 32 ? 64 * P : 128 * (P / 2) + 16 * (P % 2); // input
-    __m512i       v[8], scale[64 / SUB];
+    __m512i       v[8], scale[N_PAIRS];
     w.template unpack<P>(v);
-    for (int g = 0; g < 64 / SUB; ++g) {
-        const int sub = (FIRST + 32 * g) / SUB;
-        scale[g]      = spread(scales[sub / 4], sub % 4);
+    for (int i = 0; i < N_PAIRS; ++i) {
+        const int sub = (FIRST + 64 * i) / SUB;
+        scale[i]      = spread(scales[sub / 4], sub % 4, sub % 4 + 32 / SUB);
     }
     for (int64_t r = 0; r < n; ++r) {
         const auto * y   = reinterpret_cast<const block_q8<SUB> *>(rows + r * row_bytes)->qs + FIRST;
         __m512i      sum = P == 0 ? _mm512_setzero_si512() : sums[r];
-        for (int g = 0; g < 64 / SUB; ++g) {
-            __m512i a = _mm512_setzero_si512();
-            for (int i = 0; i < N; ++i) {
-                a = _mm512_dpbusd_epi32(a, v[N * g + i], eight_for_all(y + 32 * g + 8 * i));
+        for (int i = 0; i < N_PAIRS; ++i) {
+            __m512i a[2] = { _mm512_setzero_si512(), _mm512_setzero_si512() };
+            for (int g = 0; g < 2; ++g) {
+                for (int j = 0; j < N; ++j) {
+                    a[g] =
+                        _mm512_dpbusd_epi32(a[g], v[N * (2 * i + g) + j], eight_for_all(y + 32 * (2 * i + g) + 8 * j));
+                }
             }
-            sum = _mm512_dpwssd_epi32(sum, a, scale[g]);
+            sum = _mm512_dpwssd_epi32(sum, _mm512_packs_epi32(a[0], a[1]), scale[i]);
         }
         sums[r] = sum;
     }
 }
 
-// Multiplies an octet by n rows, at most FEW_ROWS: out[r * ldo + channel].
+// Multiplies an octet by n rows, at most ROWS_TOGETHER_WIDE: out[r * ldo + channel].
 template <class Octet>
 AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, float * out, int64_t ldo) {
     using block = block_q8<Octet::SUB>;
 
     const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(block));
-    __m512        acc[FEW_ROWS];
-    __m512i       sums[FEW_ROWS];
+    __m512        acc[ROWS_TOGETHER_WIDE];
+    __m512i       sums[ROWS_TOGETHER_WIDE];
     for (int64_t r = 0; r < n; ++r) {
         acc[r] = _mm512_setzero_ps();
     }
@@ -127,8 +128,11 @@ AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, 
             for (int i = 0; i < Octet::N_SCALES; ++i) {
                 mins = _mm512_dpwssd_epi32(mins, min[i], eight_for_all(y.sums + 4 * i));
             }
-            const __m512 both = _mm512_cvtepi32_ps(_mm512_add_epi32(even(sums[r], mins), odd(sums[r], mins)));
-            acc[r]            = _mm512_fmadd_ps(both, _mm512_mul_ps(d, _mm512_set1_ps(y.d)), acc[r]);
+            const __m512 first = _mm512_shuffle_ps(_mm512_castsi512_ps(sums[r]), _mm512_castsi512_ps(mins), 0x84);
+            const __m512 last  = _mm512_shuffle_ps(_mm512_castsi512_ps(sums[r]), _mm512_castsi512_ps(mins), 0xde);
+            const __m512 both =
+                _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_castps_si512(first), _mm512_castps_si512(last)));
+            acc[r] = _mm512_fmadd_ps(both, _mm512_mul_ps(d, _mm512_set1_ps(y.d)), acc[r]);
         }
     }
     const __m512i low = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 0, 1, 4, 5, 8, 9, 12, 13);
