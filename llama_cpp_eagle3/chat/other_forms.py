@@ -73,8 +73,12 @@ def _with_thinking(body: dict[str, Any]) -> dict[str, Any]:
         return body
     others = {name: value for name, value in body.items() if value is not None and name not in THINKING_FIELDS}
     reasoning, thinking = _object(body, "reasoning"), _object(body, "thinking")
-    kinds = {"enabled": True, "disabled": False}
-    switches = body.get("enable_thinking"), reasoning.get("enabled"), kinds.get(str(thinking.get("type")))
+    kinds = {"enabled": True, "disabled": False, "adaptive": None, "None": None}
+    if str(thinking.get("type")) not in kinds:
+        raise ValueError(
+            f"expected 'thinking.type' to be enabled, disabled or adaptive, found {thinking['type']!r:.40}"
+        )
+    switches = body.get("enable_thinking"), reasoning.get("enabled"), kinds[str(thinking.get("type"))]
     budgets = body.get("thinking_budget"), reasoning.get("max_tokens"), thinking.get("budget_tokens")
     is_on, budget = (next((x for x in wishes if x is not None), None) for wishes in (switches, budgets))
     if not isinstance(is_on, (bool, type(None))):

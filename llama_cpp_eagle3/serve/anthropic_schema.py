@@ -41,7 +41,7 @@ class ToolChoice(_Object):
 class ThinkingConfig(_Object):
     """How much the model thinks."""
 
-    type: str
+    type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int = 10000
 
 

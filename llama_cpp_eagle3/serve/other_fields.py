@@ -5,7 +5,7 @@ A field that is in no table is ignored, and the log names it once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,25 @@ OTHER_FIELDS: dict[str, OtherField] = {
 }
 """Field -> what happens to it."""
 
+INNER: dict[str, frozenset[str]] = {
+    "output_config": frozenset({"format", "effort"}),
+    "reasoning": frozenset({"effort", "max_tokens", "enabled", "summary", "generate_summary"}),
+    "speculative": frozenset({"n_max", "n_min", "p_min", "mode"}),
+    "stream_options": frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"}),
+    "text": frozenset({"format"}),
+    "thinking": frozenset({"type", "budget_tokens"}),
+}
+"""Field -> the fields in it that are read, or on which nothing depends."""
+_DOTTED = frozenset(f"speculative.{name}" for name in INNER["speculative"])
+
+
+def _all(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a request, and those inside of some that are not read, by their paths."""
+    for name, value in body.items():
+        yield name, value
+        if name in INNER and isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", value[key]) for key in value if key not in INNER[name])
+
 
 def check_others(body: Mapping[str, Any], known: Collection[str], ignored: LeftOut) -> None:
     """Look at the fields of a request that nothing reads.
@@ -82,8 +101,8 @@ def check_others(body: Mapping[str, Any], known: Collection[str], ignored: LeftO
         ApiError: a field cannot be ignored.
     """
     names = []
-    for name, value in body.items():
-        if value is None or name in known or name.startswith("speculative."):
+    for name, value in _all(body):
+        if value is None or name in known or name in _DOTTED:
             continue
         field = OTHER_FIELDS.get(name)
         if field is not None and (field.why == NOTHING or value in (*field.plain, body.get(field.same_as))):

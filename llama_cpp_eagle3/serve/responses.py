@@ -29,14 +29,12 @@ _TRANSLATED = (
     "instructions",
     "tools",
     "max_output_tokens",
-    "reasoning",
     "truncation",
     "include",
     *MESSAGE_ALONE,
 )
 FIELDS = (CHAT_FIELDS - {"messages", *MESSAGE_ALONE}) | {
-    *("input", "instructions", "max_output_tokens", "include", "stream", "text", "text.format"),
-    *("reasoning", "reasoning.effort", "reasoning.summary", "reasoning.generate_summary"),
+    *("input", "instructions", "max_output_tokens", "include", "stream", "text", "reasoning"),
 }
 """Fields that are read."""
 _REPEATED: dict[str, Any] = {
@@ -66,7 +64,8 @@ def count_tokens(server: Server, body: dict[str, Any]) -> dict[str, Any]:
 
 def _chat_of(server: Server, body: dict[str, Any]) -> tuple[ResponseTools, dict[str, Any]]:
     found = to_chat(body, server.left_out, server.left_out_tools)
-    check_others(_flat(body), FIELDS, server.ignored)
+    include = dict.fromkeys((f"include.{name}" for name in body.get("include") or () if name != _LOGPROBS), True)
+    check_others({**body, **include}, FIELDS, server.ignored)
     if isinstance(body.get("prompt"), dict):
         raise invalid("Field 'prompt' is not supported: prompts are not kept: send its text as 'instructions'")
     return found
@@ -104,22 +103,7 @@ def to_chat(
         chat["tool_choice"] = tools.choice(body["tool_choice"])
     if "max_output_tokens" in body:
         chat["max_tokens"] = body["max_output_tokens"]
-    reasoning = body.get("reasoning")
-    if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
-        chat["reasoning_effort"] = reasoning["effort"]
     return tools, chat
-
-
-def _flat(body: dict[str, Any]) -> dict[str, Any]:
-    """The request's fields, with those inside of some by their paths."""
-    inner = {
-        f"{name}.{key}": value
-        for name in ("text", "reasoning")
-        if isinstance(body.get(name), dict)
-        for key, value in body[name].items()
-    }
-    include = body.get("include")
-    return {**body, **inner, **dict.fromkeys((f"include.{name}" for name in include or () if name != _LOGPROBS), True)}
 
 
 def _repeated(body: dict[str, Any], tools: ResponseTools) -> dict[str, Any]:

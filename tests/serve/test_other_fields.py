@@ -183,6 +183,43 @@ def test_what_is_ignored_is_named_once(running: Running, path: str, caplog: pyte
     assert record.getMessage().endswith(f"(said once): {name!r}")
 
 
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/v1/chat/completions", {"reasoning": {"exclude": True}}),
+        ("/v1/chat/completions", {"stream_options": {"include_all": True, "include_usage": True}}),
+        ("/v1/completions", {"speculative": {"n_most": 5, "n_max": 2}}),
+        ("/v1/messages", {"output_config": {"task_budget": {}, "effort": "low"}}),
+        ("/v1/messages", {"thinking": {"display": "omitted", "type": "disabled"}}),
+        ("/v1/responses", {"text": {"colour": "red", "format": {"type": "text"}}}),
+        ("/v1/responses", {"reasoning": {"context": "all", "effort": "low", "max_tokens": 5}}),
+    ],
+)
+def test_fields_inside_of_others(
+    running: Running, path: str, named: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is not read of a field's object is named once, by its path."""
+    body = {"completions": {"prompt": PROMPT}, "responses": {"input": PROMPT}}.get(
+        path[4:], {"messages": [{"role": "user", "content": PROMPT}]}
+    )
+    (field,) = named
+    expected = f"{field}.{next(iter(named[field]))}"
+    with caplog.at_level(logging.WARNING, logger="llama_cpp_eagle3"):
+        for _ in range(2):
+            running.ask(path, {**body, "max_output_tokens" if "resp" in path else "max_tokens": 2, **named})
+    (record,) = caplog.records
+    assert record.getMessage().endswith(f"(said once): {expected!r}")
+
+
+def test_a_kind_of_thinking_that_there_is_not(running: Running) -> None:
+    body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 2}
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        response = running.post(path, {**body, "thinking": {"type": "deep"}})
+        assert response.status_code == 400
+        assert "thinking.type" in response.json()["error"]["message"]
+        running.ask(path, {**body, "thinking": {"type": "adaptive"}})
+
+
 def test_the_table_has_what_is_not_read() -> None:
     """A field is in one place: read, or in the table of those that are not."""
     assert not OTHER_FIELDS.keys() & (COMPLETION_FIELDS - {"n", "n_cmpl"})
