@@ -18,12 +18,13 @@ from tiny import Target, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
+from llama_cpp_eagle3_heads.train import trainer  # noqa: E402
+from llama_cpp_eagle3_heads.train.acceptance import Acceptance  # noqa: E402
 from llama_cpp_eagle3_heads.train.build import head_from_gguf, replace_draft_vocab, target_tensor  # noqa: E402
 from llama_cpp_eagle3_heads.train.checkpoint import FORMS, export  # noqa: E402
 from llama_cpp_eagle3_heads.train.loss import Teacher, ttt_loss  # noqa: E402
 from llama_cpp_eagle3_heads.train.packing import PackedTexts  # noqa: E402
 from llama_cpp_eagle3_heads.train.rows import Sample, half, top_probabilities  # noqa: E402
-from llama_cpp_eagle3_heads.train.trainer import STATE  # noqa: E402
 
 N_CTX, N_STEPS = 64, 4
 
@@ -128,6 +129,28 @@ def test_what_makes_it_worse_is_not_kept(target: Target, tmp_path: Path) -> None
         assert torch.equal(values, after.state_dict()[name]), name
 
 
+def test_the_best_head_has_the_most_tokens_a_step(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that drafts better than before is kept, though its loss is higher."""
+    init, output = write_head(tmp_path / "init.gguf", target), tmp_path / "out.gguf"
+    n_evaluated = 0
+
+    def simulate(_: Any, __: Any, ___: int, found: Acceptance) -> None:
+        nonlocal n_evaluated
+        n_evaluated += 1
+        found.n_drafts, found.n_accepted = 10, n_evaluated
+
+    monkeypatch.setattr(trainer, "simulate_acceptance", simulate)
+    steps = ("--steps", "3", "--lr", "1000", "--draft-vocab", "keep")
+    assert main([*_command(target, tmp_path), *steps, "--init", init.path, "-o", str(output)]) == 0
+    work = tmp_path / "out.gguf.work"
+    log = json.loads((work / "log.json").read_text())
+    assert log[0]["loss"] < log[1]["loss"]
+    assert log[0]["length"] < log[1]["length"]
+    assert torch.load(work / trainer.BEST, weights_only=True)["log"]["step"] == 3
+
+
 def _sample(target: Target, boundaries: tuple[int, ...], number: int, n_tokens: int, n_prompt: int) -> Sample:
     tokens = np.random.default_rng(number).integers(5, target.n_vocab, n_tokens)
     run = run_target(target, tokens.tolist())
@@ -207,7 +230,7 @@ def test_the_command_goes_on_from_it(
     assert before.cfg == after.cfg
     assert torch.equal(before.tok_embd, after.tok_embd)
     # the last state, which need not be the best one
-    learned = torch.load(tmp_path / "out.gguf.work" / STATE, weights_only=True)["head"]
+    learned = torch.load(tmp_path / "out.gguf.work" / trainer.STATE, weights_only=True)["head"]
     assert not torch.equal(before.state_dict()["layers.0.attn.o.weight"], learned["layers.0.attn.o.weight"])
     assert torch.equal(before.lm_head.weight, learned["lm_head.weight"]) == (name == "shared_output")
     told = capsys.readouterr().err

@@ -60,7 +60,7 @@ def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
         return head
     if job.d2t_path.exists():
         return replace_draft_vocab(head, job.target, _draft_vocabulary(job, counts, len(known)), job.n_steps)
-    train, held = split(texts)
+    train, held = split(texts, job.training.held_out_every)
     best = draft_vocabulary(count_answers(train, head.cfg.n_vocab), len(known)).numpy()
     asked = count_answers(held, head.cfg.n_vocab)
     gain = _share(asked, best) - _share(asked, known)

@@ -46,6 +46,8 @@ N_BEFORE = 512
 """Tokens of a prompt that an answer is learned with, its last ones."""
 _N_CTX = 2048
 _N_TEXTS_MIN = 4
+_HELD_OUT_EVERY = 8
+"""One of so many texts tells which head of a training is the best: there are few, which are read often."""
 _SAVE_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 
@@ -103,7 +105,9 @@ def learn(folder: Folder, minutes: float, n_threads: int | None) -> dict[str, An
             budget=Budget(plan["minutes"]), n_ctx=_N_CTX, n_threads=n_threads,
         )
     )  # fmt: skip
-    training = replace(job.training, minutes=plan["minutes"], save_every=_SAVE_SECONDS, eval_every=50)
+    training = replace(
+        job.training, minutes=plan["minutes"], save_every=_SAVE_SECONDS, eval_every=50, held_out_every=_HELD_OUT_EVERY
+    )
     job = replace(job, training=training)
     before = init_head(job)
     boundaries = boundaries_of(job.target, () if before is None else before.cfg.boundaries)

@@ -116,7 +116,7 @@ def _prepare(job: Job) -> _Prepared:
     )
     job = replace(job, training=training, n_measured=plan.n_measured, n_evaluated=plan.n_evaluated)
     texts = _usable(store.texts)
-    split(texts)  # raises if there are too few
+    split(texts, job.training.held_out_every)  # raises if there are too few
     torch.manual_seed(job.training.seed)
     head = make_head(job, texts) if head is None else choose_tokens(job, head, texts)
     return _Prepared(job, plan, head, texts)
@@ -142,7 +142,7 @@ def _finish(job: Job, plan: Plan, trainer: Trainer, texts: Sequence[Text]) -> No
     write_head(job, trainer.head)
     n_tokens = None if job.init is not None else sum(len(text.tokens) - text.n_prompt for text in texts)
     hours = (plan.spent + trainer.elapsed + plan.seconds_evaluation) / 3600
-    log(evaluate_speculation(job, split(texts)[1], hours, n_tokens))
+    log(evaluate_speculation(job, split(texts, job.training.held_out_every)[1], hours, n_tokens))
 
 
 def plot(entries: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -34,9 +34,6 @@ from .ranks import Ranks
 from .rows import Sample, Source
 
 STATE, BEST = "state.pt", "best.pt"
-HELD_OUT_EVERY = 32
-"""One of so many texts is held out: it is never trained on."""
-
 _STANDSTILL = 20
 """A step that takes so many times the median means that the process was suspended: the schedule leaves that out."""
 
@@ -69,6 +66,8 @@ class Settings:
     n_max: int = 4
     """Draft length of the acceptance figures."""
     eval_every: int = 100
+    held_out_every: int = 32
+    """One of so many texts is held out: it is never trained on."""
     n_held_out: int = 24
     patience: int = 0
     """Stop after so many evaluations without a better one; 0 = never."""
@@ -109,14 +108,14 @@ def native_bf16(device: str) -> bool:
     return device == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Return the texts to train on and those that are held out; a text keeps its side when others are added.
+def split(texts: Sequence[Text], every: int) -> tuple[list[Text], list[Text]]:
+    """Return the texts to train on and those that are held out, one of `every`; more texts change no side.
 
     Raises:
         TrainingError: there are fewer than two texts.
     """
-    held = [text for i, text in enumerate(texts) if i % HELD_OUT_EVERY == 0]
-    train = [text for i, text in enumerate(texts) if i % HELD_OUT_EVERY]
+    held = [text for i, text in enumerate(texts) if i % every == 0]
+    train = [text for i, text in enumerate(texts) if i % every]
     if not train:
         raise TrainingError(f"{len(texts)} texts are too few: at least 2 are needed, some hundred are a start")
     return train, held
@@ -147,7 +146,7 @@ class Trainer:
         self.optimizer = Optimizer(head.named_parameters(), self.lr, muon=settings.optimizer == "muon")
         self.step = self.epoch = self.at = self.n_rows = self.n_without_gain = 0
         self.elapsed = 0.0
-        self.best = math.inf
+        self.best_score = (math.inf, math.inf)
         self.log: list[dict[str, Any]] = []
         if not self._load():
             self._scale_rows()
@@ -156,7 +155,7 @@ class Trainer:
         """Fit the head's scale of rows to the target's values, before the first step."""
 
         def scaled() -> dict[str, Any]:
-            texts = split(self.texts)[0][:_N_MEASURED]
+            texts = split(self.texts, self.settings.held_out_every)[0][:_N_MEASURED]
             rows = [sample.rows[sample.n_first :] for sample in self.source.stream(texts)]
             self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.device))
             state = self.head.state_dict()
@@ -260,7 +259,7 @@ class Trainer:
     def _batches(self) -> Iterator[list[Sample]]:
         """Yield this rank's samples of each step that is left in this epoch."""
         s = self.settings
-        texts = split(self.texts)[0]
+        texts = split(self.texts, s.held_out_every)[0]
         order = np.random.default_rng((s.seed, self.epoch)).permutation(len(texts))
         n_ranks = self.ranks.n_ranks
         n_own = min(s.batch, max(1, len(texts) // n_ranks))
@@ -312,10 +311,13 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
-        """Measure the loss and the simulated acceptance on held-out text; the head is kept if it is the best so far."""
+        """Measure the loss and the simulated acceptance on held-out text; the head is kept if it is the best so far.
+
+        The best head has the most tokens a step: of texts that are read often the loss grows long before these fall.
+        """
         s, loss, acceptance = self.settings, Loss(), Acceptance()
         self.head.eval()
-        held = split(self.texts)[1][: s.n_held_out]
+        held = split(self.texts, s.held_out_every)[1][: s.n_held_out]
         for sample in self.source.stream(held[self.ranks.rank :: self.ranks.n_ranks]):
             rng = np.random.default_rng(sample.id)
             anchors = sample_anchors(sample, s.ttt_steps, 48, rng)
@@ -342,8 +344,9 @@ class Trainer:
                 f"{s.n_max + 1} tokens"
             )
         self.log.append(found)
-        if loss.mean < self.best:
-            self.best, self.n_without_gain = loss.mean, 0
+        score = (-acceptance.mean_length if acceptance.n_drafts else 0.0, loss.mean)
+        if score < self.best_score:
+            self.best_score, self.n_without_gain = score, 0
             if self.ranks.is_first:
                 with whole_file(self.folder / BEST) as part:
                     torch.save({"head": self.head.state_dict(), "log": found}, part)
@@ -376,7 +379,7 @@ class Trainer:
             return False
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for name in _KEPT:
+        for name in state.keys() & _KEPT:
             setattr(self, name, state[name])
         return True
 
@@ -389,4 +392,4 @@ class Trainer:
         return {}
 
 
-_KEPT = ("step", "epoch", "at", "n_rows", "n_without_gain", "elapsed", "best", "log")
+_KEPT = {"step", "epoch", "at", "n_rows", "n_without_gain", "elapsed", "best_score", "log"}
