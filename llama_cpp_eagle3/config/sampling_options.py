@@ -123,8 +123,15 @@ def types_and_defaults() -> dict[str, tuple[Any, Any]]:
 
 
 def samplers_of(value: list[str] | str) -> list[str]:
-    """llama.cpp's names of samplers that are given by llama-server's names or letters; unknown ones are left out."""
-    if isinstance(value, str):
-        return [_CHARS[char] for char in value if char in _CHARS]
-    names = (_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
-    return [name for name in names if name is not None]
+    """llama.cpp's names of samplers that are given by llama-server's names or letters.
+
+    Raises:
+        ValueError: there is no such sampler.
+    """
+    words = value if isinstance(value, str) else [name.lower().replace("_", "").replace("-", "") for name in value]
+    known = _CHARS if isinstance(value, str) else _NAMES
+    unknown = [given for given, word in zip(value, words, strict=True) if word not in known]
+    if unknown:
+        names = _CHARS if isinstance(value, str) else _CHARS.values()
+        raise ValueError(f"there is no sampler {unknown[0]!r:.40}: expected some of {', '.join(names)}")
+    return [known[word] for word in words]

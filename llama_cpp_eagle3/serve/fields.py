@@ -212,20 +212,17 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
 
 
 def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
-    """Biases of tokens, or of all tokens of texts; false forbids. Other entries are ignored, as by llama-server."""
+    """Biases of tokens, or of all tokens of texts; false forbids."""
     bias: dict[int, float] = {}
-    pairs = value.items() if isinstance(value, dict) else [p for p in value if isinstance(p, list) and len(p) == 2]
-    for key, amount in pairs:
-        if amount is False:
-            x = -math.inf
-        elif isinstance(amount, (int, float)) and not isinstance(amount, bool):
-            x = float(amount)
-        else:
-            continue
-        if isinstance(key, str) and not (isinstance(value, dict) and key.lstrip("-").isdigit()):
+    for pair in value.items() if isinstance(value, dict) else value:
+        key, amount = pair if isinstance(pair, (list, tuple)) and len(pair) == 2 else (None, None)
+        if not isinstance(amount, (int, float)) or not isinstance(key, (int, str)) or amount is True or key is True:
+            raise invalid(f"Field 'logit_bias': expected tokens or texts with numbers or false, found {pair!r:.80}")
+        x = -math.inf if amount is False else float(amount)
+        if isinstance(key, str) and not (isinstance(value, dict) and key.removeprefix("-").isdecimal()):
             bias |= dict.fromkeys(tokenizer.tokenize(key, parse_special=False), x)
-        elif isinstance(key, (int, str)) and 0 <= int(key) < tokenizer.vocab.n_tokens:
-            bias[int(key)] = x
+        else:
+            bias[tokenizer.check(int(key), "Field 'logit_bias'")] = x
     return bias
 
 

@@ -140,6 +140,7 @@ def test_two_dashes_are_no_value(args: tuple[str, ...], capsys: Any) -> None:
         (["--lora-scaled", "x"], "expected FNAME:SCALE"),
         (["--lora", "a\nb"], r"expected things with commas between them, found 'a\nb': new-line character"),
         (["--samplers", "top_k;nonsense"], "there is no sampler 'nonsense'"),
+        (["--sampling-seq", "kz"], "there is no sampler 'z'"),
         (["-jf", "nowhere.json"], "'nowhere.json' cannot be read"),
         (["-ts", "a"], "expected numbers"),
         (["-j", "[" * 100_000], "expected JSON: maximum recursion depth exceeded"),

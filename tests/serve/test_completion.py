@@ -267,10 +267,28 @@ def test_a_line_that_is_indented_too_little(running: Running) -> None:
 def test_logit_bias(running: Running, expected: str) -> None:
     first = running.ask("/completion", greedy(n_predict=1, return_tokens=True))
     token, text = first["tokens"][0], first["content"]
-    for bias in ([[token, False]], {str(token): -100}, [[text, -100.0]], [[token, -1e9], "nonsense", [1]]):
+    for bias in ([[token, False]], {str(token): -100}, [[text, -100.0]], [[token, -1e9]]):
         answer = running.ask("/completion", greedy(n_predict=1, logit_bias=bias, return_tokens=True))
         assert answer["tokens"] != [token], bias
     assert running.ask("/completion", greedy(logit_bias=[]))["content"] == expected
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [["nonsense"], [[1]], [[1, 2, 3]], [[1, "x"]], [[1, True]], [[None, 1]], {"5": None}, {"9999999": 1}, [[-1, 1]]],
+)
+def test_biases_that_say_nothing(running: Running, bias: Any) -> None:
+    """None is left out without a word."""
+    response = running.post("/completion", greedy(n_predict=1, logit_bias=bias))
+    assert response.status_code == 400
+    assert "Field 'logit_bias': expected" in response.json()["error"]["message"]
+
+
+def test_samplers_that_there_are_not(running: Running) -> None:
+    for samplers, named in ((["top_k", "zzz"], "'zzz'"), ("kz", "'z'")):
+        response = running.post("/completion", greedy(n_predict=1, samplers=samplers))
+        assert response.status_code == 400
+        assert f"there is no sampler {named}" in response.json()["error"]["message"]
 
 
 def test_grammar_and_schema(running: Running) -> None:

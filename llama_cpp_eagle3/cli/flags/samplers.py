@@ -10,12 +10,15 @@ from ...config.flag import flag, json_of, logit_bias, text_of
 from ...config.sampling_options import SAMPLING_OPTIONS, samplers_of
 
 
+def _letters(value: list[str] | str) -> list[str]:
+    try:
+        return samplers_of(value)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
+
+
 def _samplers(text: str) -> list[str]:
-    names = [name for name in text.split(";") if name]
-    for name in names:
-        if not samplers_of([name]):
-            raise argparse.ArgumentTypeError(f"there is no sampler {name!r}")
-    return samplers_of(names)
+    return _letters([name for name in text.split(";") if name])
 
 
 def _schema_of(path: str) -> Any:
@@ -32,9 +35,7 @@ def _breaker(text: str) -> str:
 
 SAMPLING = (
     flag("--samplers NAMES", "in their order, separated by ;", _samplers),
-    flag(
-        "--sampler-seq --sampling-seq LETTERS", "the same by letters (default: edskypmxt)", samplers_of, dest="samplers"
-    ),
+    flag("--sampler-seq --sampling-seq LETTERS", "the same by letters (default: edskypmxt)", _letters, dest="samplers"),
     flag("-s --seed N", "(default: -1, random)", int),
     *(replace(option.flag, dest=name) for name, option in SAMPLING_OPTIONS.items() if option.flag is not None),
     flag(
