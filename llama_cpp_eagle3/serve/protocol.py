@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import uvicorn
@@ -13,6 +14,7 @@ _HEADER_SECONDS = 20.0
 _N_HEADER_MAX = 64 << 10  # bytes of a request line and its headers
 _PROBE_SECONDS = (0.1, 1.0)  # before the second probe, and before each later one
 _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # Python's http.client skips no other interim response
+_UPGRADE = re.compile(rb"(?i)\r\n(?=upgrade:)")
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 49\r\n\r\nthe request's headers are larger than 65536 bytes"
@@ -62,6 +64,11 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Receive bytes, and check the limit of headers; a read may begin with the end of another request."""
         self._n_waste += len(data)
+        if (
+            not self._is_in_body
+        ):  # the parser drops the body of a request to change to HTTP/2, as Java's clients send it
+            head, blank, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"\r\nx-", head) + blank + rest
         super().data_received(data)
         if self._n_waste > _N_HEADER_MAX and not self.transport.is_closing():
             if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
@@ -85,6 +92,11 @@ class Protocol(HttpToolsProtocol):
         """Receive a part of a body."""
         self._n_waste = 0
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request has all come: headers of another follow."""
+        self._is_in_body = False
+        super().on_message_complete()
 
     def on_message_begin(self) -> None:
         """A request begins."""

@@ -137,3 +137,22 @@ def local(pair: Any) -> Iterator[Running]:
     """Serve for this machine alone."""
     with Running(*pair, options={"local_only": True}) as running:
         yield running
+
+
+def test_requests_that_would_change_to_http_2(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Java's clients ask so with each request; the server goes on with HTTP/1.1, and reads the body."""
+    body = b'{"prompt":"a","n_predict":1}'
+    headers = (
+        b"Connection: Upgrade, HTTP2-Settings\r\nContent-Length: %d\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAA\r\n"
+    )
+    request = b"POST /completion HTTP/1.1\r\nHost: localhost\r\n" + headers % len(body) + b"\r\n" + body
+    host, _, port = running.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection, connection.makefile("rb") as answers:
+        for _ in range(2):
+            connection.sendall(request)
+            status, length = answers.readline(), 0
+            while (line := answers.readline()) != b"\r\n":
+                length = int(line.split(b":")[1]) if line.lower().startswith(b"content-length") else length
+            assert b" 200 " in status, answers.read(length)
+            assert b'"tokens_predicted":1' in answers.read(length)
+    assert not [record for record in caplog.records if "pgrade" in record.getMessage()]
