@@ -30,11 +30,15 @@ def named_templates(model: int, template: str, jinja: bool = True) -> ChatTempla
         jinja: False takes the built-in template that resembles it, as llama-server's --no-jinja does.
 
     Raises:
-        ValueError: there is no such template.
+        ValueError: there is no such template, or it is no Jinja.
     """
     if template in builtin_names() and (template != "chatml" or not jinja):
         return _BuiltinTemplates(model, template)
-    templates = ChatTemplates(model, template)
+    try:
+        templates = ChatTemplates(model, template)
+    except ValueError as e:
+        whose = "--chat-template or --chat-template-file" if template else "the model's file"
+        raise ValueError(f"expected a chat template in Jinja in {whose}, or a built-in one's name: {e}") from None
     if jinja:
         return templates
     builtin = _BuiltinTemplates(model, templates.source() if templates.is_explicit else "chatml", template)

@@ -70,7 +70,7 @@ def _regex(name: str, value: Any) -> Constraint:
 
 def _choice(name: str, value: Any) -> Constraint:
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
-        raise ValueError(f"'{name}': expected a list of texts, found {_kind(value)}")
+        raise ValueError(f"'{name}': expected a list of texts that are not empty, found {value!r:.80}")
     if len(value) > _CHOICES_MAX:
         raise ValueError(f"'{name}': expected at most {_CHOICES_MAX} texts, found {len(value)}")
     rules = Rules()

@@ -41,6 +41,8 @@ def read_messages(messages: Any, left_out: LeftOut | None = None) -> Any:
         if not isinstance(message, Mapping):
             found.append(message)
             continue
+        if not isinstance(message.get("role", ""), str):
+            raise ValueError(f"messages.{i}: expected 'role' to be a string, found {message['role']!r:.40}")
         try:
             found += _read(message, kinds)
         except ValueError as e:

@@ -106,7 +106,8 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
     params = chat.params
     budget = next((body[name] for name in _BUDGETS if body.get(name) is not None), -1)
     if type(budget) is not int or budget < -1:
-        raise invalid(f"Field '{_BUDGETS[0]}': expected a number of tokens, or -1 for no limit")
+        names = f"'{_BUDGETS[0]}', or a budget of thinking by another name"
+        raise invalid(f"Field {names}: expected a number of tokens, or -1 for no limit, found {budget!r:.40}")
     message = body.get("reasoning_budget_message", server.options.reasoning_budget_message)
     if not isinstance(message, str):
         raise invalid("Field 'reasoning_budget_message': expected a string")

@@ -53,6 +53,7 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
             (flags(pair, "--slot-save-path", tmp_path / "nowhere"), "nowhere"),
             (flags(pair, "--api-key-file", key_file), "no keys"),
             (flags(pair, "--api-key", ""), "expected a key"),
+            (flags(pair, "--chat-template", "{% if %}", "--port", "0"), "in Jinja in --chat-template or"),
             (flags(pair, "--api-key", " , "), "expected a key"),
             (flags(pair, "--ssl-key-file", key_file), "belong together"),
             (flags(pair, "--ssl-key-file", key_file, "--ssl-cert-file", key_file), f"--ssl-key-file '{key_file}': "),
