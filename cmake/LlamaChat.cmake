@@ -31,36 +31,30 @@ add_library(llama_chat STATIC)
 add_chat_group(chat
     chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer chat-peg-parser)
 add_chat_group(jinja
-    jinja/lexer jinja/parser jinja/caps)
-# a template that goes on without end, or calls itself, would never be loaded or end the process
+    jinja/lexer jinja/parser jinja/caps jinja/string)
+# a template that goes on without end, or calls itself, would never be loaded or end the process; and copies that are not
+# needed make it slow
 set(_steps "#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/template_steps.h\"\n#include")
 changed_source(_runtime jinja/runtime
     "#include \"lexer.h\"" "${_steps} \"jinja/lexer.h\"" "#include \"runtime.h\"" "#include \"jinja/runtime.h\""
     "#include \"value.h\"" "#include \"jinja/value.h\"" "#include \"utils.h\"" "#include \"jinja/utils.h\""
     "return execute_impl(ctx)" "return eagle3::chat::template_step(), execute_impl(ctx)"
-    "filtered_items.push_back(current)" "eagle3::chat::take_template_steps(80), filtered_items.push_back(current)"
-    "result->push_back(item)" "eagle3::chat::take_template_steps(), result->push_back(item)")
-changed_source(_string jinja/string
-    "#include \"jinja/string.h\"" "${_steps} \"jinja/string.h\""
-    "if (parts.size() == 1)" "if (eagle3::chat::take_template_steps(length()), parts.size() == 1)"
-    "parts.push_back(part)" "eagle3::chat::take_template_steps(64 + part.val.size()), parts.push_back(part)")
+    "auto builtins = global_builtins()" "auto & builtins = global_builtins()"
+    "auto builtins = input->get_builtins()" "auto & builtins = input->get_builtins()"
+    "context loop_scope(scope)" "context & loop_scope = scope"
+    "left_val->as_string().append(right_val->as_string())" "std::move((left_val.use_count() == 1 && is_val<value_string>(left_val) ? std::move(left_val->val_str) : left_val->as_string()).append(right_val->as_string()))")
 changed_source(_value jinja/value
     "#include \"runtime.h\"" "${_steps} \"jinja/runtime.h\"" "#include \"value.h\"" "#include \"jinja/value.h\""
-    "push_back(mk_val<value_int>(i))" "push_back((eagle3::chat::take_template_steps(80), mk_val<value_int>(i)))"
     "mark_used(item, deep)" "eagle3::chat::template_step(), mark_used(item, deep)"
     "mark_used(pair.second, deep)" "eagle3::chat::template_step(), mark_used(pair.second, deep)"
     "value_to_json_internal(oss, arr[i]" "eagle3::chat::template_step(), value_to_json_internal(oss, arr[i]"
     "value_to_json_internal(oss, pair.second" "eagle3::chat::template_step(), value_to_json_internal(oss, pair.second"
-    "std::string(curr_lvl * indent, ' ')" "(eagle3::chat::take_template_steps((curr_lvl + 1ul) * indent), std::string(curr_lvl * indent, ' '))"
-    "indent.assign(val_width->as_int(), ' ')" "eagle3::chat::take_template_steps(val_width->as_int()), indent.assign(val_width->as_int(), ' ')"
-    "indented += line" "eagle3::chat::take_template_steps(indent.size()), indented += line"
-    "result += delim" "eagle3::chat::take_template_steps(delim.size()), result += delim"
-    "new_res.reserve(" "eagle3::chat::take_template_steps(str.size() * new_str.size()), new_res.reserve("
-    # these move the rest of the text, which is quick
-    "str.replace(pos," "eagle3::chat::take_template_steps(str.size() / 64), str.replace(pos,"
-    "str.erase(0, pos" "eagle3::chat::take_template_steps(str.size() / 64), str.erase(0, pos")
-target_sources(llama_chat PRIVATE ${_runtime} ${_value} ${_string})
-set_source_files_properties(${_runtime} ${_value} ${_string} PROPERTIES UNITY_GROUP values)
+    "const auto & item : haystack->as_array()" "const auto & item : (eagle3::chat::take_template_steps(haystack->as_array().size() * 16), haystack->as_array())"
+    "haystack->as_string().str().find(needle->as_string().str())" "(eagle3::chat::take_template_steps(haystack->as_string().length() * needle->as_string().length()), haystack->as_string().str().find(needle->as_string().str()))"
+    "str.replace(pos," "eagle3::chat::take_template_steps(str.size()), str.replace(pos,"
+    "str.erase(0, pos" "eagle3::chat::take_template_steps(str.size()), str.erase(0, pos")
+target_sources(llama_chat PRIVATE ${_runtime} ${_value})
+set_source_files_properties(${_runtime} ${_value} PROPERTIES UNITY_GROUP values)
 add_chat_group(json json)
 # csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
 add_chat_group(grammar trie unicode)

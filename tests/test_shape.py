@@ -11,7 +11,7 @@ CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
     "lines of Python, core": 17_240,  # 7 since samplers that there are not are refused
     "lines of Python, edges": 20_276,  # 7 since errors name roles, budgets and templates
-    "lines of C++, without kernels": 25_711,  # 15 since conversations bound the steps of templates too
+    "lines of C++, without kernels": 25_800,  # 90 since the memory of templates has a bound too
     "lines of C++, kernels": 6_820,
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,

@@ -1,7 +1,14 @@
 #pragma once
 
 // Included before each of llama.cpp's files that _chat is compiled from: assertions throw instead of ending the
-// process.
+// process, and strings are made by this module's operator new (template_memory.cpp).
+
+#include <cstddef>
+
+#ifdef __GLIBCXX__
+#undef _GLIBCXX_EXTERN_TEMPLATE
+#define _GLIBCXX_EXTERN_TEMPLATE 0
+#endif
 
 #include "ggml.h"
 

@@ -8,31 +8,48 @@
 
 #include <pybind11/stl.h>
 
+#include <exception>
+#include <utility>
+
 namespace eagle3::chat {
 
 namespace {
 
+// is_own: the template is the model's; for errors.
 template <typename F>
-void within_steps(size_t n_steps, F && work) {
+void within_bounds(size_t n_steps, bool is_own, F && work) {
     on_big_stack([&] {
-        template_steps_left = n_steps;
+        template_left = { n_steps, TEMPLATE_BYTES_MAX };
+        std::exception_ptr error;
         try {
             work();
         } catch (const std::exception &) {
-            take_template_steps(); // its own error, without llama.cpp's words around it
-            throw;
+            error = std::current_exception();
         }
-        take_template_steps();
+        const auto left = std::exchange(template_left, {});
+        if (left.steps_left == 0) { // its own error, without llama.cpp's words around it, which may be none
+            throw std::runtime_error(
+                std::string(is_own ? "the model's chat template " : "the chat template that was given ") +
+                (left.is_large ? "takes more than " + std::to_string(TEMPLATE_BYTES_MAX >> 20) +
+                                     " MiB for this conversation, expected less"
+                               : "calls itself without end, or goes on for too long: expected at most " +
+                                     std::to_string(n_steps) + " steps for a conversation") +
+                "; send a shorter conversation, or use another template");
+        }
+        if (error) {
+            std::rethrow_exception(error);
+        }
     });
 }
 
 class templates {
   public:
-    templates(uintptr_t model, const std::string & source, const std::string & bos, const std::string & eos) {
+    templates(uintptr_t model, const std::string & source, const std::string & bos, const std::string & eos) :
+        is_own(source.empty()) {
         if (!model && source.empty()) {
             throw std::invalid_argument("expected a model or a template, found neither");
         }
-        within_steps(ANALYSIS_STEPS_MAX, [&] {
+        within_bounds(ANALYSIS_STEPS_MAX, is_own, [&] {
             // common_chat_templates_init would lose llama.cpp's message
             jinja::lexer lexer;
             jinja::parse_from_tokens(lexer.tokenize(source));
@@ -43,6 +60,7 @@ class templates {
     common_chat_params apply(const std::string & request) const;
 
     common_chat_templates_ptr tmpls;
+    const bool                is_own;
 };
 
 // The text with which the prompt begins the answer.
@@ -164,7 +182,7 @@ void register_templates(py::module_ & m) {
                 std::vector<open_schema> schemas;
                 {
                     py::gil_scoped_release release;
-                    within_steps(RENDER_STEPS_MAX, [&] {
+                    within_bounds(RENDER_STEPS_MAX, self.is_own, [&] {
                         open_schemas open;
                         params  = self.apply(request);
                         schemas = std::move(open.found);

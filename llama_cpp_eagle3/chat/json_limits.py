@@ -1,7 +1,7 @@
 """Limits for JSON from clients, so that llama.cpp's code neither hangs nor runs out of stack, nor Python's parser holds
 the interpreter's lock for long.
 
-Templates are programs, of the model or of the server's operator: csrc/chat/template_steps.h bounds their steps.
+Templates are programs, of the model or of the server's operator: csrc/chat/template_steps.h has their bounds.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class ChatParams:
 class ChatTemplates:
     """A model's chat templates, or one that is given: llama.cpp's `common_chat_templates`. From any thread.
 
-    A template is a program, which may take a minute and gigabytes. Take templates from the model and from the operator
-    of the server, never from a request.
+    A template is a program, which may take half a minute and 512 MiB for a conversation. Take templates from the model
+    and from the operator of the server, never from a request.
     """
 
     def __init__(self, model: int | None = None, template: str = "", bos_token: str = "", eos_token: str = ""):

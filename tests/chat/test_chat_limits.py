@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chat_cases import WEATHER
-from chatting import Load
+from chatting import GEMMA4, QWEN3, Load
 from llama_cpp_eagle3.chat import ChatTemplates, json_limits, json_schema_to_grammar
 
 USER = {"role": "user", "content": "Hello"}
@@ -137,7 +137,7 @@ def test_long_answer_takes_no_long_time(load: Load) -> None:
     assert time.process_time() - start < 1.0
 
 
-LONG = "the chat template calls itself without end, or goes on without end"
+LONG = "chat template that was given (calls itself without end, or goes on for too long|takes more than 512 MiB)"
 LONG_TEXTS = [
     "{{ 'a'|indent(2000000000, true) }}",
     "{{ [[1]]|tojson(indent=2000000000) }}",
@@ -173,7 +173,7 @@ def test_templates_without_an_end(source: str) -> None:
 def test_templates_without_an_end_for_some_conversations(source: str) -> None:
     source = "{% if messages|length > 20 %}" + source + "{% endif %}{{ messages[0].content }}"
     templates = ChatTemplates(template=source, bos_token="<s>", eos_token="</s>")
-    with pytest.raises(ValueError, match="^" + LONG):
+    with pytest.raises(ValueError, match="^the " + LONG):
         templates.apply([USER] * 21)
     assert templates.apply([USER]).prompt == "Hello"
 
@@ -185,3 +185,10 @@ def test_a_template_that_calls_itself_for_some_conversations() -> None:
     with pytest.raises(ValueError, match=LONG):
         templates.apply([USER] * 21)
     assert templates.apply([USER]).prompt == "Hello"
+
+
+@pytest.mark.parametrize(("name", "n"), [(QWEN3, 5001), ("Reka-Edge.jinja", 1001), (GEMMA4, 501)])
+def test_long_conversations_are_rendered(load: Load, name: str, n: int) -> None:
+    """Also by templates that copy the whole text, or look back to the beginning, for each message."""
+    messages = [{"role": ("user", "assistant")[i % 2], "content": f"message {i} " * 20} for i in range(n)]
+    assert f"message {n - 1}" in load(name).apply(messages).prompt

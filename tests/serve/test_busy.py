@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,14 +62,12 @@ class Watch:
                 self.worst = max(self.worst, min(time.monotonic() - wall, self._cpu() - cpu))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, int]]:
-    """Serve a model that sees pictures in a process of its own; returns its socket and the process's id."""
-    vlm = load_vlm("qwen25vl")
+@contextmanager
+def served(*flags: Any) -> Iterator[tuple[str, int]]:
+    """Serve in a process of its own; returns its socket and the process's id."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         path = f"{folder}/x.sock"
-        flags = ["-m", vlm.path, "--mmproj", vlm.mmproj, "-c", "8192", "-np", "2", "-t", "1", "--host", path]
-        command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags]
+        command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags, "-np", "2", "-t", "1", "--host", path]
         env = {**os.environ, "LLAMA_CPP_EAGLE3_CACHE": f"{folder}/cache"}
         with open(f"{folder}/log", "w+", encoding="utf-8") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
@@ -81,6 +80,23 @@ def server() -> Iterator[tuple[str, int]]:
             finally:
                 process.terminate()
                 assert process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, int]]:
+    """Serve a model that sees pictures."""
+    vlm = load_vlm("qwen25vl")
+    with served("-m", vlm.path, "--mmproj", vlm.mmproj, "-c", "8192") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory, tiny_target: Any) -> Iterator[tuple[str, int]]:
+    """Serve a model with a chat template that is slow where a message says so."""
+    template = tmp_path_factory.mktemp("slow") / "slow.jinja"
+    template.write_text(hostile.slow_template(), encoding="utf-8")
+    with served("-m", tiny_target.path, "--chat-template-file", template) as started:
+        yield started
 
 
 def send(path: str, body: hostile.Body, data: bytes) -> int:
@@ -112,3 +128,29 @@ def test_a_busy_server_answers(name: str, server: tuple[str, int]) -> None:
         if seconds <= SECONDS:
             return
     pytest.fail(f"the server did not answer for {seconds:.2f} s")
+
+
+def peak_memory(pid: int) -> int:
+    """MiB that a process had at most."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", hostile.SLOW)
+def test_a_slow_template_holds_nobody(name: str, slow: tuple[str, int]) -> None:
+    """Its request is refused with its name, within half a minute and a gigabyte, and others do not notice."""
+    path, pid = slow
+    before = peak_memory(pid)
+    start = time.monotonic()
+    with Watch(path, pid) as watch:
+        transport = httpx.HTTPTransport(uds=path)
+        with httpx.Client(transport=transport, base_url="http://localhost", timeout=200.0) as client:
+            message = {"role": "user", "content": name}
+            response = client.post("/v1/chat/completions", json={"messages": [message], "max_tokens": 2})
+    print(f"{name}: {time.monotonic() - start:.1f} s, {watch.worst:.2f} s, {peak_memory(pid) - before} MiB")
+    assert response.status_code == 400, response.text
+    assert watch.worst <= SECONDS
+    assert peak_memory(pid) - before < 1024
+    error = response.json()["error"]["message"]
+    assert "chat template that was given" in error or "context" in error, error

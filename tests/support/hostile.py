@@ -215,3 +215,24 @@ def bodies(image: bytes) -> dict[str, Body]:
         lambda: {"prompt": "a b c d " * 200, "max_tokens": 2, "logprobs": 300, "echo": True, "stream": True},
     )
     return found
+
+
+SLOW = {
+    "loops": "{% for i in range(100000) %}{% for j in range(100000) %}{% set x = j %}{% endfor %}{% endfor %}",
+    "numbers": "{% for i in range(100000000) %}{% endfor %}",
+    "lists": "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
+    "a gigabyte": "{{ 'a' * 1073741824 }}",
+    "many texts": "{% for i in range(1000) %}{{ 'a' * 1000000 }}{% endfor %}",
+    "a text that is allowed": "{% set x = 'a' * 1000 %}{% for i in range(50000) %}{{ x }}{% endfor %}",
+    "doubled": "{% set ns = namespace(s='aa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "searched": "{% set ns = namespace(s='aa') %}{% for i in range(24) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
+    "{{ (ns.s ~ 'b') in ns.s ~ ns.s }}",
+    "looked up": "{% set a = range(1000000) %}{% for i in range(1000000) %}{{ (0 - 1) in a }}{% endfor %}",
+}
+"""What a template may do -> its Jinja."""
+
+
+def slow_template() -> str:
+    """A template that does what the first message names."""
+    cases = "".join(f"{{% if messages[0].content == '{name}' %}}{text}{{% endif %}}" for name, text in SLOW.items())
+    return f"{cases}{{{{ messages[0].content }}}}"
