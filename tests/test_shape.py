@@ -10,7 +10,7 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
     "lines of Python, core": 17_240,  # 7 since samplers that there are not are refused
-    "lines of Python, edges": 20_276,  # 7 since errors name roles, budgets and templates
+    "lines of Python, edges": 20_295,  # 19 since numbers that JSON lacks are named
     "lines of C++, without kernels": 25_800,  # 90 since the memory of templates has a bound too
     "lines of C++, kernels": 6_820,
     "lines of csrc/policy": 2_100,

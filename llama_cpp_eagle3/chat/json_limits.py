@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 from .. import _chat
@@ -58,6 +59,20 @@ def check_size(name: str, text: bytes, n_values: int = MAX_VALUES) -> None:
             raise ValueError(f"{name}: expected at most {n_max} {what}, found {n}")
 
 
+def _no_number(value: Any) -> str:
+    """What is wrong with a value that has infinity or NaN somewhere."""
+    parts: list[tuple[str, Any]] = [("", value)]
+    while parts:
+        path, part = parts.pop()
+        if isinstance(part, Mapping):
+            parts += [(f"{path}.{key}" if path else str(key), item) for key, item in part.items()]
+        elif isinstance(part, (list, tuple)):
+            parts += [(f"{path}[{i}]", item) for i, item in enumerate(part)]
+        elif isinstance(part, float) and not isfinite(part):
+            return f"{path or 'the value'}: expected a number that JSON has, found {part}"
+    return "the request is no JSON"
+
+
 def to_json(value: Any) -> str:
     """Serialize a client's value as JSON.
 
@@ -71,6 +86,10 @@ def to_json(value: Any) -> str:
         raise ValueError(f"the request is nested too deep: expected at most {MAX_NESTING} levels") from None
     except (TypeError, UnicodeEncodeError) as e:
         raise ValueError(f"the request is no JSON: {e}") from None
+    except ValueError as e:  # 1e999 is read as infinity
+        if "Circular" in str(e):
+            raise ValueError("the request is no JSON: a value contains itself") from None
+        raise ValueError(_no_number(value)) from None
     check_nesting("the request", text)
     return text
 

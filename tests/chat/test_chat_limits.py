@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -62,6 +63,8 @@ def in_a_small_thread(work: Callable[[], Any]) -> Any:
         ({"tools": [with_parameters(45_000)]}, r"at most 1000 parameters \(properties\) of a tool, found 45000"),
         ({"tools": [with_parameters(1000)] * 11}, "at most 10000 parameters of all tools together, found 11000"),
         ({"json_schema": {"anyOf": nested(600)}}, "nested too deep"),
+        ({"json_schema": {"anyOf": [{}, {"const": inf}]}}, r"json_schema\.anyOf\[1\]\.const: .* JSON has, found inf"),
+        ({"chat_template_kwargs": {"a": nan}}, r"chat_template_kwargs\.a: .* JSON has, found nan"),
     ],
 )
 def test_requests_beyond_a_limit(options: dict[str, Any], message: str) -> None:
@@ -91,6 +94,7 @@ def test_requests_at_the_limits(load: Load) -> None:
         (False, "nothing matches"),
         ("object", "expected a JSON schema"),
         ({"type": "array", "items": object()}, "no JSON"),
+        ({"type": "number", "maximum": inf}, "maximum: expected a number that JSON has, found inf"),
     ],
 )
 def test_schemas_that_are_refused(schema: Any, message: str) -> None:
