@@ -7,13 +7,13 @@
 namespace eagle3::chat {
 
 // Steps that a template may take while llama.cpp analyzes it with small conversations, half a second; and for a
-// conversation, some twenty: a bound that grows with the messages would be none for a template that is slow. Measured
-// with 5,000 messages of 500 bytes: templates that read each message once take 10 to 70 million steps. Reka's copies
-// the whole text for each message, and takes 280 million. Gemma 4's first looks back to the beginning from each: 136
-// n^2, which is 1,480 messages, and five minutes for 5,000.
+// conversation, some twenty: a bound that grows with the messages would be none for a template that is slow. By what
+// 200 and 2,000 messages took, 5,000 of 500 bytes take up to 30 million steps in templates that read each message once,
+// and some 280 million in Reka's, which copies the whole text for each. Gemma 4's first looks back to the beginning
+// from each message: 136 n^2 steps, so 1,480 messages are within the bound, and 5,000 would take five minutes.
 constexpr size_t  ANALYSIS_STEPS_MAX = 5'000'000;
 constexpr size_t  RENDER_STEPS_MAX   = 300'000'000;
-constexpr int64_t TEMPLATE_BYTES_MAX = 512 << 20; // of a text and all values at one time; measured as above: 60 MiB
+constexpr int64_t TEMPLATE_BYTES_MAX = 512 << 20; // of a text and all values at one time
 constexpr size_t  TEMPLATE_DEPTH_MAX = 5'000;     // statements and calls within each other
 
 // Of a thread, which renders or analyzes one template (big_stack.h); other threads have no bounds.
