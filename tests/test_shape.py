@@ -12,7 +12,7 @@ MOST = {
     "lines of Python, core": 17_240,  # 7 since samplers that there are not are refused
     "lines of Python, edges": 20_295,  # 19 since numbers that JSON lacks are named
     "lines of C++, without kernels": 25_800,  # 90 since the memory of templates has a bound too
-    "lines of C++, kernels": 6_820,
+    "lines of C++, kernels": 6_870,
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
     "longest chain of imports": 29,

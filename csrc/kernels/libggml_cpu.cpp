@@ -19,6 +19,7 @@ const libggml_cpu & libggml() {
         find(functions.extra_buffer_types, "_Z39ggml_backend_cpu_get_extra_buffer_typesv");
         find(functions.repack_buffer_type, "_Z35ggml_backend_cpu_repack_buffer_typev");
         find(functions.barrier, "ggml_barrier");
+        find(functions.is_numa, "ggml_is_numa");
         return functions;
     }();
     return found;

@@ -27,8 +27,9 @@ struct libggml_cpu {
     std::vector<ggml_backend_buffer_type_t> & (*extra_buffer_types)() = nullptr;
     ggml_backend_buffer_type_t (*repack_buffer_type)()                = nullptr;
     void (*barrier)(ggml_threadpool *)                                = nullptr;
+    bool (*is_numa)()                                                 = nullptr;
 
-    bool is_complete() const { return extra_buffer_types && repack_buffer_type && barrier; }
+    bool is_complete() const { return extra_buffer_types && repack_buffer_type && barrier && is_numa; }
 };
 
 // Those of the libggml-cpu that llama_cpp has loaded; not complete if one is missing.

@@ -4,8 +4,10 @@
 #include "kernels/op_rows.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <numeric>
 
 namespace eagle3::kernels {
@@ -17,11 +19,48 @@ constexpr int64_t N_OUT      = 256;     // or channels of these, if that is less
 constexpr size_t  N_BYTES_L3 = 4 << 20; // bytes of rows that stay in the cache that cores share
 constexpr int64_t N_CHANNELS = 16;      // kernels compute at most so many channels together
 
+// A thread takes so many parts of a matrix if others are as fast, unless these have fewer bytes of weights.
+constexpr int64_t N_PARTS     = 8;
+constexpr size_t  N_BYTES_MIN = 1 << 16;
+
 size_t aligned(size_t n_bytes) {
     return (n_bytes + 63) / 64 * 64;
 }
 
 } // namespace
+
+// What all threads of an operation share.
+struct product::shared {
+    const channel_ranges * ranges;
+    std::atomic<int64_t>   n_taken;
+};
+
+// The parts of an operation that one thread takes. One that is slower than others, or that waits for a processor, takes
+// fewer, so that the others hardly wait for it.
+class product::parts {
+  public:
+    parts(const ggml_compute_params * params, shared & all) : n_threads_(params->nth), all_(all), next_(params->ith) {}
+
+    // Divides n groups, of which `multiple` are computed together, and calls f(first, last) for those that are taken.
+    template <class F>
+    void divide(int64_t n, int64_t multiple, size_t group_bytes, F && f) {
+        // with NUMA a thread always gets the same weights, which lie near it
+        const int64_t n_fit   = static_cast<int64_t>(n * group_bytes / (n_threads_ * N_BYTES_MIN));
+        const int64_t n_parts = n_threads_ * (libggml().is_numa() ? 1 : std::clamp<int64_t>(n_fit, 1, N_PARTS));
+        const int64_t n_units = (n + multiple - 1) / multiple;
+        for (; next_ < end_ + n_parts; next_ = all_.n_taken.fetch_add(1, std::memory_order_relaxed)) {
+            const int64_t part = next_ - end_;
+            f(n_units * part / n_parts * multiple, std::min(n, n_units * (part + 1) / n_parts * multiple));
+        }
+        end_ += n_parts;
+    }
+
+  private:
+    const int64_t n_threads_;
+    shared &      all_;
+    int64_t       next_;
+    int64_t       end_ = 0; // of the parts before
+};
 
 // Which rows chose which expert. Each thread makes this in its own memory, which takes less time than to wait for one
 // thread that makes it for all.
@@ -77,10 +116,10 @@ bool product::takes(const ggml_tensor * op) const {
 bool product::work_size(int n_threads, const ggml_tensor * op, size_t & size) {
     const size_t row_bytes = kernel_.row_size(op->src[1]->ne[0]);
     if (op->op == GGML_OP_MUL_MAT) {
-        size = aligned(ggml_nrows(op->src[1]) * row_bytes) + sizeof(const channel_ranges *);
+        size = aligned(ggml_nrows(op->src[1]) * row_bytes) + sizeof(shared);
     } else {
         const size_t n_out = kernel_.n_rows * n_groups_together(op->src[1]->ne[0]) * kernel_.n_channels;
-        size               = aligned(ggml_nelements(op->src[2]) * row_bytes) +
+        size               = aligned(ggml_nelements(op->src[2]) * row_bytes) + aligned(sizeof(shared)) +
                              n_threads * (expert_rows::size(op) + aligned(n_out * sizeof(float)));
     }
     return true;
@@ -107,31 +146,27 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
         kernel_.quantize(at<const float>(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
     }
     // thread 0 is the thread that called ggml: limited_product is set for that thread
-    auto * ranges = reinterpret_cast<const channel_ranges **>(rows + aligned(n_rows * row_bytes));
+    auto * all = reinterpret_cast<shared *>(rows + aligned(n_rows * row_bytes));
     if (params->ith == 0) {
-        *ranges = limited_product::ranges_of(w);
+        new (all) shared{ limited_product::ranges_of(w), { params->nth } };
     }
     libggml().barrier(params->threadpool);
 
+    parts         own(params, *all);
     const auto *  weights = static_cast<const char *>(w->data);
     const int64_t ldo     = op->nb[1] / sizeof(float);
-    if (w->ne[2] * w->ne[3] == 1) {
-        auto * out = static_cast<float *>(op->data);
-        if (*ranges) {
-            compute_ranges(params, w, **ranges, rows, n_rows, out, ldo);
-        } else {
-            const auto [first, last] = share(params, w->ne[1] / kernel_.n_channels);
-            compute_groups(w, weights, rows, n_rows, first, last, out, ldo);
-        }
+    if (all->ranges && w->ne[2] * w->ne[3] == 1) {
+        compute_ranges(own, w, *all->ranges, rows, n_rows, static_cast<float *>(op->data), ldo);
         return;
     }
-    for (int64_t slab = 0; slab < x->ne[2] * x->ne[3]; ++slab) { // several heads may share a matrix
+    const bool    is_one  = w->ne[2] * w->ne[3] == 1; // then all rows are multiplied by it together
+    const int64_t n_slabs = is_one ? 1 : x->ne[2] * x->ne[3];
+    const int64_t n_each  = n_rows / n_slabs;
+    for (int64_t slab = 0; slab < n_slabs; ++slab) { // several heads may share a matrix
         const int64_t i2     = slab % x->ne[2];
         const int64_t i3     = slab / x->ne[2];
         const char *  matrix = weights + i2 / (x->ne[2] / w->ne[2]) * w->nb[2] + i3 / (x->ne[3] / w->ne[3]) * w->nb[3];
-        const auto [first, last] = share(params, w->ne[1] / kernel_.n_channels);
-        compute_groups(w, matrix, rows + slab * x->ne[1] * row_bytes, x->ne[1], first, last, at<float>(op, 0, i2, i3),
-                       ldo);
+        compute_matrix(own, w, matrix, rows + slab * n_each * row_bytes, n_each, at<float>(op, 0, i2, i3), ldo);
     }
 }
 
@@ -143,7 +178,9 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
 
     const size_t n_out     = kernel_.n_rows * n_groups_together(k) * kernel_.n_channels;
     const size_t own_bytes = expert_rows::size(op) + aligned(n_out * sizeof(float));
-    uint8_t *    own       = rows + aligned(ggml_nelements(op->src[2]) * row_bytes) + params->ith * own_bytes;
+    uint8_t *    after     = rows + aligned(ggml_nelements(op->src[2]) * row_bytes);
+    auto *       all       = reinterpret_cast<shared *>(after);
+    uint8_t *    own       = after + aligned(sizeof(shared)) + params->ith * own_bytes;
 
     const expert_rows chosen(op, own);
     auto *            scratch = reinterpret_cast<float *>(own + expert_rows::size(op));
@@ -158,19 +195,41 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
             std::memcpy(rows + places[i] * row_bytes, first, row_bytes);
         }
     }
+    if (params->ith == 0) {
+        new (all) shared{ nullptr, { params->nth } };
+    }
     libggml().barrier(params->threadpool);
+    parts taken(params, *all);
     for (int64_t expert = 0; expert < chosen.n_experts; ++expert) {
         if (chosen.begin[expert] < chosen.begin[expert + 1]) {
-            compute_expert(params, op, expert, rows, chosen, scratch);
+            compute_expert(taken, op, expert, rows, chosen, scratch);
         }
     }
 }
 
+size_t product::group_bytes(int64_t k) const {
+    return kernel_.n_channels * ggml_row_size(kernel_.type, k);
+}
+
 int64_t product::n_groups_together(int64_t k) const {
-    const size_t  group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, std::min(k, kernel_.k_block));
-    const int64_t n_fit       = std::min<int64_t>(N_BYTES / group_bytes, N_OUT / kernel_.n_channels);
-    const int64_t n_multiple  = N_CHANNELS / kernel_.n_channels;
+    const size_t  n_bytes    = group_bytes(std::min(k, kernel_.k_block));
+    const int64_t n_fit      = std::min<int64_t>(N_BYTES / n_bytes, N_OUT / kernel_.n_channels);
+    const int64_t n_multiple = N_CHANNELS / kernel_.n_channels;
     return std::max<int64_t>(1, (n_fit + n_multiple / 2) / n_multiple) * n_multiple;
+}
+
+void product::compute_matrix(parts & parts, const ggml_tensor * w, const char * matrix, const uint8_t * rows,
+                             int64_t n_rows, float * out, int64_t ldo) const {
+    const int64_t k         = w->ne[0];
+    const size_t  row_bytes = kernel_.row_size(k);
+    const int64_t n_near    = std::max<int64_t>(1, N_BYTES_L3 / (kernel_.n_rows * row_bytes)) * kernel_.n_rows;
+    for (int64_t begin = 0; begin < n_rows; begin += n_near) {
+        parts.divide(w->ne[1] / kernel_.n_channels, N_CHANNELS / kernel_.n_channels, group_bytes(k),
+                     [&](int64_t first, int64_t last) {
+                         compute_groups(w, matrix, rows + begin * row_bytes, std::min(n_near, n_rows - begin), first,
+                                        last, out + begin * ldo, ldo);
+                     });
+    }
 }
 
 void product::compute_groups(const ggml_tensor * w, const char * matrix, const uint8_t * rows, int64_t n_rows,
@@ -179,46 +238,44 @@ void product::compute_groups(const ggml_tensor * w, const char * matrix, const u
     const size_t  row_bytes    = kernel_.row_size(k);
     const auto *  weights      = reinterpret_cast<const uint8_t *>(matrix);
     const int64_t n_groups_max = n_rows <= kernel_.n_rows ? std::max<int64_t>(1, last - first) : n_groups_together(k);
-    const int64_t n_near       = std::max<int64_t>(1, N_BYTES_L3 / (kernel_.n_rows * row_bytes)) * kernel_.n_rows;
-    for (int64_t begin = 0; begin < n_rows; begin += n_near) {
-        const int64_t end = std::min(begin + n_near, n_rows);
-        for (int64_t group = first; group < last; group += n_groups_max) {
-            for (int64_t r = begin; r < end; r += kernel_.n_rows) {
-                kernel_.compute(weights, k, rows + r * row_bytes, std::min(kernel_.n_rows, end - r), group,
-                                std::min(group + n_groups_max, last), out + r * ldo, ldo);
-            }
+    for (int64_t group = first; group < last; group += n_groups_max) {
+        for (int64_t r = 0; r < n_rows; r += kernel_.n_rows) {
+            kernel_.compute(weights, k, rows + r * row_bytes, std::min(kernel_.n_rows, n_rows - r), group,
+                            std::min(group + n_groups_max, last), out + r * ldo, ldo);
         }
     }
 }
 
-void product::compute_ranges(const ggml_compute_params * params, const ggml_tensor * w, const channel_ranges & ranges,
-                             const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const {
-    const auto fill = [&](int64_t first, int64_t last) {
-        for (int64_t r = params->ith; r < n_rows; r += params->nth) {
-            std::fill(out + r * ldo + first, out + r * ldo + last, -INFINITY);
-        }
-    };
-    int64_t n_groups = 0, end = 0;
+void product::compute_ranges(parts & parts, const ggml_tensor * w, const channel_ranges & ranges, const uint8_t * rows,
+                             int64_t n_rows, float * out, int64_t ldo) const {
+    int64_t n_groups = 0;
     for (const auto & [first, last] : ranges) {
-        fill(end, first);
-        end = last;
         n_groups += (last - first) / kernel_.n_channels;
     }
-    fill(end, w->ne[1]);
-
-    // each thread gets the same number of groups, wherever they are
-    const auto [begin_own, end_own] = share(params, n_groups);
-    int64_t n_before                = 0;
-    for (const auto & [first, last] : ranges) {
-        const int64_t n     = (last - first) / kernel_.n_channels;
-        const int64_t shift = first / kernel_.n_channels - n_before;
-        compute_groups(w, static_cast<const char *>(w->data), rows, n_rows, std::max(begin_own, n_before) + shift,
-                       std::min(end_own, n_before + n) + shift, out, ldo);
-        n_before += n;
-    }
+    parts.divide(n_rows, 1, w->ne[1] * sizeof(float), [&](int64_t r, int64_t r_end) {
+        for (float * row = out + r * ldo; r < r_end; ++r, row += ldo) {
+            int64_t end = 0;
+            for (const auto & [first, last] : ranges) {
+                std::fill(row + end, row + first, -INFINITY);
+                end = last;
+            }
+            std::fill(row + end, row + w->ne[1], -INFINITY);
+        }
+    });
+    // parts have the same number of groups, wherever they are
+    parts.divide(n_groups, 1, group_bytes(w->ne[0]), [&](int64_t begin_own, int64_t end_own) {
+        int64_t n_before = 0;
+        for (const auto & [first, last] : ranges) {
+            const int64_t n     = (last - first) / kernel_.n_channels;
+            const int64_t shift = first / kernel_.n_channels - n_before;
+            compute_groups(w, static_cast<const char *>(w->data), rows, n_rows, std::max(begin_own, n_before) + shift,
+                           std::min(end_own, n_before + n) + shift, out, ldo);
+            n_before += n;
+        }
+    });
 }
 
-void product::compute_expert(const ggml_compute_params * params, ggml_tensor * op, int64_t expert, const uint8_t * rows,
+void product::compute_expert(parts & parts, ggml_tensor * op, int64_t expert, const uint8_t * rows,
                              const expert_rows & chosen, float * scratch) const {
     const ggml_tensor * w         = op->src[0];
     const int64_t       k         = w->ne[0];
@@ -228,29 +285,31 @@ void product::compute_expert(const ggml_compute_params * params, ggml_tensor * o
     const auto result = [&](int64_t place) {
         return at<float>(op, chosen.rows[place] % chosen.n_used, chosen.rows[place] / chosen.n_used, 0);
     };
-    const auto [first, last] = share(params, w->ne[1] / kernel_.n_channels);
-    const int64_t begin      = chosen.begin[expert];
-    const int64_t end        = chosen.begin[expert + 1];
-    if (end - begin == 1) {
-        kernel_.compute(weights, k, rows + begin * row_bytes, 1, first, last, result(begin), 0);
-        return;
-    }
+    const int64_t begin = chosen.begin[expert], end = chosen.begin[expert + 1];
     // results are written to scratch first: the rows of an expert are not neighbours in the output
-    const size_t  group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, k);
-    const int64_t n_together  = n_groups_together(k);
-    for (int64_t group = first; group < last; group += n_together) {
-        const int64_t n_groups   = std::min(n_together, last - group);
+    const auto    compute_some = [&](int64_t group, int64_t n_groups) {
         const int64_t n_channels = n_groups * kernel_.n_channels;
         for (int64_t place = begin; place < end; place += kernel_.n_rows) {
             const int64_t n_rows = std::min(kernel_.n_rows, end - place);
-            kernel_.compute(weights + group * group_bytes, k, rows + place * row_bytes, n_rows, 0, n_groups, scratch,
+            kernel_.compute(weights + group * group_bytes(k), k, rows + place * row_bytes, n_rows, 0, n_groups, scratch,
                             n_channels);
             for (int64_t r = 0; r < n_rows; ++r) {
                 std::memcpy(result(place + r) + group * kernel_.n_channels, scratch + r * n_channels,
                             n_channels * sizeof(float));
             }
         }
-    }
+    };
+    const int64_t n_together = n_groups_together(k);
+    parts.divide(w->ne[1] / kernel_.n_channels, N_CHANNELS / kernel_.n_channels, group_bytes(k),
+                 [&](int64_t first, int64_t last) {
+                     if (end - begin == 1) {
+                         kernel_.compute(weights, k, rows + begin * row_bytes, 1, first, last, result(begin), 0);
+                         return;
+                     }
+                     for (int64_t group = first; group < last; group += n_together) {
+                         compute_some(group, std::min(n_together, last - group));
+                     }
+                 });
 }
 
 } // namespace eagle3::kernels
