@@ -52,8 +52,11 @@ def load() -> None:
     Raises:
         LibraryMismatchError: see `mismatches`.
     """
-    with mismatches():
-        _load()
+    try:
+        with mismatches():
+            _load()
+    except LibraryMismatchError as e:
+        raise e.with_traceback(None) from e.__cause__  # our own lines say nothing
 
 
 @contextmanager

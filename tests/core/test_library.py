@@ -113,6 +113,23 @@ def test_a_command_says_it_in_a_line(tmp_path: Path, command: list[str], args: l
     assert result.stderr.count("\n") == 1
 
 
+def test_an_import_says_it_without_our_own_lines(tmp_path: Path) -> None:
+    """The last line has what was expected, what was found and what to type; before it is where the import is."""
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").write_text("__version__ = '0.3.30'\n")
+    command = [sys.executable, "-c", "import llama_cpp_eagle3"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    expected = "needs llama-cpp-python 0.3.36, found 0.3.30. Type `pip install llama-cpp-python==0.3.36`"
+    assert expected in result.stderr.splitlines()[-1]
+    assert re.findall(r'File "(?:.*/)?(\S+)", line \d+, in (\S+)', result.stderr) == [
+        ("<string>", "<module>"),
+        ("__init__.py", "<module>"),
+        ("_library.py", "load"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
