@@ -28,7 +28,7 @@ from .other_forms import in_one_form
 from .schema import SchemaError, SchemaGrammar
 from .schema.gbnf import Rules, literal, through
 from .templates import ChatParams, ChatTemplates
-from .tool_fields import name_of
+from .tool_fields import each_once, name_of
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _LEFT_OUT = LeftOut()
@@ -365,6 +365,7 @@ def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
             _check_tool(tool)
         except ValueError as e:
             raise ValueError(f"tools.{i}: {e}") from None
+    tools = tools and each_once(((name_of(tool),), tool) for tool in tools)
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and not choice.keys() & {"name", "function", "tools", "allowed_tools"}:
         choice = choice.get("type", choice)  # Anthropic's form of a word

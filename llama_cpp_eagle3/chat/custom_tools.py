@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from .custom_format import input_schema
+from .tool_fields import each_once
 
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _PIECE = re.compile(
@@ -101,9 +102,10 @@ def with_functions(body: Mapping[str, Any]) -> dict[str, Any]:
     """A request of a chat with functions in place of its custom tools, and a choice of them.
 
     Raises:
-        ValueError: a custom tool has another form, or the choice names none of them.
+        ValueError: a custom tool has another form or another one's name, or the choice names none of them.
     """
     names = custom_names(body.get("tools"))
+    each_once(((name,), flat) for flat, name in names.items())
     flat_names = iter(names)
     tools = []
     for i, tool in enumerate(body["tools"]):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 Tool = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def name_of(tool: Tool) -> str:
@@ -25,3 +26,17 @@ def properties_of(tool: Tool) -> Mapping[str, Any] | None:
     parameters = parameters_of(tool)
     properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
     return properties if isinstance(properties, Mapping) else None
+
+
+def each_once(tools: Iterable[tuple[tuple[str, ...], T]]) -> list[T]:
+    """Tools without those that are given again. tools: (words that name one, tool).
+
+    Raises:
+        ValueError: two tools that differ have one name: a call of it would say nothing of which is meant.
+    """
+    found: dict[tuple[str, ...], T] = {}
+    for words, tool in tools:
+        if found.setdefault(words, tool) != tool:
+            name = " ".join(filter(None, words))
+            raise ValueError(f"tools: expected each tool to have a name of its own, found two named {name!r:.80}")
+    return list(found.values())

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ..chat import LeftOut
 from ..chat.custom_tools import custom_function, tool_name, unique_name
+from ..chat.tool_fields import each_once
 from .api_errors import invalid
 
 
@@ -53,7 +54,11 @@ class ResponseTools:
                 raise invalid(f"tools.{i}: {e}") from None
         self.offered: list[Mapping[str, Any]] = [tool for tool, found in read if found]
         """Those of the request's tools that the model may call."""
-        self._add([one for _, found in read for one in found])
+        all_read = ((tuple(map(str, one[:3])), one) for _, found in read for one in found)
+        try:
+            self._add(each_once(all_read))
+        except ValueError as e:
+            raise invalid(str(e)) from None
         if hosted and left_out is not None:
             left_out.tell([f"{kind}, which runs on the API's own servers" for kind in hosted])
 

@@ -90,6 +90,41 @@ def test_calls_of_two_types_with_one_name() -> None:
     assert tools.name_of({"type": "custom_tool_call", "name": "x"}) == "x_2"
 
 
+def offered(path: str, **properties: Any) -> dict[str, Any]:
+    """A tool named f in the form of an API."""
+    schema = {"type": "object", "properties": properties}
+    if path.startswith("/v1/messages"):
+        return {"name": "f", "input_schema": schema}
+    function = {"name": "f", "parameters": schema}
+    if path == "/v1/responses":
+        return {"type": "namespace", "name": "n", "tools": [{"type": "function", **function}]}
+    return {"type": "function", "function": function}
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/apply-template"]
+)
+def test_tools_of_one_name(running: Running, path: str) -> None:
+    """Two that differ are refused: nobody could tell which of them a call means. One that is given again is taken."""
+    first, second = offered(path, a={"type": "string"}), offered(path, b={"type": "string"})
+    body = {"messages": [{"role": "user", "content": "x"}], "input": "x", "max_tokens": 2, "max_output_tokens": 2}
+    response = running.post(path, {**body, "tools": [first, second]})
+    assert response.status_code == 400
+    assert "tools: expected each tool to have a name of its own, found two named " in response.text
+    again, once = (running.post(path, {**body, "tools": [first] * n}) for n in (2, 1))
+    assert again.status_code == once.status_code
+    for name in ("input_tokens", "prompt", "error"):  # the context may be too small
+        assert again.json().get(name) == once.json().get(name)
+
+
+def test_custom_tools_of_one_name(running: Running) -> None:
+    custom = [{"type": "custom", "custom": {"name": "f", "description": text}} for text in "ab"]
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": custom, "max_tokens": 2}
+    response = running.post("/v1/chat/completions", body)
+    assert response.status_code == 400
+    assert "found two named 'f'" in response.json()["error"]["message"]
+
+
 def test_hosted_tools_of_a_namespace_are_said(caplog: pytest.LogCaptureFixture) -> None:
     space = {**NAMESPACE, "tools": [{"type": "file_search"}, GET, {"type": "namespace", "name": "y", "tools": [GET]}]}
     tools = ResponseTools([space], LeftOut("left out: %s"))
