@@ -17,7 +17,7 @@ _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # Python's http.client skips no other
 _UPGRADE = re.compile(rb"(?i)\r\n(?=upgrade:)")
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"content-length: 49\r\n\r\nthe request's headers are larger than 65536 bytes"
+    b"content-length: 58\r\n\r\nthe request's path and headers are larger than 65536 bytes"
 )
 
 _TOO_MANY = (
@@ -47,6 +47,8 @@ class Protocol(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _is_in_body = False
+    _n_head = 0
+    """Bytes of a request line and its headers."""
     _n_waste = 0
     """Bytes received since the last complete header or part of a body: headers, trailers, or anything else."""
     _probe_timer: asyncio.TimerHandle | None = None
@@ -75,10 +77,30 @@ class Protocol(HttpToolsProtocol):
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
 
+    def on_url(self, url: bytes) -> None:
+        """Keep a part of the path."""
+        self._count(len(url))
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header, or drop a trailer."""
         if not self._is_in_body:
+            self._count(len(name) + len(value))
             super().on_header(name, value)
+
+    def _count(self, n: int) -> None:
+        """Count bytes of a request's head; one that is too large is no valid request for the parser."""
+        self._n_head += n
+        if self._n_head > _N_HEADER_MAX:
+            raise ValueError
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, or has too large a head."""
+        if self._n_head <= _N_HEADER_MAX:
+            super().send_400_response(msg)
+        elif not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
 
     def on_headers_complete(self) -> None:
         """Begin to receive a body: the headers are complete."""
@@ -100,7 +122,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._is_in_body, self._n_waste = False, 0
+        self._is_in_body, self._n_head, self._n_waste = False, 0, 0
         self._stop_timer()
         self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
         super().on_message_begin()

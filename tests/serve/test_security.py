@@ -265,6 +265,9 @@ CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n
         (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"X-A: " + b"y" * 1000 + b"\r\n"),  # headers without an end
         (b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: ", b"y" * 1000),  # one header without an end
         (b"GET /", b"y" * 1000),  # a path without an end
+        (b"GET /" + b"y" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b""),  # all at once
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"y" * 70_000 + b"\r\n\r\n", b""),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"X-A: y\r\n" * 20_000 + b"\r\n", b""),
         (CHUNKED, b"X-A: " + b"y" * 1000 + b"\r\n"),  # trailers
         (CHUNKED + b"X-A: ", b"y" * 1000),
         (CHUNKED.removesuffix(b"0\r\n") + b"2;", b"y" * 1000),  # an extension may follow a chunk's size
