@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ _AS_GIVEN = (
     "reasoning_budget_message", "embeddings", "context_shift", "spm_infill", "prefill_assistant",
 )  # fmt: skip
 """Options whose value is that of the flag of the same name."""
+
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@]+")
+"""What a browser sends: in small letters, without a path."""
 
 
 def add_server_flags(parser: Parser) -> None:
@@ -75,6 +79,15 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
     if (args.ssl_key_file is None) != (args.ssl_cert_file is None):
         raise ValueError("--ssl-key-file and --ssl-cert-file belong together")
     _check_certificate(args.ssl_cert_file, args.ssl_key_file)
+    if args.n_parallel == 0:
+        raise ValueError("-np: expected a number of slots, or -1 for 4 that share the context, found 0")
+    origins = [origin.strip() for origin in args.cors_origins.split(",")]
+    wrong = [origin for origin in origins if args.cors_origins and not _ORIGIN.fullmatch(origin)]
+    if wrong and args.cors_origins not in ("*", "localhost"):
+        raise ValueError(
+            "--cors-origins: expected *, localhost, or origins as browsers send them, such as https://example.org:8443 "
+            f"or null, with commas between them; found {wrong[0]!r:.80}"
+        )
     if args.reasoning_budget < -1:
         raise ValueError("--reasoning-budget: expected a number of tokens, or -1 for no limit")
     if args.timeout <= 0:

@@ -58,6 +58,9 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
             (flags(pair, "--ssl-key-file", key_file), "belong together"),
             (flags(pair, "--ssl-key-file", key_file, "--ssl-cert-file", key_file), f"--ssl-key-file '{key_file}': "),
             (flags(pair, "--ssl-key-file", key_file, "--ssl-cert-file", tmp_path / "x"), "No such file"),
+            (flags(pair, "--cors-origins", "htp:/x y"), "--cors-origins: expected *, localhost, or origins"),
+            (flags(pair, "--cors-origins", "http://x.org,http://x.org/a"), "between them; found 'http://x.org/a'"),
+            (flags(pair, "-np", "0"), "-np: expected a number of slots, or -1"),
             (flags(pair, "--host", "192.0.2.1", "--port", "0"), "--host takes an address of this machine"),
         ):
             assert main(["serve", *map(str, args)]) == 2, args
