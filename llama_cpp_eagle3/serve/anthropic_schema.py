@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -62,7 +62,7 @@ class OutputConfig(_Object):
 class MessagesRequest(_Object):
     """The fields that are translated for /v1/chat/completions."""
 
-    messages: list[Message]
+    messages: Annotated[list[Message], Field(min_length=1)]
     system: str | list[Any] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None

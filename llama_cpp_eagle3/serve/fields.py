@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import ErrorDetails
 
 from ..chat import CONSTRAINTS
 from ..config.sampling_options import SAMPLING_OPTIONS, samplers_of, types_and_defaults
@@ -174,12 +175,26 @@ def parse_object(kind: type[M], given: Mapping[str, Any], asked: Mapping[str, st
     try:
         return kind.model_validate(given)
     except ValidationError as e:
-        first = e.errors(include_url=False)[0]
-        field, *inner = map(str, first["loc"] or ("",))
+        errors = e.errors(include_url=False)
+        places = [_place(given, error) for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+        field, *inner = max(places, key=len)  # of the types that a field may have, the one that the value is most like
+        message = errors[places.index([field, *inner])]["msg"]
         name = ".".join(((asked or {}).get(field, field), *inner))
-        raise invalid(f"Field '{name}': {first['msg']}") from None
+        raise invalid(f"Field '{name}': {message}") from None
     except RecursionError:
         raise invalid("the body is nested too deeply") from None
+
+
+def _place(given: Any, error: ErrorDetails) -> list[str]:
+    """Where in a request an error is, without pydantic's names of the types that were tried."""
+    place: list[str] = []
+    value, is_missing = given, error["type"] == "missing"
+    for key in error["loc"]:
+        if isinstance(value, Mapping) and (key in value or (is_missing and key == error["loc"][-1])):
+            place, value = [*place, str(key)], value.get(key)
+        elif isinstance(value, list) and type(key) is int and key < len(value):
+            place, value = [*place, str(key)], value[key]
+    return place or [""]
 
 
 def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
