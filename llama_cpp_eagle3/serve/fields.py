@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from ..chat import CONSTRAINTS
+from ..chat import CONSTRAINTS, LeftOut
 from ..config.sampling_options import SAMPLING_OPTIONS, samplers_of, types_and_defaults
 from ..draft.kinds import KINDS
 from ..engine.request import GRAMMAR, NGRAM, WITHOUT_MODEL, DraftSettings
@@ -197,8 +197,10 @@ def _place(given: Any, error: ErrorDetails) -> list[str]:
     return place or [""]
 
 
-def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
-    """The engine's `Sampling` of a request; more: options that a chat template has set.
+def sampling_of(c: Completion, tokenizer: Tokenizer, ignored: LeftOut, **more: Any) -> Sampling:
+    """The engine's `Sampling` of a request.
+
+    ignored: is told what has no effect. more: options that a chat template has set.
 
     Raises:
         ApiError: an option cannot be used.
@@ -214,7 +216,7 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
             samplers=c.samplers,
             dry_sequence_breakers=c.dry_sequence_breakers,
             seed=c.seed & SEED_RANDOM,
-            logit_bias=_logit_bias(c.logit_bias, tokenizer) if c.logit_bias else {},
+            logit_bias=_logit_bias(c.logit_bias, tokenizer, ignored) if c.logit_bias else {},
             keeps_probs=c.post_sampling_probs and c.n_probs > 0,
             min_tokens=c.min_tokens,
             bad_words=_tokens_of_words(c.bad_words, tokenizer),
@@ -226,8 +228,8 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
         raise invalid(str(e)) from None
 
 
-def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
-    """Biases of tokens, or of all tokens of texts; false forbids."""
+def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer, ignored: LeftOut) -> dict[int, float]:
+    """Biases of tokens, or of all tokens of texts; false forbids. Some clients send those of another vocabulary."""
     bias: dict[int, float] = {}
     for pair in value.items() if isinstance(value, dict) else value:
         key, amount = pair if isinstance(pair, (list, tuple)) and len(pair) == 2 else (None, None)
@@ -236,6 +238,8 @@ def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict
         x = -math.inf if amount is False else float(amount)
         if isinstance(key, str) and not (isinstance(value, dict) and key.removeprefix("-").isdecimal()):
             bias |= dict.fromkeys(tokenizer.tokenize(key, parse_special=False), x)
+        elif int(key) >= tokenizer.vocab.n_tokens:
+            ignored.tell(["logit_bias of tokens that the vocabulary lacks"])
         else:
             bias[tokenizer.check(int(key), "Field 'logit_bias'")] = x
     return bias

@@ -53,7 +53,7 @@ class Server:
         self.templates = named_templates(llm.model_address, options.chat_template, options.jinja)
         self.left_out = LeftOut()
         self.left_out_tools = LeftOut("tools of requests, or parts of them, are left out (said once): %s")
-        self.ignored = LeftOut("requests have fields that this server does not have, which are ignored (said once): %s")
+        self.ignored = LeftOut("requests have fields that have no effect here, which are ignored (said once): %s")
         self.embedder: Embedder | None = None
         if options.embeddings:
             n_ubatch = llm.context_params.n_ubatch
@@ -172,7 +172,7 @@ class Server:
         if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
             raise invalid("Field 'lora': adapters are set when the server starts")
         engine = self.engine
-        asked, seed = sampling_of(c, self.tokenizer, **sampling), c.seed & SEED_RANDOM
+        asked, seed = sampling_of(c, self.tokenizer, self.ignored, **sampling), c.seed & SEED_RANDOM
         has_media = bool(options.get("media"))
         may_shift = self.options.context_shift and not has_media
         draft, keeps_stop = draft_of(c.speculative, engine.draft), c.include_stop_str_in_output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -275,13 +276,26 @@ def test_logit_bias(running: Running, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "bias",
-    [["nonsense"], [[1]], [[1, 2, 3]], [[1, "x"]], [[1, True]], [[None, 1]], {"5": None}, {"9999999": 1}, [[-1, 1]]],
+    [["nonsense"], [[1]], [[1, 2, 3]], [[1, "x"]], [[1, True]], [[None, 1]], {"5": None}, {"-1": 1}, [[-1, 1]]],
 )
 def test_biases_that_say_nothing(running: Running, bias: Any) -> None:
     """None is left out without a word."""
     response = running.post("/completion", greedy(n_predict=1, logit_bias=bias))
     assert response.status_code == 400
     assert "Field 'logit_bias': expected" in response.json()["error"]["message"]
+
+
+def test_biases_of_another_vocabulary(running: Running, expected: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Some clients send everybody the same tokens. One that there is not cannot be generated: said once."""
+    caplog.set_level(logging.WARNING, logger="llama_cpp_eagle3")
+    n_vocab = running.server.engine.vocab.n_tokens
+    for bias in ({"9999999": -100}, [[n_vocab, False]], {str(n_vocab): 5}):
+        assert running.ask("/completion", greedy(logit_bias=bias))["content"] == expected
+    (record,) = caplog.records
+    assert "'logit_bias of tokens that the vocabulary lacks'" in record.getMessage()
+    first = running.ask("/completion", greedy(n_predict=1, return_tokens=True))["tokens"][0]
+    asked = greedy(n_predict=1, logit_bias={"9999999": 1, str(first): -100}, return_tokens=True)
+    assert running.ask("/completion", asked)["tokens"] != [first]
 
 
 def test_samplers_that_there_are_not(running: Running) -> None:
