@@ -9,7 +9,7 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
-    "lines of Python, core": 17_240,  # 7 since samplers that there are not are refused
+    "lines of Python, core": 17_242,  # 2 since known costs of larger batches are kept
     "lines of Python, edges": 20_376,  # 81 since tools of one name, empty messages, origins and heads are refused
     "lines of C++, without kernels": 25_800,  # 90 since the memory of templates has a bound too
     "lines of C++, kernels": 6_870,

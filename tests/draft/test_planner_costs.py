@@ -435,6 +435,16 @@ def test_drafters_share_what_is_known_of_their_target(
         assert seen[2:] == [None, None]
 
 
+@pytest.mark.parametrize("room", [{"n_batch": 4, "n_ubatch": 2}, {"n_ctx": 6}], ids=str)
+def test_known_times_of_larger_batches_are_kept(tiny_target: Any, room: dict[str, int]) -> None:
+    """Where they look wrong they are not measured again: a pass of that size does not fit."""
+    known = Costs({1: 1.0, 4: 3e6, 8: 5e9, 16: 1.0, 64: 3.0}, ())
+    with closing(load(tiny_target, **room)) as llm:
+        llm.reset()
+        found = timing.measure(llm.engine, seconds=0.1, known=known).target
+    assert {n: found[n] for n in (8, 16, 64)} == {8: 5e9, 16: 1.0, 64: 3.0}
+
+
 def test_known_times_of_another_clock_are_forgotten(tiny_target: Any) -> None:
     """Known times of the target are kept if passes take about as long now; missing sizes are timed first."""
     with closing(load(tiny_target)) as llm:

@@ -96,6 +96,8 @@ def measure(
         contention = Contention()
         # if the machine is faster now than it was: all sizes by the same measure
         target = {} if 1e6 * now < _CALM * known.target.get(1, 0.0) else known.target
+        larger = {n: t for n, t in target.items() if n > n_max}  # of a batch or a context with more room
+        target = {n: t for n, t in target.items() if n <= n_max}
         if 1 not in target and not engine.drafters and now > seconds:  # n-grams alone are not worth the wait
             target = {1: 1e6 * now}
             limit.done()
@@ -113,7 +115,7 @@ def measure(
             target = _again_if_drifted(verify, _fastest(verify, sizes, n_needed, end, limit, target), limit)
             target = _again_if_slower(verify, target, limit)
         is_whole = all(n in target for n in needed) and all(draft.step for draft in drafts)
-        return Costs(target, tuple(drafts), draft_type, is_whole, contention.share)
+        return Costs(target | larger, tuple(drafts), draft_type, is_whole, contention.share)
     finally:
         engine.clear()
 
