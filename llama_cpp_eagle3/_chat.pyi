@@ -25,7 +25,7 @@ class Parser:
     `update` is for one thread at a time.
     """
 
-    def __init__(self, format: int, generation_prompt: str, parser: str, is_continuation: bool) -> None: ...
+    def __init__(self, format: int, generation_prompt: str, parser: str, is_continuation: bool, begun: str) -> None: ...
     def parse(self, text: str, is_partial: bool = False) -> dict[str, Any]:
         """Return the message that a text stands for, in OpenAI's form.
 

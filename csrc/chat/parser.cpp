@@ -6,6 +6,7 @@
 #include "nesting.h"
 #include "parts.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -14,9 +15,8 @@ namespace eagle3::chat {
 
 namespace {
 
-const std::string THINK = "<think>", END = "</think>";
-constexpr char    BLANK[] = " \t\r\n";
-constexpr size_t  TAG_MAX = 32; // characters of a tag, at most
+constexpr char   BLANK[] = " \t\r\n";
+constexpr size_t TAG_MAX = 32; // characters of a tag, at most
 
 std::string random_id() {
     static const char  chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -28,24 +28,42 @@ std::string random_id() {
     return id;
 }
 
+// Characters of a message's content before the text that the prompt begins, whose end the parser may leave out: blanks,
+// and what may begin a tag. npos: the content does not end with that text.
+size_t n_before(const std::string & content, const std::string & begun) {
+    const size_t n_text = begun.find_last_not_of(BLANK) + 1;
+    for (size_t n = begun.size(); n > n_text - std::min(n_text, TAG_MAX); n--) {
+        if (content.size() >= n && content.compare(content.size() - n, n, begun, 0, n) == 0) {
+            return content.size() - n;
+        }
+    }
+    return std::string::npos;
+}
+
 // Parses an answer as it comes: what llama-server's task_result_state does.
 class parser {
   public:
-    parser(int format, const std::string & generation_prompt, const std::string & source, bool is_continuation) {
+    // begun: the end of the prompt with which the reported answer begins; its message is new to its reader.
+    parser(int format, const std::string & generation_prompt, const std::string & source, bool is_continuation,
+           const std::string & begun) {
         params.format            = static_cast<common_chat_format>(format);
         params.generation_prompt = generation_prompt;
         if (!source.empty()) {
             params.parser.load(source);
         }
-        if (is_continuation || generation_prompt.find(END) != std::string::npos) {
-            message = common_chat_parse("", true, params); // the text that the prompt has already is not reported
-            message.tool_calls.clear();                    // a call that it begins is: nobody else would know its name
-        }
-        if (!is_continuation) { // but tags that llama.cpp adds to a begun text are not
-            const std::string begun   = std::exchange(message, {}).content;
-            const size_t      end     = begun.find(END);
-            const bool        is_tags = end == 0 || begun.rfind(THINK + END, 0) == 0;
-            message.content           = is_tags ? begun.substr(0, end + END.size()) : "";
+        if (is_continuation || !begun.empty()) {
+            try {
+                message = common_chat_parse("", true, params); // the text that the prompt has already is not reported
+            } catch (const std::runtime_error &) {             // a format that has no such text: nor the answer's
+            }
+            message.tool_calls.clear(); // a call that it begins is reported: nobody else would know its name
+            const size_t n = n_before(message.content, begun);
+            if (!is_continuation) { // all is reported, but no tags that llama.cpp adds to a begun text
+                message.content = n == std::string::npos ? "" : message.content.substr(0, n);
+                message.reasoning_content.clear();
+            } else if (n != std::string::npos) {
+                message.content.replace(n, std::string::npos, begun);
+            }
         }
     }
 
@@ -151,8 +169,12 @@ class parser {
         const size_t tag_end = thinks ? ctx.input.find_first_of(">]", end) : std::string::npos; // of the thought
         const auto   is_more = [&](size_t at) {
             const size_t begin = ctx.input.find_first_not_of(BLANK, at);
-            return begin != std::string::npos && ctx.input.size() - begin < TAG_MAX &&
-                   ctx.input.find_first_of(std::string(BLANK) + ">]", begin) == std::string::npos;
+            if (begin == std::string::npos || ctx.input.size() - begin >= TAG_MAX) {
+                return false;
+            }
+            const size_t second = std::min(ctx.input.find_first_not_of(ctx.input[begin], begin), ctx.input.size());
+            const size_t from   = second - begin < 3 ? second : begin; // one or two signs begin a tag that has them
+            return ctx.input.find_first_of(std::string(BLANK) + ">]", from) == std::string::npos;
         };
         if (is_more(end)) {
             (thinks ? msg.reasoning_content : msg.content) += ctx.input.substr(end);
@@ -260,8 +282,8 @@ void register_parser(py::module_ & m) {
     const auto nogil = py::call_guard<py::gil_scoped_release>();
 
     py::class_<parser>(m, "Parser", "Parses one answer, as a whole or as it grows.")
-        .def(py::init<int, const std::string &, const std::string &, bool>(), py::arg("format"),
-             py::arg("generation_prompt"), py::arg("parser"), py::arg("is_continuation"), nogil)
+        .def(py::init<int, const std::string &, const std::string &, bool, const std::string &>(), py::arg("format"),
+             py::arg("generation_prompt"), py::arg("parser"), py::arg("is_continuation"), py::arg("begun"), nogil)
         .def(
             "parse",
             [](const parser & self, const std::string & text, bool is_partial) {

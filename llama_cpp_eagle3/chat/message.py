@@ -59,15 +59,16 @@ class GrowingMessage:
 
     def _rest(self) -> str:
         """The text after the message so far."""
-        text = self._params.generation_prompt + self._text  # may have begun a thought, which is then the message's
-        at = len(self._params.generation_prompt)
+        params = self._params
+        text = params.generation_prompt + self._text  # may have begun a thought, which is then the message's
+        at = len(params.generation_prompt) - (0 if params.is_continuation else len(params.begun))
         if self._thought:
             thought = self._thought.strip()
             found = text.find(thought)
             if found < 0:
                 return ""
             at = found + len(thought)
-            tags = [tag for tag in map(str.strip, self._params.thinking_end_tags) if tag]
+            tags = [tag for tag in map(str.strip, params.thinking_end_tags) if tag]
             tag = next((tag for tag in tags if text[at:].lstrip().startswith(tag)), "")
             at = text.find(tag, at) + len(tag)
         if self._content:

@@ -86,6 +86,8 @@ class ChatParams:
     """The parser of the answer, as llama.cpp saves it."""
     is_continuation: bool
     """Whether the answer goes on with the conversation's last message, and has only what is new."""
+    begun: str = ""
+    """The text of that message with which the prompt ends."""
     grammar_root: str = "root"
     """The rule that the grammar begins with."""
     grammar_field: str = ""
@@ -108,7 +110,7 @@ class ChatParams:
 
     def new_parser(self) -> Parser:
         """A parser for one answer."""
-        return Parser(self.format, self.generation_prompt, self.parser, self.is_continuation)
+        return Parser(self.format, self.generation_prompt, self.parser, self.is_continuation, self.begun)
 
 
 class ChatTemplates:
@@ -302,7 +304,15 @@ class ChatTemplates:
             format=params["format"],
             parser=params["parser"],
             is_continuation=bool(continue_final_message),
+            begun=_begun(messages[-1], begin) if continue_final_message and messages else "",
         )
+
+
+def _begun(message: Mapping[str, Any], prompt: str) -> str:
+    """The content of a message, which the prompt ends with; empty if it has another form there."""
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+    return text if prompt.endswith(text) else ""
 
 
 def _find_beginnings(render: Callable[[list[dict[str, Any]]], str]) -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chat_cases import WEATHER
+from chat_cases import WEATHER, templates
 from chatting import GEMMA4, Load, joined
-from llama_cpp_eagle3.chat import ChatParams, ChatTemplates
+from llama_cpp_eagle3.chat import ChatParams, ChatTemplates, apply_request
 from llama_cpp_eagle3.chat.message import GrowingMessage, NewText, OpenAIChoice
 
 HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
@@ -153,3 +155,34 @@ def test_a_whole_answer_is_what_its_deltas_are(params: ChatParams, text: str) ->
             assert (message["content"], message.get("reasoning_content", "")) == (content, thought)
             functions = [call["function"] for call in message.get("tool_calls", ())]
             assert functions == [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
+def test_an_answer_that_goes_on(path: Path) -> None:
+    """With `echo` it begins with the client's text, else it has what is new, with tools or not, in every format."""
+    chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    for echo, tools, form in itertools.product((False, True), (None, [WEATHER]), ("auto", "none")):
+        for begun in ("It is", "<b>", "It is\n"):
+            request = {"messages": [*MESSAGES, {"role": "assistant", "content": begun}], "reasoning_format": form}
+            params = apply_request(chat, {**request, "echo": echo, **({"tools": tools} if tools else {})})
+            streamed, whole = GrowingMessage(params), GrowingMessage(params)
+            for part in (" wa", "rm", ""):
+                streamed.add(part, is_partial=bool(part))
+            whole.add_whole([" wa", "rm"])
+            for answer in (streamed, whole):
+                assert answer.message == {"role": "assistant", "content": begun * echo + " warm"}
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
+def test_the_end_of_an_answer_is_not_a_tag_that_has_begun(path: Path) -> None:
+    chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    params = apply_request(chat, {"messages": MESSAGES, "tools": [WEATHER]})
+    before = {
+        "meetkai-functionary-medium-v3.2.jinja": "all\n",
+        "Apriel-1.6-15b-Thinker-fixed.jinja": "[BEGIN FINAL RESPONSE]",
+    }
+    begin = f"hm{params.thinking_end_tags[0]}" if params.begins_in_reasoning else before.get(path.name, "")
+    for text in ("<b>hi</b>", "a >>", "a ]", "a <", "a [", "a |"):
+        answer = GrowingMessage(params)
+        answer.add_whole([begin, text])
+        assert answer.message["content"].strip() == text
