@@ -85,6 +85,7 @@ def floors(of: Work, n_bytes: int, token: Cell, kv: str, bandwidth: float, peaks
 
 def measure(path: str, args: argparse.Namespace) -> tuple[list[Pass], float, Peaks]:
     """Return the passes with their floors, bytes per second, and the peaks."""
+    _core.use_huge_pages()  # as the package does
     llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
     context = Context(llm._model.model, max(args.depths) + max(args.rows), args.kv, True, args.threads)
     matrices = _core.model_matrices(int(llm._model.model))
