@@ -21,6 +21,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 import common
 from comparison import peer_tools
+from comparison.ik import get_ik_tools
 from llama_cpp_eagle3.draft.kinds import kind_of
 from task_requests import Asked, Json
 
@@ -243,8 +244,13 @@ def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequen
         ValueError: there is no such side.
     """
     common_flags = ["-m", model, "-c", str(args.ctx_size * args.clients), "-np", str(args.clients)]
-    common_flags += ["-t", str(args.threads), "--no-ui", "--host", "127.0.0.1", *more]
+    common_flags += ["-t", str(args.threads), "--host", "127.0.0.1", *more]
     name, _, types = side.partition(":")
+    if name == "ik-server":
+        flags = ["-rtr", "-thp", "-fa", "on", *(["--spec-type", types] if types else [])]
+        flags += ["-md", str(draft)] if types.startswith("draft") else []
+        return [str(get_ik_tools() / "llama-server"), *common_flags, *flags]
+    common_flags.append("--no-ui")
     side, _, other = side.partition("=")
     drafts = [common.path_of(one) for one in other.split("+")] if other else [draft]
     of_ours = [flag for one in drafts for flag in ("-md", one)]
@@ -264,7 +270,9 @@ def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequen
         flags = [*of_ours, "--spec-type", kind_of(drafts[0]).spec_types[0]]
         flags += ["--spec-draft-n-max", chain[1]] if chain[1] else []
     else:
-        raise ValueError(f"expected one of {', '.join(SIDES)}, chain-N or llama-server:TYPES@N, found {side!r}")
+        raise ValueError(
+            f"expected one of {', '.join(SIDES)}, chain-N, llama-server:TYPES@N or ik-server:TYPE, found {side!r}"
+        )
     return [sys.executable, "-m", "llama_cpp_eagle3", "serve", *common_flags, *flags]
 
 

@@ -13,9 +13,11 @@ the figures that earlier calls have published under the same name.
 Sides are `plain`, `auto` (all that can draft), `auto-ngram` and `auto-draft` (one drafter alone), `auto-spm` (n-grams,
 and /infill with the suffix first), `chain-3` (fixed chains of -md); `auto=FILE` and the like have another -md,
 `auto=FILE+FILE` two; `llama-server` and `llama-server:TYPES` (its --spec-type: `ngram-mod`, `ngram-mod@16` with drafts
-of at most 16, `ngram-mod@16+draft@3` with those of -md after them), and `llama_cpp` and `llama_cpp:lookup`
-(llama-cpp-python in this process, plain and with its prompt lookup). The first table has, task by task, the side of
-llama-server whose answers took the least time. The default is Qwen2.5-Coder-1.5B-Instruct with the 0.5B as -md.
+of at most 16, `ngram-mod@16+draft@3` with those of -md after them), `ik-server` and `ik-server:TYPE` (ik_llama.cpp's,
+repacked, with its --spec-type as it is: `ngram-mod:n_max=16,n_min=1`, `draft:n_max=4`), and `llama_cpp` and
+`llama_cpp:lookup` (llama-cpp-python in this process, plain and with its prompt lookup). The first table has, task by
+task, the side of llama-server whose answers took the least time. The default is Qwen2.5-Coder-1.5B-Instruct with the
+0.5B as -md.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def measure(args: Any, model: str, draft: str, found: Found, i_first: int) -> in
 
 def is_ours(side: str) -> bool:
     """Whether a side is our server."""
-    return not side.startswith(("llama_cpp", "llama-server"))
+    return not side.startswith(("llama_cpp", "llama-server", "ik-server"))
 
 
 def different(texts: dict[str, list[str]]) -> dict[str, int]:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from llama_cpp_eagle3._version import LLAMA_CPP_PYTHON_VERSION
@@ -68,23 +69,31 @@ def build(folder: Path) -> Path:
     build_dir.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
     (build_dir / "CMakeCache.txt").unlink(missing_ok=True)  # the cache may name programs of a removed environment
-    source = get_source(folder)
+    run_cmake("llama.cpp's tools", get_source(folder), build_dir, options, TOOLS)
+    done.write_text(shlex.join(options))
+    return bin_dir
+
+
+def run_cmake(what: str, source: Path, build_dir: Path, options: Sequence[str], targets: Sequence[str]) -> None:
+    """Compile targets of a source in a folder, where build.log has what is printed.
+
+    Raises:
+        RuntimeError: cmake or a compiler is missing, or the build failed.
+    """
     cmake, generator = _find("cmake"), []
     if shutil.which("ninja", path=_path()):
         generator = ["-G", "Ninja"]
     log = build_dir / "build.log"
-    print(f"building llama.cpp's tools in {folder}, a few minutes (log: {log})", file=sys.stderr)
+    print(f"building {what} in {build_dir.parent}, some minutes (log: {log})", file=sys.stderr)
     n_jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     with log.open("w") as file:
         for command in (
             [cmake, "-S", str(source), "-B", str(build_dir), *generator, *options],
-            [cmake, "--build", str(build_dir), "-j", n_jobs, "--target", *TOOLS],
+            [cmake, "--build", str(build_dir), "-j", n_jobs, "--target", *targets],
         ):
             result = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PATH": _path()})
             if result.returncode != 0:
-                raise RuntimeError(f"building llama.cpp's tools failed, see {log}: {shlex.join(command)}")
-    done.write_text(shlex.join(options))
-    return bin_dir
+                raise RuntimeError(f"building {what} failed, see {log}: {shlex.join(command)}")
 
 
 def compiler_options() -> list[str]:
