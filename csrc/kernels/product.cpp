@@ -19,9 +19,11 @@ constexpr int64_t N_OUT      = 256;     // or channels of these, if that is less
 constexpr size_t  N_BYTES_L3 = 4 << 20; // bytes of rows that stay in the cache that cores share
 constexpr int64_t N_CHANNELS = 16;      // kernels compute at most so many channels together
 
-// A thread takes so many parts of a matrix if others are as fast, unless these have fewer bytes of weights.
+// A thread takes so many parts of a matrix if others are as fast, unless these have fewer bytes or channels, times the
+// rows beyond 8: what follows a part is prefetched in vain.
 constexpr int64_t N_PARTS     = 8;
-constexpr size_t  N_BYTES_MIN = 1 << 16;
+constexpr int64_t N_BYTES_MIN = 1 << 18;
+constexpr int64_t N_OUT_MIN   = 256;
 
 size_t aligned(size_t n_bytes) {
     return (n_bytes + 63) / 64 * 64;
@@ -41,13 +43,15 @@ class product::parts {
   public:
     parts(const ggml_compute_params * params, shared & all) : n_threads_(params->nth), all_(all), next_(params->ith) {}
 
-    // Divides n groups, of which `multiple` are computed together, and calls f(first, last) for those that are taken.
+    // Divides n groups, of which `multiple` are computed together, by n_rows rows, and calls f(first, last) for those
+    // that are taken.
     template <class F>
-    void divide(int64_t n, int64_t multiple, size_t group_bytes, F && f) {
+    void divide(int64_t n, int64_t multiple, size_t group_bytes, int64_t n_rows, F && f) {
         // with NUMA a thread always gets the same weights, which lie near it
-        const int64_t n_fit   = static_cast<int64_t>(n * group_bytes / (n_threads_ * N_BYTES_MIN));
-        const int64_t n_parts = n_threads_ * (libggml().is_numa() ? 1 : std::clamp<int64_t>(n_fit, 1, N_PARTS));
-        const int64_t n_units = (n + multiple - 1) / multiple;
+        const int64_t n_bytes = n * static_cast<int64_t>(group_bytes), n_units = (n + multiple - 1) / multiple;
+        const int64_t n_fit   = std::min(n_bytes / N_BYTES_MIN, n_units * N_CHANNELS / N_OUT_MIN);
+        const int64_t n_own   = n_fit * std::max<int64_t>(1, n_rows / 8) / n_threads_;
+        const int64_t n_parts = n_threads_ * (libggml().is_numa() ? 1 : std::clamp<int64_t>(n_own, 1, N_PARTS));
         for (; next_ < end_ + n_parts; next_ = all_.n_taken.fetch_add(1, std::memory_order_relaxed)) {
             const int64_t part = next_ - end_;
             f(n_units * part / n_parts * multiple, std::min(n, n_units * (part + 1) / n_parts * multiple));
@@ -224,10 +228,10 @@ void product::compute_matrix(parts & parts, const ggml_tensor * w, const char * 
     const size_t  row_bytes = kernel_.row_size(k);
     const int64_t n_near    = std::max<int64_t>(1, N_BYTES_L3 / (kernel_.n_rows * row_bytes)) * kernel_.n_rows;
     for (int64_t begin = 0; begin < n_rows; begin += n_near) {
-        parts.divide(w->ne[1] / kernel_.n_channels, N_CHANNELS / kernel_.n_channels, group_bytes(k),
+        const int64_t n = std::min(n_near, n_rows - begin);
+        parts.divide(w->ne[1] / kernel_.n_channels, N_CHANNELS / kernel_.n_channels, group_bytes(k), n,
                      [&](int64_t first, int64_t last) {
-                         compute_groups(w, matrix, rows + begin * row_bytes, std::min(n_near, n_rows - begin), first,
-                                        last, out + begin * ldo, ldo);
+                         compute_groups(w, matrix, rows + begin * row_bytes, n, first, last, out + begin * ldo, ldo);
                      });
     }
 }
@@ -252,7 +256,7 @@ void product::compute_ranges(parts & parts, const ggml_tensor * w, const channel
     for (const auto & [first, last] : ranges) {
         n_groups += (last - first) / kernel_.n_channels;
     }
-    parts.divide(n_rows, 1, w->ne[1] * sizeof(float), [&](int64_t r, int64_t r_end) {
+    parts.divide(n_rows, 1, w->ne[1] * sizeof(float), 1, [&](int64_t r, int64_t r_end) {
         for (float * row = out + r * ldo; r < r_end; ++r, row += ldo) {
             int64_t end = 0;
             for (const auto & [first, last] : ranges) {
@@ -263,16 +267,18 @@ void product::compute_ranges(parts & parts, const ggml_tensor * w, const channel
         }
     });
     // parts have the same number of groups, wherever they are
-    parts.divide(n_groups, 1, group_bytes(w->ne[0]), [&](int64_t begin_own, int64_t end_own) {
-        int64_t n_before = 0;
-        for (const auto & [first, last] : ranges) {
-            const int64_t n     = (last - first) / kernel_.n_channels;
-            const int64_t shift = first / kernel_.n_channels - n_before;
-            compute_groups(w, static_cast<const char *>(w->data), rows, n_rows, std::max(begin_own, n_before) + shift,
-                           std::min(end_own, n_before + n) + shift, out, ldo);
-            n_before += n;
-        }
-    });
+    parts.divide(n_groups, N_CHANNELS / kernel_.n_channels, group_bytes(w->ne[0]), n_rows,
+                 [&](int64_t begin_own, int64_t end_own) {
+                     int64_t n_before = 0;
+                     for (const auto & [first, last] : ranges) {
+                         const int64_t n     = (last - first) / kernel_.n_channels;
+                         const int64_t shift = first / kernel_.n_channels - n_before;
+                         compute_groups(w, static_cast<const char *>(w->data), rows, n_rows,
+                                        std::max(begin_own, n_before) + shift, std::min(end_own, n_before + n) + shift,
+                                        out, ldo);
+                         n_before += n;
+                     }
+                 });
 }
 
 void product::compute_expert(parts & parts, ggml_tensor * op, int64_t expert, const uint8_t * rows,
@@ -300,7 +306,7 @@ void product::compute_expert(parts & parts, ggml_tensor * op, int64_t expert, co
         }
     };
     const int64_t n_together = n_groups_together(k);
-    parts.divide(w->ne[1] / kernel_.n_channels, N_CHANNELS / kernel_.n_channels, group_bytes(k),
+    parts.divide(w->ne[1] / kernel_.n_channels, N_CHANNELS / kernel_.n_channels, group_bytes(k), end - begin,
                  [&](int64_t first, int64_t last) {
                      if (end - begin == 1) {
                          kernel_.compute(weights, k, rows + begin * row_bytes, 1, first, last, result(begin), 0);
