@@ -10,8 +10,8 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
     "lines of Python, core": 17_242,  # 2 since known costs of larger batches are kept
-    "lines of Python, edges": 20_306,  # 11 since what a message begins with is known
-    "lines of C++, without kernels": 25_822,  # 22 since a message is what its prompt begins, whole
+    "lines of Python, edges": 20_387,  # 11 since what a message begins with is known
+    "lines of C++, without kernels": 25_900,  # 78 since split models and adapters are checked more
     "lines of C++, kernels": 6_874,  # 76 since threads take parts in turn
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
@@ -33,8 +33,8 @@ def measure() -> dict[str, int]:
     names = {name for name in graph if name.startswith(f"{PACKAGE}.")}
     return {
         "lines of Python, core": n_lines(path for path, room in package.items() if room in CORE),
-        "lines of Python, edges": 20_306,  # 11 since what a message begins with is known
-        "lines of C++, without kernels": 25_822,  # 22 since a message is what its prompt begins, whole
+        "lines of Python, edges": n_lines(path for path, room in package.items() if room not in CORE),
+        "lines of C++, without kernels": n_lines(path for path in cpp if path not in kernels),
         "lines of C++, kernels": n_lines(kernels),
         "lines of csrc/policy": n_lines(path for path in cpp if path.parent.name == "policy"),
         "lines of the longest file": max(n_lines([path]) for path in (*package, *cpp)),

@@ -10,6 +10,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -236,27 +238,60 @@ void check_tensors(const header & h, const gguf_file & file) {
     }
 }
 
-// Checks the other files of a split model: each must exist, be complete, and have its own number.
+// Checks the other files of a split model: each must exist, be complete, have its own number, and be of this model.
 void check_splits(const header & h, const gguf_file & file) {
     if (file.type("split.count") != GGUF_TYPE_UINT16 || file.type("split.no") != GGUF_TYPE_UINT16) {
         check_tensors(h, file);
         return; // one file, or something that llama.cpp refuses
     }
-    const int32_t     n_split = static_cast<int32_t>(*file.get_int("split.count"));
-    std::vector<char> prefix(file.path().size() + 1);
-    if (n_split < 2 || *file.get_int("split.no") != 0 ||
-        llama_split_prefix(prefix.data(), prefix.size(), file.path().c_str(), 0, n_split) <= 0) {
+    const int32_t n_split = static_cast<int32_t>(*file.get_int("split.count"));
+    if (n_split < 2 || *file.get_int("split.no") != 0) {
         return;
     }
-    std::vector<char> path(file.path().size() + 32);
+    const std::string & first = file.path();
+    std::vector<char>   prefix(first.size() + 1);
+    if (llama_split_prefix(prefix.data(), prefix.size(), first.c_str(), 0, n_split) <= 0) {
+        throw model_file_error(format("'%s': this is the first of %d files of a split model, which find each other by "
+                                      "their names: expected one that ends with -00001-of-%05d.gguf; rename it as the "
+                                      "others are named, in their folder",
+                                      first.c_str(), n_split, n_split));
+    }
+    const auto no_part = [&](const std::string & path, const std::string & what) {
+        return model_file_error(format("'%s': %s: expected a file of the same model as '%s', fetch all %d files anew",
+                                       path.c_str(), what.c_str(), first.c_str(), n_split));
+    };
+    const auto n_tensors = [](const gguf_file & part) {
+        const char * key = "split.tensors.count";
+        return part.type(key) == GGUF_TYPE_INT32 ? part.get_int(key) : std::nullopt;
+    };
+    std::set<std::string> names;
+    for (const ggml_tensor * t : file.tensors()) {
+        names.insert(t->name);
+    }
+    std::vector<char> path(first.size() + 32);
     for (int32_t i = 1; i < n_split; ++i) {
         llama_split_path(path.data(), path.size(), prefix.data(), i, n_split);
-        const gguf_file split(path.data());
-        if (split.type("split.no") != GGUF_TYPE_UINT16) {
-            throw model_file_error(format("'%s': key 'split.no': expected the number of this file among the %d of '%s'",
-                                          path.data(), n_split, file.path().c_str()));
+        const gguf_file part(path.data());
+        if (part.type("split.no") != GGUF_TYPE_UINT16 || *part.get_int("split.no") != i) {
+            throw no_part(path.data(), format("key 'split.no': expected %d, of file %d", i, i + 1));
         }
-        check_experts(split, h.number("expert_count").value_or(0));
+        if (part.type("split.count") == GGUF_TYPE_UINT16 && *part.get_int("split.count") != n_split) {
+            throw no_part(path.data(), format("key 'split.count': expected %d, found %d", n_split,
+                                              static_cast<int>(*part.get_int("split.count"))));
+        }
+        if (n_tensors(part) && n_tensors(part) != n_tensors(file)) {
+            throw no_part(path.data(), "key 'split.tensors.count': found another number of tensors");
+        }
+        for (const ggml_tensor * t : part.tensors()) {
+            if (!names.insert(t->name).second) {
+                throw no_part(path.data(), format("tensor '%s' is in another of the files too", t->name));
+            }
+        }
+        check_experts(part, h.number("expert_count").value_or(0));
+    }
+    if (n_tensors(file) && *n_tensors(file) != static_cast<int64_t>(names.size())) {
+        throw no_part(path.data(), format("all files have %zu tensors, expected %d (key 'split.tensors.count')",
+                                          names.size(), static_cast<int>(*n_tensors(file))));
     }
 }
 

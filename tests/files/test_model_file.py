@@ -292,6 +292,30 @@ def test_models_in_several_files(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("name", ["model.gguf", "part-00001-of-00003.gguf", "part-00001-of-00002.gguf.1"])
+def test_a_first_file_by_another_name(tmp_path: Path, name: str) -> None:
+    path = split(write_random_arch(tmp_path, "llama")).rename(tmp_path / name)
+    with pytest.raises(ModelFileError, match=f"{name}': this is the first of 2 files .*-00001-of-00002.gguf; rename"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda file: file.set("split.no", U16, 0), "'split.no': expected 1, of file 2"),
+        (lambda file: file.set("split.count", U16, 3), "'split.count': expected 2, found 3"),
+        (lambda file: file.set("split.tensors.count", I32, 3), "'split.tensors.count': found another number"),
+        (lambda file: setattr(file, "tensors", file.tensors[1:]), "all files have 93 tensors, expected 94"),
+        (lambda file: setattr(file.tensors[0], "name", b"token_embd.weight"), "tensor 'token_embd.weight' is in anoth"),
+    ],
+)
+def test_a_later_file_of_another_model(tmp_path: Path, change: Any, words: str) -> None:
+    path = split(write_random_arch(tmp_path, "llama"))
+    spoil(tmp_path / "part-00002-of-00002.gguf", change).rename(tmp_path / "part-00002-of-00002.gguf")
+    with pytest.raises(ModelFileError, match=f"part-00002-of-00002.gguf': .*{words}.* fetch all 2 files anew"):
+        load(path)
+
+
 def test_types_of_a_heads_matrices(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
     path = tmp_path / "head.gguf"
     path.write_bytes(Path(tiny_head.path).read_bytes())
