@@ -1438,9 +1438,9 @@ def bounds_of_tokens(vocab: int) -> tuple[int, bytes, bool]:
     swallow white space beside them.
     """
 
-def check_adapter(path: str, arch: str) -> list[str]:
-    """Check a LoRA adapter's file for a model of an architecture: its keys, and the types and values of its
-    matrices. Return the names of the tensors that llama.cpp leaves out. Raises ModelFileError.
+def check_adapter(path: str, model_path: str) -> list[str]:
+    """Check a LoRA adapter's file for a model: its keys, and the types, values and numbers of its matrices.
+    Return the names of the tensors that llama.cpp leaves out. Raises ModelFileError.
     """
 
 def check_head(path: str, n_vocab: int, n_embd: int, n_layer: int) -> None:

@@ -161,16 +161,16 @@ void register_model_files(py::module_ & m) {
 
     m.def(
         "check_adapter",
-        [](const fs_path & path, const std::string & arch) {
+        [](const fs_path & path, const std::string & model_path) {
             py::typing::List<py::str> res;
-            for (const std::string & name : check_adapter(path, arch)) {
+            for (const std::string & name : check_adapter(path, model_path)) {
                 res.append(text_of(name));
             }
             return res;
         },
-        py::arg("path"), py::arg("arch"), R"pbdoc(
-            Check a LoRA adapter's file for a model of an architecture: its keys, and the types and values of its
-            matrices. Return the names of the tensors that llama.cpp leaves out. Raises ModelFileError.
+        py::arg("path"), py::arg("model_path"), R"pbdoc(
+            Check a LoRA adapter's file for a model: its keys, and the types, values and numbers of its matrices.
+            Return the names of the tensors that llama.cpp leaves out. Raises ModelFileError.
         )pbdoc");
 
     m.def(

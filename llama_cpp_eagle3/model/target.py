@@ -25,7 +25,6 @@ from .._core import (
     local_accelerators,
     local_devices,
     model_matrices,
-    read_arch,
     use_huge_pages,
 )
 from ..engine.verifier import N_ROWS_ARGMAX
@@ -116,7 +115,7 @@ def load_target(plan: LoadPlan, servers: RpcServers, stack: ExitStack, log: Call
     else:
         check_files(plan.pair, options, given["checked"])
     for path, _ in plan.lora:
-        if left_out := check_adapter(path, read_arch(plan.path)):
+        if left_out := check_adapter(path, plan.path):
             _log.warning("'%s': llama.cpp leaves out %d tensors: %s", path, len(left_out), ", ".join(left_out[:8]))
     if given["mmproj_path"] is not None:
         check_projector(os.path.expanduser(given["mmproj_path"]), plan.path, options, given["checked"])

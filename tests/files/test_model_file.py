@@ -13,6 +13,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from adapters import write_factors
 from gguf_raw import ARRAY, BOOL, F32, I32, STR, U32, RawFile, Tensor, parse, serialize, set_key, spoil
 from llama_cpp_eagle3 import Eagle3Error, ModelFileError, _core
 from llama_cpp_eagle3.files import model_file
@@ -314,6 +315,22 @@ def test_a_later_file_of_another_model(tmp_path: Path, change: Any, words: str) 
     spoil(tmp_path / "part-00002-of-00002.gguf", change).rename(tmp_path / "part-00002-of-00002.gguf")
     with pytest.raises(ModelFileError, match=f"part-00002-of-00002.gguf': .*{words}.* fetch all 2 files anew"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "a", "b", "words"),
+    [
+        ("blk.0.ffn_up_exps.weight", (4, 2, 64), (4, 48, 2), ""),
+        ("blk.0.ffn_up_exps.weight", (2, 64), (48, 2), "up_exps.weight.lora_a': expected 4 matrices, .* found 1"),
+        ("blk.0.ffn_up_exps.weight", (4, 2, 64), (3, 48, 2), "up_exps.weight.lora_b': expected 4 matrices, .* found 3"),
+        ("blk.0.attn_q.weight", (4, 2, 64), (64, 2), "attn_q.weight.lora_a': expected 1 matrices, .* found 4"),
+    ],
+)
+def test_adapters_of_mixtures(tmp_path: Path, tensor: str, a: Any, b: Any, words: str) -> None:
+    """One matrix for all experts ended the process, and too many were an error of the model."""
+    lora = write_factors(tmp_path / "lora.gguf", "qwen3moe", tensor, a, b)
+    with pytest.raises(ModelFileError, match=f"lora.gguf': tensor .*{words}") if words else nullcontext():
+        load(write_random_arch(tmp_path, "qwen3moe"), lora_path=lora).close()
 
 
 def test_types_of_a_heads_matrices(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:

@@ -39,6 +39,21 @@ def write_lora(path: Any, target: Any, scale: float = 8.0, arch: str = "llama") 
     return str(path)
 
 
+def write_factors(path: Any, arch: str, tensor: str, a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """Write an adapter of one tensor, whose factors have these shapes."""
+    writer = gguf.GGUFWriter(str(path), arch)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 8.0)
+    for name, shape in (("lora_a", a), ("lora_b", b)):
+        writer.add_tensor(f"{tensor}.{name}", np.zeros(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
 def check_adapter(files: Sequence[Any], lora: str, source: str, n_tokens: int, **options: Any) -> None:
     """Check that the text with an adapter of the target is the target's own with it, and that some drafts are accepted.
 
