@@ -121,8 +121,11 @@ class Parser(argparse.ArgumentParser):
                 continue
             try:
                 found += _as_argument(flag, value)
-            except (ValueError, argparse.ArgumentTypeError) as e:
+            except argparse.ArgumentTypeError as e:
                 self.error(f"{variable}: {e}")
+            except ValueError as e:
+                is_pythons = str(e).startswith(("invalid literal", "could not convert"))
+                self.error(f"{variable}: {f'expected a number, found {value!r}' if is_pythons else e}")
         return found
 
 

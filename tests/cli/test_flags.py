@@ -202,8 +202,9 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("LLAMA_ARG_PERF", "x")
     assert "LLAMA_ARG_PERF: expected on or off, found 'x'" in fails(capsys)
     monkeypatch.delenv("LLAMA_ARG_PERF")
-    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "many")
-    assert "LLAMA_ARG_CTX_SIZE: invalid literal" in fails(capsys)
+    for value in ("many", "", "1.5", "\ufeff4"):
+        monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", value)
+        assert f"LLAMA_ARG_CTX_SIZE: expected a number, found {value!r}" in fails(capsys)
     parse("-c", 5)  # the value is not read
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "7")
     monkeypatch.setenv("LLAMA_ARG_CONT_BATCHING", "0")
