@@ -60,6 +60,15 @@ def q_rows(folder, head):
     rewrite(folder, head.weights | {"layers.0.self_attn.q_proj.weight": np.zeros((60, 128))})
 
 
+def whole_numbers(name, dtype):
+    """Weights that a quantizer wrote, without a word of it in the config."""
+
+    def make(folder, head):
+        rewrite(folder, head.weights | {name: np.ones(head.weights[name].shape, dtype)})
+
+    return make
+
+
 def truncate(folder, head):
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[:-100])
@@ -208,6 +217,8 @@ BAD = {
     "p_eagle": (add("mask_hidden", (1, 192)), "a P-EAGLE head"),
     "p_eagle_config": (config_change(parallel_drafting=True), "a P-EAGLE head"),
     "parallel_heads": (config_change(eagle_config={"parallel_draft_step": 4}), "parallel draft heads"),
+    "numbers": (whole_numbers("lm_head.weight", np.int64), "tensor 'lm_head.weight': expected floats, found i64"),
+    "bools": (whole_numbers("fc.weight", np.bool_), "tensor 'fc.weight': expected floats, found bool"),
     "quantized": (config_change(quantization_config={"quant_method": "fp8"}), "the checkpoint is quantized"),
     "eagle_1": (
         tensors(

@@ -10,6 +10,7 @@ from llama_cpp_eagle3.errors import ModelFileError
 
 from .checkpoint import Checkpoint
 from .config import Config
+from .tensors import FLOAT_TYPES
 
 _TO_GGUF = "llama.cpp's convert_hf_to_gguf.py"
 # classes of block drafters whose layers are Qwen3's, also where the rest of config.json is a copy of their target's
@@ -118,6 +119,11 @@ def refuse_other_kinds(checkpoint: Checkpoint, config: Config, *, is_block: bool
         raise ModelFileError(
             f"'{checkpoint.path}': the checkpoint is quantized: convert the original, then choose an --outtype"
         )
+    for name, tensor in checkpoint.tensors.items():
+        if name.endswith((".weight", ".bias")) and tensor.dtype not in FLOAT_TYPES:
+            raise ModelFileError(
+                f"{tensor.source}: expected floats, found {tensor.dtype}: convert the checkpoint that it was made of"
+            )
     facts = _Facts(names, config, is_block)
     for kind in KINDS:
         if kind.is_it(facts):
