@@ -57,6 +57,22 @@ def test_an_answer_that_goes_on(tools: Running, says: Callable[[str], None], api
         assert whole.text == streamed.text == expected
 
 
+@pytest.mark.parametrize("api", CHATS)
+@pytest.mark.parametrize("begin", ['<tool_call>\n{"name": "get', 'I ask.\n<tool_call>\n{"name": "get', CALL])
+def test_a_begun_call_that_goes_on_as_no_call(
+    tools: Running, says: Callable[[str], None], api: str, begin: str
+) -> None:
+    """What the prompt has of the message is sent once, with `echo`."""
+    for text in (" end", "\n\nend\n", "b</think>\n\nc"):
+        says(text)
+        for has_echo in (False, True):
+            asked = {"prompt": "the self", "n": 40, "begin": begin, "tools": [TOOL], "echo": has_echo}
+            whole, streamed = CHATS[api].ask(tools, **asked), CHATS[api].stream(tools, **asked)
+            assert asdict(whole) == asdict(streamed), asked
+            if begin != CALL:
+                assert whole.text == (begin + text if has_echo else text)
+
+
 @pytest.mark.parametrize("api", TEXTS)
 def test_texts(running: Running, api: str) -> None:
     asked: dict[str, Any] = {"prompt": "the self", "n": 24}
