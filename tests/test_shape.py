@@ -10,7 +10,7 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
     "lines of Python, core": 17_242,  # 2 since known costs of larger batches are kept
-    "lines of Python, edges": 20_390,  # 3 since variables that are no numbers are named
+    "lines of Python, edges": 20_392,  # 5 since variables that are no numbers or files are named
     "lines of C++, without kernels": 25_900,  # 78 since split models and adapters are checked more
     "lines of C++, kernels": 6_874,  # 76 since threads take parts in turn
     "lines of csrc/policy": 2_100,

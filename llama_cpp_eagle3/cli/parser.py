@@ -142,6 +142,8 @@ def _variable(flag: Flag) -> tuple[str, str]:
 def _as_argument(flag: Flag, value: str) -> list[str]:
     """Check a variable's value, and make a flag of it."""
     if flag.metavar:
+        if not value and flag.metavar in ("FNAME", "FILE"):
+            raise ValueError("expected a file, found an empty text: unset it")
         if not flag.why_not:
             flag.read(value)
         return [f"{flag.names[0]}={value}"]

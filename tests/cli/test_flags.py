@@ -207,6 +207,9 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
         assert f"LLAMA_ARG_CTX_SIZE: expected a number, found {value!r}" in fails(capsys)
     parse("-c", 5)  # the value is not read
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "7")
+    monkeypatch.setenv("LLAMA_ARG_CHAT_TEMPLATE_FILE", "")
+    assert "LLAMA_ARG_CHAT_TEMPLATE_FILE: expected a file, found an empty text" in fails(capsys, server=True)
+    monkeypatch.delenv("LLAMA_ARG_CHAT_TEMPLATE_FILE")
     monkeypatch.setenv("LLAMA_ARG_CONT_BATCHING", "0")
     assert "--no-cont-batching is not possible here" in fails(capsys, server=True)
     monkeypatch.setenv("LLAMA_ARG_CONT_BATCHING", "1")
