@@ -96,6 +96,7 @@ def test_a_head_is_used_or_dropped(server: Server, caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.INFO)
     with closing(server.start()):
         wait(server.count)
+        server.keeper.folder.heads.rmdir()  # its user threw the heads away
         server.result()
         wait(lambda: server.swapped)
         assert server.swapped == [1]

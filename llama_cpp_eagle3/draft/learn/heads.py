@@ -135,6 +135,7 @@ class Heads:
         entry = HeadEntry(version, time=int(time.time()), **{k: v for k, v in result.items() if k != "until"})
         made = self.folder.round / HEAD
         if entry.state == "used":
+            self.folder.heads.mkdir(mode=0o700, exist_ok=True)  # its user may have removed it with the heads
             made.replace(self.folder.heads / f"{version:04d}.gguf")
             self.current.state = "former"
         self.entries[version] = entry
