@@ -11,12 +11,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import llama_cpp
 
 import random_model
 from comparison import peer_tools
 from comparison.runs import N_CTX, load, n_cores
 from llama_cpp_eagle3 import Eagle3Llama, models
-from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy
+from llama_cpp_eagle3._core import Drafter, DraftRequest, DraftShape, Policy, use_huge_pages
 from llama_cpp_eagle3.bench import provenance
 from llama_cpp_eagle3.files.cache_dir import cache_dir
 
@@ -95,6 +98,12 @@ def prompts(args: argparse.Namespace) -> list[str]:
     """Return the texts to continue."""
     texts = json.loads(args.prompts.read_text(encoding="utf-8")) if args.prompts else models.heldout_prompts()
     return list(texts)[: args.n_prompts]
+
+
+def load_llama_cpp(path: str, **options: Any) -> llama_cpp.Llama:
+    """Load a model by llama-cpp-python, with the pages of 2 MiB that the package asks for."""
+    use_huge_pages()
+    return llama_cpp.Llama(path, verbose=False, **options)
 
 
 def path_of(model: str) -> str:

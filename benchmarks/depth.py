@@ -282,8 +282,7 @@ def main() -> None:
         variant = "depth" if args.model == DEFAULT_MODEL else f"depth-{Path(args.model).stem}"
         paths[variant] = args.model if exists else str(models.fetched(args.model, common.progress))
     for variant, path in paths.items():
-        _core.use_huge_pages()  # as the package does
-        llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
+        llm = common.load_llama_cpp(path, n_ctx=64, n_threads=args.threads)
         if args.prompts:
             tell_prompts(llm, args, path)
         else:

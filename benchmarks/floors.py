@@ -16,7 +16,6 @@ import argparse
 from dataclasses import asdict, dataclass
 
 import gguf
-import llama_cpp
 import numpy as np
 
 import common
@@ -85,8 +84,7 @@ def floors(of: Work, n_bytes: int, token: Cell, kv: str, bandwidth: float, peaks
 
 def measure(path: str, args: argparse.Namespace) -> tuple[list[Pass], float, Peaks]:
     """Return the passes with their floors, bytes per second, and the peaks."""
-    _core.use_huge_pages()  # as the package does
-    llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
+    llm = common.load_llama_cpp(path, n_ctx=64, n_threads=args.threads)
     context = Context(llm._model.model, max(args.depths) + max(args.rows), args.kv, True, args.threads)
     matrices = _core.model_matrices(int(llm._model.model))
     kernels = _core.CpuKernels(matrices, dict.fromkeys(_core.cpu_kernel_names(), 1 << 30))

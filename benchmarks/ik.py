@@ -2,8 +2,8 @@
 
     python benchmarks/ik.py [-m MODEL] [--rows 1,2,4,8,512] [--depth 6144] [--runs 3] [-t 2] [--publish]
 
-Its llama-bench (built once from one commit, `comparison/ik.py`) runs as it is, with weights repacked when they are
-loaded, and with pages of 2 MiB too; flash attention and F16 K/V are on. Ours and ggml's passes of the same sizes are
+Its llama-bench (built once from one commit, `comparison/ik_tools.py`) runs as it is, with weights repacked when they
+are loaded, and with pages of 2 MiB too; flash attention and F16 K/V are on. Ours and ggml's passes of such sizes are
 `depth.py`'s. All take turns, and the fastest of the runs counts. One row is the mean of 16 tokens, also after --depth.
 """
 
@@ -13,13 +13,10 @@ import argparse
 import json
 import subprocess
 
-import llama_cpp
-
 import common
-from comparison.ik import COMMIT, get_ik_tools
+from comparison.ik_tools import COMMIT, get_ik_tools
 from comparison.runs import n_cores
 from depth import DEFAULT_MODEL, measure
-from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench.report import table
 from passes import numbers
 
@@ -52,7 +49,7 @@ def run_all(path: str, args: argparse.Namespace) -> Passes:
             sides = best.setdefault(key, {})
             sides[side] = min(ms, sides.get(side, ms))
 
-    llm = llama_cpp.Llama(path, n_ctx=64, n_threads=args.threads, verbose=False)
+    llm = common.load_llama_cpp(path, n_ctx=64, n_threads=args.threads)
     for run in range(args.runs):
         for name, flags in SETTINGS.items():
             common.progress(f"run {run + 1} of {args.runs}: {name}")
@@ -76,7 +73,6 @@ def main() -> None:
     p.add_argument("--runs", type=int, default=3)
     p.add_argument("--publish", action="store_true", help="write the figures to results/")
     args = p.parse_args()
-    _core.use_huge_pages()  # as the package does
     path = common.path_of(args.model)
     found = run_all(path, args)
     sides = [*SETTINGS, "ggml", "ours"]

@@ -116,8 +116,7 @@ def measure(path: Path, args: argparse.Namespace) -> Passes:
     n_rows_max = max(args.rows)
     n_batch = max(64, n_rows_max)
     sizes = {"n_ctx": max(512, args.n_past + n_rows_max), "n_batch": n_batch, "n_ubatch": n_batch}
-    _core.use_huge_pages()  # as the package does
-    llm = llama_cpp.Llama(str(path), verbose=False, **sizes, **threads)
+    llm = common.load_llama_cpp(str(path), **sizes, **threads)
     matrices = _core.model_matrices(int(llm._model.model))
     clock = process_time if args.cpu_time else perf_counter
     limits = dict.fromkeys(args.kernel or _core.cpu_kernel_names(), n_rows_max)

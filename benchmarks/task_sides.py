@@ -21,7 +21,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 import common
 from comparison import peer_tools
-from comparison.ik import get_ik_tools
+from comparison.ik_tools import get_ik_tools
 from llama_cpp_eagle3.draft.kinds import kind_of
 from task_requests import Asked, Json
 
@@ -247,7 +247,7 @@ def command_of(side: str, model: str, draft: str | None, args: Any, more: Sequen
     common_flags += ["-t", str(args.threads), "--host", "127.0.0.1", *more]
     name, _, types = side.partition(":")
     if name == "ik-server":
-        flags = ["-rtr", "-thp", "-fa", "on", *(["--spec-type", types] if types else [])]
+        flags = ["-rtr", "-thp", "-fa", "on", "--log-disable", *(["--spec-type", types] if types else [])]
         flags += ["-md", str(draft)] if types.startswith("draft") else []
         return [str(get_ik_tools() / "llama-server"), *common_flags, *flags]
     common_flags.append("--no-ui")

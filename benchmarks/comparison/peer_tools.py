@@ -47,13 +47,20 @@ def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
         RuntimeError: cmake or a compiler is missing, or the build failed.
     """
     named = folder or os.environ.get(ENV_TOOLS)
-    if named:
-        path = Path(named)
-        missing = [tool for tool in TOOLS if not (path / tool).is_file()]
-        if missing:
-            raise FileNotFoundError(f"'{path}' has no {', '.join(missing)}")
-        return path.resolve()
-    return build(cache_dir() / f"llama.cpp-{LLAMA_CPP_PYTHON_VERSION}")
+    return finished(named, TOOLS) if named else build(cache_dir() / f"llama.cpp-{LLAMA_CPP_PYTHON_VERSION}")
+
+
+def finished(folder: str | os.PathLike[str], tools: Sequence[str]) -> Path:
+    """Return a folder of finished tools.
+
+    Raises:
+        FileNotFoundError: one is missing.
+    """
+    path = Path(folder)
+    missing = [tool for tool in tools if not (path / tool).is_file()]
+    if missing:
+        raise FileNotFoundError(f"'{path}' has no {', '.join(missing)}")
+    return path.resolve()
 
 
 def build(folder: Path) -> Path:

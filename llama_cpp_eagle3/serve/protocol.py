@@ -66,9 +66,8 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Receive bytes, and check the limit of headers; a read may begin with the end of another request."""
         self._n_waste += len(data)
-        if (
-            not self._is_in_body
-        ):  # the parser drops the body of a request to change to HTTP/2, as Java's clients send it
+        if not self._is_in_body:
+            # the parser drops the body of a request to change to HTTP/2, as Java's clients send it
             head, blank, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"\r\nx-", head) + blank + rest
         super().data_received(data)

@@ -141,7 +141,7 @@ class Trainer:
         head.to(device)
         self.uses_bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and native_bf16(device))
         self._autocast = partial(torch.autocast, device.partition(":")[0], torch.bfloat16, enabled=self.uses_bf16)
-        self.texts = list(texts)
+        self.learned, self.held_out = split(texts, settings.held_out_every)
         self.teacher = Teacher(head.d2t, head.cfg.n_vocab)
         self.optimizer = Optimizer(head.named_parameters(), self.lr, muon=settings.optimizer == "muon")
         self.step = self.epoch = self.at = self.n_rows = self.n_without_gain = 0
@@ -155,8 +155,8 @@ class Trainer:
         """Fit the head's scale of rows to the target's values, before the first step."""
 
         def scaled() -> dict[str, Any]:
-            texts = split(self.texts, self.settings.held_out_every)[0][:_N_MEASURED]
-            rows = [sample.rows[sample.n_first :] for sample in self.source.stream(texts)]
+            samples = self.source.stream(self.learned[:_N_MEASURED])
+            rows = [sample.rows[sample.n_first :] for sample in samples]
             self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.device))
             state = self.head.state_dict()
             return {name: state[name].cpu() for name in ("row_scale", "fc.weight", "mask_hidden") if name in state}
@@ -259,14 +259,13 @@ class Trainer:
     def _batches(self) -> Iterator[list[Sample]]:
         """Yield this rank's samples of each step that is left in this epoch."""
         s = self.settings
-        texts = split(self.texts, s.held_out_every)[0]
-        order = np.random.default_rng((s.seed, self.epoch)).permutation(len(texts))
+        order = np.random.default_rng((s.seed, self.epoch)).permutation(len(self.learned))
         n_ranks = self.ranks.n_ranks
-        n_own = min(s.batch, max(1, len(texts) // n_ranks))
+        n_own = min(s.batch, max(1, len(self.learned) // n_ranks))
         n_left = (len(order) - self.at) // (n_own * n_ranks) * n_own * n_ranks
         batch: list[Sample] = []
         ours = order[self.at : self.at + n_left].reshape(-1, n_own)[self.ranks.rank :: n_ranks]
-        samples = self.source.stream(texts[i] for i in ours.flat)
+        samples = self.source.stream(self.learned[i] for i in ours.flat)
         try:
             for sample in samples:
                 batch.append(sample)
@@ -317,7 +316,7 @@ class Trainer:
         """
         s, loss, acceptance = self.settings, Loss(), Acceptance()
         self.head.eval()
-        held = split(self.texts, s.held_out_every)[1][: s.n_held_out]
+        held = self.held_out[: s.n_held_out]
         for sample in self.source.stream(held[self.ranks.rank :: self.ranks.n_ranks]):
             rng = np.random.default_rng(sample.id)
             anchors = sample_anchors(sample, s.ttt_steps, 48, rng)
@@ -331,7 +330,7 @@ class Trainer:
             "step": self.step,
             "epoch": self.epoch,
             "rows": self.n_rows,
-            "texts": len(self.texts),
+            "texts": len(self.learned) + len(self.held_out),
             "seconds": round(self.elapsed),
             "loss": round(loss.mean, 4),
             "right": loss.accuracy,

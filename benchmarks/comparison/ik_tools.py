@@ -1,6 +1,6 @@
 """Build ik_llama.cpp's llama-bench and llama-server once, from one commit, and keep them in the cache folder.
 
-python -m comparison.ik        prints their folder (in benchmarks/)
+python -m comparison.ik_tools        prints their folder (in benchmarks/)
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from comparison.peer_tools import compiler_options, run_cmake
+from comparison.peer_tools import compiler_options, finished, run_cmake
 from llama_cpp_eagle3.files.cache_dir import cache_dir
 
 COMMIT = "8337e4cd3861406fc04e0854b1409cd1b027fbc9"
@@ -35,10 +35,7 @@ def get_ik_tools() -> Path:
         RuntimeError: git, cmake or a compiler is missing, or the build failed.
     """
     if named := os.environ.get(ENV_TOOLS):
-        missing = [tool for tool in TOOLS if not (Path(named) / tool).is_file()]
-        if missing:
-            raise FileNotFoundError(f"'{named}' has no {', '.join(missing)}")
-        return Path(named).resolve()
+        return finished(named, TOOLS)
     folder = cache_dir() / f"ik_llama.cpp-{COMMIT[:8]}"
     source, build_dir = folder / "source", folder / "build"
     if not all((build_dir / "bin" / tool).is_file() for tool in TOOLS):
