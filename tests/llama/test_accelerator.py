@@ -108,7 +108,7 @@ def test_images(tmp_path: Path, name: str) -> None:
     assert texts[0] == texts[1]
 
 
-def test_several_drafters(tmp_path: Path) -> None:
+def test_several_drafters(tmp_path: Path, no_clock: None) -> None:
     """A head, the block in the target's file, and n-grams draft together; all are asked, whatever their cost."""
     files = write_both(tmp_path, "glm4moe-mtp")
     with load(files[0], **ON_CPU) as llm:

@@ -12,6 +12,8 @@ from drafter_kinds import KINDS, Kind
 from llama_cpp_eagle3 import Eagle3Llama
 from loading import cheap_rows, is_tie, load, load_dice, load_plain, prompts, take
 
+pytestmark = pytest.mark.usefixtures("no_clock")  # else a slow machine decides what is drafted
+
 N_TOKENS = 40
 TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
 
@@ -79,7 +81,7 @@ def test_prompts_longer_than_a_batch(pair: Pair) -> None:
         pair.check_share(llm)
 
 
-def test_mixed_with_ngrams(pair: Pair, no_clock: None) -> None:
+def test_mixed_with_ngrams(pair: Pair) -> None:
     """In a text that repeats itself both draft, and the text stays."""
     plain = load_plain(pair.target)
     (start,) = prompts(1, length=(20, 21), seed=5)

@@ -19,6 +19,8 @@ from loading import cheap_rows, is_tie, load, load_plain, prompts, take
 from random_arch import write_random_arch
 from small import write_small_pair
 
+pytestmark = pytest.mark.usefixtures("no_clock")  # else a slow machine decides what is drafted
+
 N_TOKENS = 40
 BOTH = ("eagle3", "mtp", "ngram")
 CHAIN = {"draft": "chain", "draft_n_max": 4}
