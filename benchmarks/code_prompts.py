@@ -1,11 +1,12 @@
-"""Write prompts that the head for Qwen2.5-Coder learns from: functions to write, edits, explanations, holes in files.
+"""Write prompts that the head for Qwen2.5-Coder learns from: questions of every kind, functions, edits, holes in files.
 
     python benchmarks/code_prompts.py prompts.jsonl --n 6000
 
 The code is of Python's standard library, of packages that ``heads[train]`` installs and of this project. One file in
 eight, and those that tasks/ has copies of, are left out (`is_kept_out`), so that a head is measured on text that it did
 not learn from. Functions to write are documented ones of these files and the exercises of replay/exercises.txt, none of
-HumanEval; questions come from head_prompts.py. The file is for ``llama-cpp-eagle3 train -f``; the same seed gives the
+HumanEval; questions come from replay/everyday.json (languages, SQL, shell, configuration, concepts, tests, prose) and
+head_prompts.py. The file is for ``llama-cpp-eagle3 train -f``; the same seed gives the
 same file with the same sources and the same Python.
 """
 
@@ -25,6 +26,7 @@ from head_prompts import documented_functions, question
 
 PROJECT = Path(__file__).parents[1]
 EXERCISES = PROJECT / "benchmarks" / "replay" / "exercises.txt"
+EVERYDAY = json.loads((PROJECT / "benchmarks" / "replay" / "everyday.json").read_text(encoding="utf-8"))
 _LIBRARY = (
     "json", "email", "http", "urllib", "collections", "concurrent", "importlib", "logging", "asyncio", "unittest",
 )  # fmt: skip
@@ -184,14 +186,27 @@ def _hole(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
     return {"text": f"<|fim_prefix|>{before[-1200:]}<|fim_suffix|>{after[:800]}<|fim_middle|>"}
 
 
+def _everyday(rng: random.Random) -> dict[str, Any]:
+    """Return a question of a kind that developers ask every day."""
+    kind = rng.choices(("code", "features", "sql", "shell", "configuration", "concepts", "tests", "prose"),
+                       (40, 12, 9, 10, 9, 9, 5, 6))[0]  # fmt: skip
+    language = rng.choice(EVERYDAY["languages"])
+    if kind == "features":
+        language, features = rng.choice(list(EVERYDAY[kind]["of"].items()))
+        text = rng.choice(EVERYDAY[kind]["asks"]).format(language=language, feature=rng.choice(features))
+    else:
+        text = rng.choice(EVERYDAY[kind]["asks"]).format(language=language, task=rng.choice(EVERYDAY[kind]["tasks"]))
+    return {"messages": [{"role": "user", "content": text[0].upper() + text[1:]}]}
+
+
 def prompts(n: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield prompts as lines for ``train -f``, no two of them the same."""
     rng = random.Random(seed)
     paths, exercises = sources(), EXERCISES.read_text(encoding="utf-8").split("\n###\n")
     kinds: list[tuple[int, Callable[[], dict[str, Any] | None]]] = [
-        (40, lambda: _function(rng, rng.choice(exercises).strip("\n"))), (20, lambda: _documented(rng, paths)),
-        (24, lambda: _edits(rng, paths)), (6, lambda: _explanation(rng, paths)), (4, lambda: _hole(rng, paths)),
-        (6, lambda: {"messages": [{"role": "user", "content": question(rng)}]}),
+        (60, lambda: _everyday(rng)), (6, lambda: {"messages": [{"role": "user", "content": question(rng)}]}),
+        (14, lambda: _function(rng, rng.choice(exercises).strip("\n"))), (7, lambda: _documented(rng, paths)),
+        (8, lambda: _edits(rng, paths)), (4, lambda: _explanation(rng, paths)), (1, lambda: _hole(rng, paths)),
     ]  # fmt: skip
     seen: set[str] = set()
     while len(seen) < n:
