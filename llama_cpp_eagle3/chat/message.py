@@ -92,11 +92,12 @@ class GrowingMessage:
             n_read = len(self._parser.read(whole))
             if n_read < len(whole):  # what follows may be a call until it goes on
                 n = sum(end <= n_read for end in accumulate(map(len, texts)))
-                parts = ["".join(texts[:n])] * (n > 0) + [*texts[n:]]
-                return [d for part in parts for d in self.add(part)] + self.add("", False)
-            n = self._n_parsed(texts)
-            parts = ["".join(texts[:n])] * (n > 0) + [*texts[n : n + 1]]  # the last may have a call's end
-            return [d for part in parts for d in self.add(part)] + self.add("".join(texts[n + 1 :]), is_partial=False)
+                end = len(texts)
+            else:
+                n = self._n_parsed(texts)
+                end = n + 1  # that text may have a call's end
+            parts = ["".join(texts[:n])] * (n > 0) + [*texts[n:end]]
+            return [d for part in parts for d in self.add(part)] + self.add("".join(texts[end:]), is_partial=False)
         self._text = whole
         return self._keep(self._found(deltas, False))
 
