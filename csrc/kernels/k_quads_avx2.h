@@ -368,8 +368,6 @@ struct repacked_quads {
         Format::template unpack<P>(octet_values<QUAD, TOGETHER, Format::OCTET_VALUES>{ w }, v);
     }
 
-    void prefetch_next(int64_t /*b*/, int64_t /*nb*/) const {}
-
     void advance() { w += SIZE; }
 };
 

@@ -198,8 +198,8 @@ AVX2_INLINE void compute_quads(Quads w, int64_t nb, const uint8_t * rows, int64_
     for (int64_t b = 0; b < nb; ++b, w.advance(), rows += sizeof(block_q8<SUB>)) {
         quad_scales<SUB> s[N];
         w.scales(s);
-        w.prefetch_next(b, nb);
         if constexpr (N == 1) {
+            w.prefetch_next(b, nb);
             add_mapped_block<Isa>(w, s[0], rows, row_bytes, n, acc[0]);
         } else {
             add_block<Isa, 0>(w, s[0], rows, row_bytes, n, acc[0]);

@@ -35,6 +35,16 @@ size_t aligned(size_t n_bytes) {
 struct product::shared {
     const channel_ranges * ranges;
     std::atomic<int64_t>   n_taken;
+
+    // Begins it in `memory` when each thread has quantized its rows. `ranges` are those that thread 0 gives: it called
+    // ggml, and limited_product is set for it alone.
+    static shared & begin(void * memory, const ggml_compute_params * params, const channel_ranges * ranges) {
+        if (params->ith == 0) {
+            new (memory) shared{ ranges, { params->nth } };
+        }
+        libggml().barrier(params->threadpool);
+        return *static_cast<shared *>(memory);
+    }
 };
 
 // The parts of an operation that one thread takes. One that is slower than others, or that waits for a processor, takes
@@ -149,18 +159,12 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
         const int64_t slab = r / x->ne[1];
         kernel_.quantize(at<const float>(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
     }
-    // thread 0 is the thread that called ggml: limited_product is set for that thread
-    auto * all = reinterpret_cast<shared *>(rows + aligned(n_rows * row_bytes));
-    if (params->ith == 0) {
-        new (all) shared{ limited_product::ranges_of(w), { params->nth } };
-    }
-    libggml().barrier(params->threadpool);
-
-    parts         own(params, *all);
+    shared &      all = shared::begin(rows + aligned(n_rows * row_bytes), params, limited_product::ranges_of(w));
+    parts         own(params, all);
     const auto *  weights = static_cast<const char *>(w->data);
     const int64_t ldo     = op->nb[1] / sizeof(float);
-    if (all->ranges && w->ne[2] * w->ne[3] == 1) {
-        compute_ranges(own, w, *all->ranges, rows, n_rows, static_cast<float *>(op->data), ldo);
+    if (all.ranges && w->ne[2] * w->ne[3] == 1) {
+        compute_ranges(own, w, *all.ranges, rows, n_rows, static_cast<float *>(op->data), ldo);
         return;
     }
     const bool    is_one  = w->ne[2] * w->ne[3] == 1; // then all rows are multiplied by it together
@@ -183,7 +187,6 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
     const size_t n_out     = kernel_.n_rows * n_groups_together(k) * kernel_.n_channels;
     const size_t own_bytes = expert_rows::size(op) + aligned(n_out * sizeof(float));
     uint8_t *    after     = rows + aligned(ggml_nelements(op->src[2]) * row_bytes);
-    auto *       all       = reinterpret_cast<shared *>(after);
     uint8_t *    own       = after + aligned(sizeof(shared)) + params->ith * own_bytes;
 
     const expert_rows chosen(op, own);
@@ -199,11 +202,7 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
             std::memcpy(rows + places[i] * row_bytes, first, row_bytes);
         }
     }
-    if (params->ith == 0) {
-        new (all) shared{ nullptr, { params->nth } };
-    }
-    libggml().barrier(params->threadpool);
-    parts taken(params, *all);
+    parts taken(params, shared::begin(after, params, nullptr));
     for (int64_t expert = 0; expert < chosen.n_experts; ++expert) {
         if (chosen.begin[expert] < chosen.begin[expert + 1]) {
             compute_expert(taken, op, expert, rows, chosen, scratch);

@@ -229,9 +229,8 @@ class _Chat:
 def _about(llm: Eagle3Llama) -> str:
     """Name the model, its drafters with their files and the context, in a line."""
     files = ", ".join(Path(file.path).name for file in llm.loaded.plan.drafts if not file.is_in_target)
-    sources = ", ".join(llm.draft_sources) or "nothing"
-    in_files = f" ({files})" if files else ""
-    return f"{Path(llm.model_path).name}, context: {llm.n_ctx()} tokens, drafts by: {sources}{in_files}"
+    sources = (", ".join(llm.draft_sources) or "nothing") + (f" ({files})" if files else "")
+    return f"{Path(llm.model_path).name}, context: {llm.n_ctx()} tokens, drafts by: {sources}"
 
 
 def _system(args: argparse.Namespace) -> str:
