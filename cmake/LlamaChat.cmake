@@ -3,21 +3,27 @@
 
 set(_common ${LLAMA_CPP_SOURCES}/common)
 
-# Copies a file with texts replaced: ARGN is what there was and what it becomes, in turn. Neither may have a semicolon.
-function(changed_source result name)
-    file(READ ${_common}/${name}.cpp _text)
+# Copies a file of llama.cpp with texts replaced: ARGN is what there was and what it becomes, in turn. Neither may have a
+# semicolon.
+function(changed_file result name)
+    file(READ ${LLAMA_CPP_SOURCES}/${name} _text)
     while(ARGN)
         list(POP_FRONT ARGN _was _is)
         string(FIND "${_text}" "${_was}" _at)
         if(_at EQUAL -1)
-            message(FATAL_ERROR "${_common}/${name}.cpp does not have the text that is to be replaced: ${_was}")
+            message(FATAL_ERROR "${LLAMA_CPP_SOURCES}/${name} does not have the text that is to be replaced: ${_was}")
         endif()
         string(REPLACE "${_was}" "${_is}" _text "${_text}")
     endwhile()
-    set(_file ${CMAKE_CURRENT_BINARY_DIR}/changed/${name}.cpp)
+    set(_file ${CMAKE_CURRENT_BINARY_DIR}/changed/${name})
     file(WRITE ${_file}.new "${_text}")
     file(COPY_FILE ${_file}.new ${_file} ONLY_IF_DIFFERENT)
     set(${result} ${_file} PARENT_SCOPE)
+endfunction()
+
+function(changed_source result name)
+    changed_file(_copy common/${name}.cpp ${ARGN})
+    set(${result} ${_copy} PARENT_SCOPE)
 endfunction()
 
 function(add_chat_group name)
@@ -55,6 +61,10 @@ changed_source(_value jinja/value
     "str.erase(0, pos" "eagle3::chat::take_template_steps(str.size()), str.erase(0, pos")
 target_sources(llama_chat PRIVATE ${_runtime} ${_value})
 set_source_files_properties(${_runtime} ${_value} PROPERTIES UNITY_GROUP values)
+# destructors of JSON take memory, which must not be refused
+changed_file(_json vendor/nlohmann/json.hpp
+    "#define INCLUDE_NLOHMANN_JSON_HPP_" "#define INCLUDE_NLOHMANN_JSON_HPP_\n${_steps} <cstddef>"
+    "std::vector<basic_json> stack" "eagle3::chat::without_limit<std::vector<basic_json>> stack")
 add_chat_group(json json)
 # csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
 add_chat_group(grammar trie unicode)
@@ -84,7 +94,7 @@ set_target_properties(llama_chat PROPERTIES
     POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON)
-target_include_directories(llama_chat SYSTEM PUBLIC ${_common} ${LLAMA_CPP_SOURCES}/vendor)
+target_include_directories(llama_chat SYSTEM PUBLIC ${CMAKE_CURRENT_BINARY_DIR}/changed/vendor ${_common} ${LLAMA_CPP_SOURCES}/vendor)
 target_compile_options(llama_chat
     PRIVATE -w
     PUBLIC -O1 "SHELL:-include ${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/prelude.h")

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+class TemplateLimitError(ValueError):
+    """A template takes too long for a conversation, or too much memory."""
+
 class Templates:
     """A model's chat templates, or one template. From any thread."""
 

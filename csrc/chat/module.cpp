@@ -2,6 +2,7 @@
 
 #include "busy_flag.h"
 #include "json_text.h"
+#include "template_steps.h"
 
 #include <pybind11/stl.h>
 
@@ -22,7 +23,10 @@ py::str to_str(const std::string & text) {
 }
 
 // Makes a ValueError of everything that llama.cpp's chat code refuses.
-static void register_errors() {
+static void register_errors(py::module_ & m) {
+    static PyObject * const limit_error =
+        PyErr_NewException("llama_cpp_eagle3._chat.TemplateLimitError", PyExc_ValueError, nullptr);
+    m.attr("TemplateLimitError") = py::handle(limit_error);
     py::register_local_exception_translator([](std::exception_ptr p) {
         try {
             if (p) {
@@ -33,6 +37,8 @@ static void register_errors() {
         } catch (const busy_error & e) {
             PyErr_SetObject(py::module_::import("llama_cpp_eagle3.errors").attr("BusyError").ptr(),
                             to_str(e.what()).ptr());
+        } catch (const template_limit_error & e) {
+            PyErr_SetObject(limit_error, to_str(e.what()).ptr());
         } catch (const std::exception & e) {
             PyErr_SetObject(PyExc_ValueError, to_str(e.what()).ptr());
         }
@@ -73,7 +79,7 @@ PYBIND11_MODULE(_chat, m) {
 
     m.doc() = "llama.cpp's chat code: templates, grammars for tool calls and JSON schemas, parsers of answers.";
 
-    register_errors();
+    register_errors(m);
     register_json(m);
     register_templates(m);
     register_parser(m);

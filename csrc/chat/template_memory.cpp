@@ -32,7 +32,7 @@ void * operator new(size_t size) {
     if (left.steps_left > 0) { // one error is enough: what handles it needs memory
         eagle3::chat::take_template_steps(size);
         if (left.bytes_left < 0 || size > static_cast<size_t>(left.bytes_left)) {
-            left.is_large   = true;
+            left.reached    = eagle3::chat::template_limit::bytes;
             left.steps_left = 0;
             throw std::bad_alloc();
         }

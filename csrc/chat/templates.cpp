@@ -28,13 +28,18 @@ void within_bounds(size_t n_steps, bool is_own, F && work) {
         }
         const auto left = std::exchange(template_left, {});
         if (left.steps_left == 0) { // its own error, without llama.cpp's words around it, which may be none
-            throw std::runtime_error(
+            const std::string text =
                 std::string(is_own ? "the model's chat template " : "the chat template that was given ") +
-                (left.is_large ? "takes more than " + std::to_string(TEMPLATE_BYTES_MAX >> 20) +
-                                     " MiB for this conversation, expected less"
-                               : "calls itself without end, or goes on for too long: expected at most " +
-                                     std::to_string(n_steps) + " steps for a conversation") +
-                "; send a shorter conversation, or use another template");
+                (left.reached == template_limit::bytes
+                     ? "takes more than " + std::to_string(TEMPLATE_BYTES_MAX >> 20) +
+                           " MiB for this conversation, expected less"
+                     : "calls itself without end, or goes on for too long: expected at most " +
+                           std::to_string(n_steps) + " steps for a conversation") +
+                "; send a shorter conversation, or use another template";
+            if (left.reached == template_limit::depth) { // found at once; plainer tools may be less deep
+                throw std::runtime_error(text);
+            }
+            throw template_limit_error(text);
         }
         if (error) {
             std::rethrow_exception(error);
@@ -204,7 +209,11 @@ void register_templates(py::module_ & m) {
         .def_property_readonly("caps",
                                [](const templates & self) { return common_chat_templates_get_caps(self.tmpls.get()); })
         .def_property_readonly("supports_thinking", [](const templates & self) {
-            return common_chat_templates_support_enable_thinking(self.tmpls.get());
+            const py::gil_scoped_release release;
+            bool                         does = false;
+            within_bounds(ANALYSIS_STEPS_MAX, self.is_own,
+                          [&] { does = common_chat_templates_support_enable_thinking(self.tmpls.get()); });
+            return does;
         });
 
     m.def("format_name", [](int format) { return common_chat_format_name(static_cast<common_chat_format>(format)); });

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from .._chat import TemplateLimitError
 from .json_limits import is_json
 from .schema.core import TYPES
 from .tool_fields import Tool, parameters_of, properties_of
@@ -111,6 +112,8 @@ def apply_fitting(
             given = _changed(rule, habits, given, bool(tools), "leaves out")
     try:
         return apply(given, tools=tools, **options)
+    except TemplateLimitError:
+        raise
     except ValueError as e:
         fitting = given
         for rule in (*_INSTRUCTIONS, *_OTHERS):

@@ -19,7 +19,7 @@ MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
 MAX_PARAMETERS = 1000
 """Parameters of a tool: where each has a tag of its own, llama.cpp's parser takes memory for each pair of them."""
-MAX_ALL_PARAMETERS = 10_000
+MAX_ALL_PARAMETERS = 5_000
 """The same of all tools of a request: these take a few seconds."""
 MAX_NESTING = 500
 """Brackets within brackets of JSON: schemas, arguments of tool calls, variables of templates."""

@@ -10,7 +10,7 @@ from os.path import commonprefix
 from typing import Any, Literal, get_args
 
 from .. import _chat
-from .._chat import Parser
+from .._chat import Parser, TemplateLimitError
 from .bare_call import CallableTool
 from .fitting import Habits, shown_tools
 from .json_limits import check_messages, check_tools, to_json
@@ -277,6 +277,8 @@ class ChatTemplates:
         changed: list[Any] = []
         try:
             params = self._templates.apply(text)
+        except TemplateLimitError:  # it would take as long again
+            raise
         except ValueError as e:
             params, changed = self._with_plainer_tools(request, e)
         whole = SchemaGrammar("")

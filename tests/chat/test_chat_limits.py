@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +16,26 @@ import pytest
 
 from chat_cases import WEATHER
 from chatting import GEMMA4, QWEN3, Load
+from llama_cpp_eagle3 import _chat
 from llama_cpp_eagle3.chat import ChatTemplates, json_limits, json_schema_to_grammar
+from llama_cpp_eagle3.chat.fitting import apply_fitting
 
 USER = {"role": "user", "content": "Hello"}
+REQUEST: dict[str, Any] = {
+    "tools": None,
+    "framed_tools": None,
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "one_call": False,
+    "json_schema": None,
+    "grammar": "",
+    "enable_thinking": False,
+    "reasoning_format": "none",
+    "chat_template_kwargs": {},
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+}
+"""As `_chat.Templates.apply` takes it."""
 HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
 
 
@@ -61,7 +80,7 @@ def in_a_small_thread(work: Callable[[], Any]) -> Any:
         ({"messages": [USER] * 10_001}, "at most 10000 messages"),
         ({"tools": [WEATHER] * 513}, "at most 512 tools"),
         ({"tools": [with_parameters(45_000)]}, r"at most 1000 parameters \(properties\) of a tool, found 45000"),
-        ({"tools": [with_parameters(1000)] * 11}, "at most 10000 parameters of all tools together, found 11000"),
+        ({"tools": [with_parameters(1000)] * 6}, "at most 5000 parameters of all tools together, found 6000"),
         ({"json_schema": {"anyOf": nested(600)}}, "nested too deep"),
         ({"json_schema": {"anyOf": [{}, {"const": inf}]}}, r"json_schema\.anyOf\[1\]\.const: .* JSON has, found inf"),
         ({"chat_template_kwargs": {"a": nan}}, r"chat_template_kwargs\.a: .* JSON has, found nan"),
@@ -196,3 +215,70 @@ def test_long_conversations_are_rendered(load: Load, name: str, n: int) -> None:
     """Also by templates that copy the whole text, or look back to the beginning, for each message."""
     messages = [{"role": ("user", "assistant")[i % 2], "content": f"message {i} " * 20} for i in range(n)]
     assert f"message {n - 1}" in load(name).apply(messages).prompt
+
+
+TURNS = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}"
+    "{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("slow", ["{% for i in range(1000000000) %}{% endfor %}", "{% set s = 'a' * 1000000000 %}"])
+@pytest.mark.parametrize(("where", "then"), [("messages|length > 20", TURNS), ("tools and tools|length > 20", "")])
+def test_a_conversation_that_takes_too_long_is_rendered_once(
+    slow: str, where: str, then: str, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither with plainer tools nor in another form: it would take as long again."""
+    source = "{% if " + where + " %}" + slow + "{% endif %}" + then + load(HERMES).source()
+    templates = ChatTemplates(template=source, bos_token="<s>", eos_token="</s>")
+    assert templates.apply([USER], tools=[WEATHER])
+    n_long = 0
+    render = _chat.Templates.apply
+
+    def counted(self: _chat.Templates, request: str) -> Any:
+        nonlocal n_long
+        try:
+            return render(self, request)
+        except ValueError as e:
+            n_long += re.search(LONG, str(e)) is not None
+            raise
+
+    monkeypatch.setattr(_chat.Templates, "apply", counted)
+    tools = [WEATHER] * 21
+    with pytest.raises(ValueError, match=LONG):
+        apply_fitting(templates.apply, templates.habits, [USER] * 21, tools=tools)
+    assert n_long == 1
+
+
+@pytest.mark.parametrize("slow", ["{% for i in range(1000000000) %}{% endfor %}", "{% set s = 'a' * 1000000000 %}"])
+def test_a_template_that_is_slow_for_the_tools_of_an_analysis(slow: str) -> None:
+    """llama.cpp looks at its tools where it is asked for thoughts, too."""
+    source = "{{ tools }}{% if tools and tools|length > 1 %}" + slow + "{% endif %}{{ messages[0].content }}"
+    templates = ChatTemplates(template=source, bos_token="<s>", eos_token="</s>")
+    start = time.process_time()
+    with pytest.raises(ValueError, match=LONG):
+        templates.apply([USER])
+    assert time.process_time() - start < 5.0
+
+
+@pytest.mark.slow
+def test_a_destructor_that_takes_memory_at_the_limit(load: Load) -> None:
+    """JSON is taken apart on a list of its parts: an error there would end the process."""
+    source = load("Kimi-K3.jinja").source()
+    tools = []
+    for k in range(10):
+        properties = {f"p{k}_{i}": {"type": "string", "description": "a thing"} for i in range(1000)}
+        schema = {"type": "object", "properties": properties, "required": [f"p{k}_0"]}
+        tools.append(
+            {"type": "function", "function": {"name": f"tool_{k}", "description": "does", "parameters": schema}}
+        )
+    request = {**REQUEST, "messages": [USER], "tools": tools}
+    code = (
+        "import sys, json; from llama_cpp_eagle3 import _chat; source, request = json.load(sys.stdin)\n"
+        "try: _chat.Templates(0, source, '<s>', '</s>').apply(request)\n"
+        "except ValueError as e: print(e)"
+    )
+    given = json.dumps([source, json.dumps(request)])
+    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout or re.search(LONG, done.stdout), done.stdout
