@@ -81,14 +81,16 @@ def _groups(controller: str) -> Iterator[Path]:
 
     A container may see its own group as the root, while its path is that of the host.
     """
-    places = {_CGROUPS: "", _CGROUPS / controller: ""}
+    # of cgroups 1, which may be called "cpu,cpuacct" in any order, with a link "cpu" or without
+    folders = [folder for folder in _CGROUPS.glob(f"*{controller}*") if controller in folder.name.split(",")]
+    places = dict.fromkeys((_CGROUPS, *folders), "")
     for line in _read(_OWN_CGROUPS).splitlines():
         _, _, line = line.partition(":")
         controllers, _, path = line.partition(":")
         if not controllers:
             places[_CGROUPS] = path
         elif controller in controllers.split(","):
-            places[_CGROUPS / controller] = places[_CGROUPS / controllers] = path  # the first is a link, if it is there
+            places.update(dict.fromkeys(folders, path))
     for root, path in places.items():
         folder = root / path.lstrip("/")
         yield folder

@@ -59,15 +59,19 @@ def check_size(name: str, text: bytes, n_values: int = MAX_VALUES) -> None:
             raise ValueError(f"{name}: expected at most {n_max} {what}, found {n}")
 
 
-def _no_number(value: Any) -> str:
-    """What is wrong with a value that has infinity or NaN somewhere."""
-    parts: list[tuple[str, Any]] = [("", value)]
+def _why_no_json(value: Any) -> str:
+    """What is wrong with a value that has infinity or NaN somewhere, or itself."""
+    parts: list[tuple[str, Any, frozenset[int]]] = [("", value, frozenset())]
     while parts:
-        path, part = parts.pop()
+        path, part, around = parts.pop()
+        if id(part) in around:
+            return f"the request is no JSON: {path or 'a value'} contains itself"
         if isinstance(part, Mapping):
-            parts += [(f"{path}.{key}" if path else str(key), item) for key, item in part.items()]
+            around |= {id(part)}
+            parts += [(f"{path}.{key}" if path else str(key), item, around) for key, item in part.items()]
         elif isinstance(part, (list, tuple)):
-            parts += [(f"{path}[{i}]", item) for i, item in enumerate(part)]
+            around |= {id(part)}
+            parts += [(f"{path}[{i}]", item, around) for i, item in enumerate(part)]
         elif isinstance(part, float) and not isfinite(part):
             return f"{path or 'the value'}: expected a number that JSON has, found {part}"
     return "the request is no JSON"
@@ -86,10 +90,8 @@ def to_json(value: Any) -> str:
         raise ValueError(f"the request is nested too deep: expected at most {MAX_NESTING} levels") from None
     except (TypeError, UnicodeEncodeError) as e:
         raise ValueError(f"the request is no JSON: {e}") from None
-    except ValueError as e:  # 1e999 is read as infinity
-        if "Circular" in str(e):
-            raise ValueError("the request is no JSON: a value contains itself") from None
-        raise ValueError(_no_number(value)) from None
+    except ValueError:  # 1e999 is read as infinity
+        raise ValueError(_why_no_json(value)) from None
     check_nesting("the request", text)
     return text
 

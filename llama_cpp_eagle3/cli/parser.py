@@ -7,12 +7,14 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from ..config.flag import FALSY, TRUTHY, Flag
-from .flags import COMMON
+from .flags import COMMON, VARIABLES
 
+_BEGIN = "LLAMA_ARG_"
+"""Of the names of variables that stand for flags."""
 _NUMBER = re.compile(r"-\d|-\.\d")
 
 
@@ -121,18 +123,27 @@ class Parser(argparse.ArgumentParser):
                 continue
             try:
                 found += _as_argument(flag, value)
-            except argparse.ArgumentTypeError as e:
+            except (argparse.ArgumentTypeError, ValueError) as e:
                 self.error(f"{variable}: {e}")
-            except ValueError as e:
-                is_pythons = str(e).startswith(("invalid literal", "could not convert"))
-                self.error(f"{variable}: {f'expected a number, found {value!r}' if is_pythons else e}")
+        if self._flags:
+            for line in _misspelt():
+                print(f"{self.prog}: {line}", file=sys.stderr)
         return found
+
+
+def _misspelt() -> Iterator[str]:
+    """What is wrong with variables of the environment that no command has a flag for."""
+    known = {*VARIABLES, *(name.replace(_BEGIN, f"{_BEGIN}NO_") for name in VARIABLES)}
+    for name in sorted(name for name in os.environ if name.startswith(_BEGIN) and name not in known):
+        ends = {one.removeprefix(_BEGIN): one for one in known}  # the beginning alone would make all alike
+        close = difflib.get_close_matches(name.removeprefix(_BEGIN), ends, 1)
+        yield f"{name} is set, and no flag has such a variable" + (f": did you mean {ends[close[0]]}?" if close else "")
 
 
 def _variable(flag: Flag) -> tuple[str, str]:
     """(name, value) of the environment variable that sets a flag; empty if there is none."""
     if flag.env and flag.no:
-        negative = flag.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")
+        negative = flag.env.replace(_BEGIN, f"{_BEGIN}NO_")
         if negative in os.environ:
             return negative, FALSY[0]
     # an env file that an editor of Windows wrote leaves \r at the end

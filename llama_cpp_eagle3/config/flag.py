@@ -71,6 +71,26 @@ class Flag:
         return self.dest or next(n for n in self.names if n.startswith("--")).lstrip("-").replace("-", "_")
 
 
+def integer(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r:.80}") from None
+
+
+def number(text: str) -> float:
+    """A number, or inf or nan, which options refuse by their limits."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, found {text!r:.80}") from None
+
+
+_NUMBERS: dict[Any, Reader] = {int: integer, float: number}
+"""Python's readers, whose errors name types, and ours."""
+
+
 def flag(spec: str, help: str = "", read: Reader = str, **more: Any) -> Flag:
     """A flag. spec: its names, its value and its variable; after a bar the names that switch it off."""
     own, _, off = spec.partition(" | ")
@@ -78,7 +98,9 @@ def flag(spec: str, help: str = "", read: Reader = str, **more: Any) -> Flag:
     names = tuple(word for word in words if word.startswith("-"))
     variables = [word for word in words if word.startswith(_VARIABLES)]
     value = [word for word in words if word not in (*names, *variables)]
-    return Flag(names, "".join(value), help, read, env="".join(variables), no=tuple(off.split()), **more)
+    return Flag(
+        names, "".join(value), help, _NUMBERS.get(read, read), env="".join(variables), no=tuple(off.split()), **more
+    )
 
 
 def on_off(text: str) -> bool:
@@ -143,7 +165,7 @@ def port_number(text: str) -> int:
 
 def mebibytes(text: str) -> int:
     """A number of MiB, as bytes."""
-    return int(text) << 20
+    return integer(text) << 20
 
 
 def layers(text: str) -> int:

@@ -12,7 +12,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from ..ggml_types import CACHE_TYPES
 from ..machine import default_threads
-from .flag import flag, key_values, layers, numbers, on_off_auto, one_of, place_in
+from .flag import flag, integer, key_values, layers, numbers, on_off_auto, one_of, place_in
 from .option import Check, Option, in_range
 
 CONTEXT, DEVICES, LOG, MODELS = "context", "devices and memory", "log", "models"
@@ -27,7 +27,7 @@ n_threads: Check = in_range(1, 512, or_zero=True)  # ggml's GGML_MAX_N_THREADS
 
 
 def _threads(text: str) -> int:
-    n = int(text)
+    n = integer(text)
     return n if n > 0 else default_threads()
 
 

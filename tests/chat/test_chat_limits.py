@@ -70,9 +70,15 @@ def in_a_small_thread(work: Callable[[], Any]) -> Any:
     return results[0]
 
 
+CYCLE: list[Any] = [1]
+CYCLE[:] = [CYCLE[0], {"again": CYCLE}]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"chat_template_kwargs": {"x": CYCLE}}, r"no JSON: chat_template_kwargs\.x\[1\]\.again contains itself"),
+        ({"chat_template_kwargs": {"x": [inf, {}, {}]}}, r"kwargs\.x\[0\]: .* JSON has, found inf"),
         ({"chat_template_kwargs": {"x": nested(600)}}, "nested too deep"),
         ({"chat_template_kwargs": {"x": nested(100_000)}}, "nested too deep"),
         ({"messages": [USER, call("[" * 100_000 + "]" * 100_000), USER]}, "arguments of a tool call is nested"),

@@ -204,7 +204,7 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.delenv("LLAMA_ARG_PERF")
     for value in ("many", "", "1.5", "\ufeff4"):
         monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", value)
-        assert f"LLAMA_ARG_CTX_SIZE: expected a number, found {value!r}" in fails(capsys)
+        assert f"LLAMA_ARG_CTX_SIZE: expected a whole number, found {value!r}" in fails(capsys)
     parse("-c", 5)  # the value is not read
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "7")
     monkeypatch.setenv("LLAMA_ARG_CHAT_TEMPLATE_FILE", "")
@@ -214,6 +214,42 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
     assert "--no-cont-batching is not possible here" in fails(capsys, server=True)
     monkeypatch.setenv("LLAMA_ARG_CONT_BATCHING", "1")
     assert parse(server=True).host == "of another command"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("LLAMA_ARG_CTXSIZE", ": did you mean LLAMA_ARG_CTX_SIZE?"),
+        ("LLAMA_ARG_NO_KV_OFLOAD", ": did you mean LLAMA_ARG_NO_KV_OFFLOAD?"),
+        ("LLAMA_ARG_QQQQQQ", ""),
+        ("LLAMA_ARG_PORT", None),  # of another command
+        ("LLAMA_ARG_NO_PERF", None),
+    ],
+)
+def test_misspelt_variables_are_named(name: str, hint: str | None, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv(name, "1")
+    parse()
+    said = capsys.readouterr().err
+    assert (
+        said.rstrip().endswith(f"{name} is set, and no flag has such a variable{hint}")
+        if hint is not None
+        else not said
+    )
+
+
+def test_empty_variables_are_llama_servers(monkeypatch: Any, capsys: Any) -> None:
+    """It takes an empty template for none, and an empty list of names too."""
+    for name in ("LLAMA_ARG_CHAT_TEMPLATE", "LLAMA_ARG_ALIAS"):
+        monkeypatch.setenv(name, "")
+    args = parse(server=True)
+    assert not args.chat_template
+    assert not args.alias
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("-c", "whole number"), ("--temp", "number"), ("-cram", "whole number")])
+def test_numbers_are_asked_for_in_our_words(flag: str, kind: str, capsys: Any) -> None:
+    assert f"expected a {kind}, found 'many'" in fails(capsys, flag, "many", server=True)
 
 
 def test_sampling() -> None:

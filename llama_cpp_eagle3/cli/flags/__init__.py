@@ -19,7 +19,7 @@ from .template import TEMPLATE
 
 __all__ = [
     "COMMON", "CONVERSATION", "HUB", "LOAD", "LOG", "PROMPT", "REFUSED", "REFUSED_BY_CHAT", "REFUSED_BY_SERVER",
-    "SAMPLING", "SERVER", "TEMPLATE", "Flag", "changed", "pick",
+    "SAMPLING", "SERVER", "TEMPLATE", "VARIABLES", "Flag", "changed", "pick",
 ]  # fmt: skip
 
 LOAD = {
@@ -40,6 +40,16 @@ COMMON = frozenset(
     )
 )
 """Attributes of the flags that `--help` shows; `--help-all` shows all."""
+
+VARIABLES = frozenset(
+    flag.env
+    for flags in (
+        *(*LOAD.values(), LOG, PROMPT, CONVERSATION, SAMPLING, TEMPLATE, SERVER),
+        *(REFUSED_BY_SERVER, REFUSED_BY_CHAT),
+    )
+    for flag in flags
+)
+"""The variables of the environment that stand for flags."""
 
 
 def changed(flags: Iterable[Flag], dest: str, **fields: Any) -> tuple[Flag, ...]:
