@@ -9,7 +9,7 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
-    "lines of Python, core": 17_242,  # 2 since known costs of larger batches are kept
+    "lines of Python, core": 17_300,  # 58 since libraries' errors of full disks are named
     "lines of Python, edges": 20_440,  # 48 since misspelt variables are named
     "lines of C++, without kernels": 25_925,  # 25 since destructors have memory, and limits of templates a kind
     "lines of C++, kernels": 6_874,  # 76 since threads take parts in turn

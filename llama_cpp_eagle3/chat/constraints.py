@@ -14,7 +14,7 @@ from .schema.form import TEXT
 from .schema.gbnf import Rules, one_text_of
 
 _CHOICES_MAX = 20_000
-_LARK_RULE = re.compile(r"^[?!]?[A-Za-z_]\w*(?:\.-?[0-9]+)?[ \t]*:", re.MULTILINE)
+_LARK_RULE = re.compile(r"(?:^|\r)[?!]?[A-Za-z_]\w*(?:\.-?[0-9]+)?[ \t]*:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def _json(name: str, value: Any) -> Constraint:
     if isinstance(value, str):
         check_size(f"'{name}'", value.encode(errors="surrogatepass"), MAX_ITEMS)
         try:
-            value = json.loads(value)
+            value = json.loads(value.removeprefix("\ufeff"))
         except (ValueError, RecursionError):
             raise ValueError(f"'{name}': expected a JSON schema, found a text that is no JSON") from None
     if not isinstance(value, (dict, bool)):
@@ -86,7 +86,7 @@ def _grammar(name: str, value: Any) -> Constraint | None:
         if kind not in kinds:
             raise ValueError(f"'{name}.type': expected one of {', '.join(kinds)}, found {kind!r}")
         return kinds[kind](f"{name}.value", value.get("value"))
-    text = _text(name, value)
+    text = _text(name, value).removeprefix("\ufeff")  # a file's mark
     if text and "::=" not in text:
         return _lark(name, text)
     return Constraint(name, grammar=text) if text else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -16,6 +17,7 @@ from typing import TypeGuard
 from .file_lock import lock_if_free
 
 _CANNOT_WRITE = {getattr(errno, name, -1) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EPIPE")}
+_OF_RUST = re.compile(r"\(os error (\d+)\)")  # how its standard library ends the system's errors
 _N_FULL = 1 << 20
 """Free bytes of a disk that was full for some library: the last block of a file may not have been written."""
 
@@ -69,7 +71,7 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666, follows: bool
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # so that the system applies the umask
     try:
         lock_if_free(fd)
-        with naming(found):
+        with naming(found, fd):
             yield part
         if follows:
             with suppress(FileNotFoundError):
@@ -101,8 +103,10 @@ def is_abandoned(part: str | Path) -> bool:
 
 
 @contextmanager
-def naming(path: str | Path) -> Iterator[None]:
+def naming(path: str | Path, fd: int = -1) -> Iterator[None]:
     """Name a file if it cannot be written, since errors of a full disk do not say where, and libraries' say less.
+
+    fd: of the open file that the block writes by its name; it is tried where an error does not say why.
 
     Raises:
         OSError: the disk is full, a quota is used up, or the like.
@@ -112,13 +116,30 @@ def naming(path: str | Path) -> Iterator[None]:
     except Exception as e:
         if is_unnamed(e):
             e.filename = str(path)
-        elif isinstance(e, OSError) and e.errno is not None:
-            pass  # of another kind, or it has a name
-        elif shutil.disk_usage(Path(path).parent).free < _N_FULL:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from e
-        elif isinstance(e, OSError) and str(e).endswith("written"):  # NumPy's, at a limit for the size of files
-            raise OSError(errno.EFBIG, f"{os.strerror(errno.EFBIG)}: {e}", str(path)) from e
+        elif not isinstance(e, OSError) or e.errno is None:  # else of another kind, or it has a name
+            number = _why_not_written(Path(path), fd, e)
+            if number:
+                raise OSError(number, os.strerror(number), str(path)) from e
         raise
+
+
+def _why_not_written(path: Path, fd: int, e: Exception) -> int:
+    """The system's number for what a library's error may be about; 0: the file can be written."""
+    rusts = _OF_RUST.search(str(e))
+    if rusts and int(rusts[1]) in _CANNOT_WRITE:
+        return int(rusts[1])
+    if shutil.disk_usage(path.parent).free < _N_FULL:
+        return errno.ENOSPC
+    if fd < 0:
+        return 0
+    try:
+        os.lseek(fd, 0, os.SEEK_END)
+        n = 0
+        while n < _N_FULL:  # a part of it may be written before the error
+            n += os.write(fd, bytes(_N_FULL - n))
+    except OSError as why:
+        return why.errno if why.errno in _CANNOT_WRITE else 0
+    return 0
 
 
 def is_unnamed(e: Exception) -> TypeGuard[OSError]:

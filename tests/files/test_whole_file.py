@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,10 +121,35 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, l
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_limit_for_files_is_named(tmp_path: Path) -> None:
-    named = r"File too large: 8192 requested and 4544 written: '.*out.gguf'"
-    with pytest.raises(OSError, match=named), whole_file(tmp_path / "out.gguf"):
-        raise OSError("8192 requested and 4544 written")
+WRITERS = {
+    "safetensors": "import safetensors.numpy as s; s.save_file({'a': np.zeros(100000, np.float32)}, part)",
+    "torch": "import torch; torch.save({'a': torch.zeros(100000)}, part)",
+    "NumPy": "np.zeros(100000).tofile(part)",
+    "text": "part.write_text('x' * 300000)",
+    "error": "part.write_text('x' * 200000); raise ValueError('it failed')",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limits")
+@pytest.mark.parametrize("library", WRITERS)
+def test_a_limit_for_files_is_named(tmp_path: Path, library: str) -> None:
+    """Whoever writes it: libraries have errors of their own, which do not name the file, and may not say why."""
+    code = f"""
+import resource, signal, sys
+import numpy as np
+from pathlib import Path
+from llama_cpp_eagle3.files.whole_file import whole_file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200000, 200000))
+try:
+    with whole_file(Path(sys.argv[1])) as part:
+        {WRITERS[library]}
+except OSError as e:
+    print(e.errno, e.filename)
+"""
+    path = tmp_path / "out"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{errno.EFBIG} {path}\n", done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     r"|(?P<sign>\.\.|->|[:|()\[\]{}*+?~!.,<>=-])"
 )
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|([^\\]+)", re.DOTALL)
+_LINE_END = re.compile(r"\r\n?")
 _SHORT = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "b": "\b", "a": "\a", "0": "\0"}
 _PLAIN = frozenset("\\\"'/")
 _COMMON = {
@@ -131,6 +132,7 @@ class _Token:
 
 
 def _tokens(text: str, work: Work) -> list[_Token]:
+    text = _LINE_END.sub("\n", text.removeprefix("\ufeff"))  # as in files of other editors
     found, at, line = [], 0, 1
     while at < len(text):
         match = _TOKEN.match(text, at)
