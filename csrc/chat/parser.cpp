@@ -48,6 +48,7 @@ class parser {
            const std::string & begun) {
         params.format            = static_cast<common_chat_format>(format);
         params.generation_prompt = generation_prompt;
+        n_begun                  = begun.size();
         if (!source.empty()) {
             params.parser.load(source);
         }
@@ -157,11 +158,14 @@ class parser {
         if (!result.need_more_input()) {
             return;
         }
-        size_t end    = params.generation_prompt.size();
-        bool   thinks = false;
+        const size_t n_prompt = params.generation_prompt.size();
+        size_t       last     = n_prompt - std::min(n_prompt, n_begun); // the tag may begin in the begun text
+        size_t       end      = n_prompt;
+        bool         thinks   = false;
         ctx.ast.visit(result, [&](const common_peg_ast_node & node) {
             const bool is_thought = node.tag == tags::REASONING;
-            if ((is_thought || node.tag == tags::CONTENT) && node.end >= end) {
+            if ((is_thought || node.tag == tags::CONTENT) && node.end >= last) {
+                last   = node.end;
                 end    = node.end;
                 thinks = is_thought;
             }
@@ -206,6 +210,7 @@ class parser {
     }
 
     common_chat_parser_params params;
+    size_t                    n_begun = 0; // bytes of the text that the prompt begins
     std::string               text;
     std::vector<std::string>  tool_call_ids;
     busy_flag                 busy;

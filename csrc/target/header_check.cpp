@@ -240,16 +240,29 @@ void check_tensors(const header & h, const gguf_file & file) {
 
 // Checks the other files of a split model: each must exist, be complete, have its own number, and be of this model.
 void check_splits(const header & h, const gguf_file & file) {
-    if (file.type("split.count") != GGUF_TYPE_UINT16 || file.type("split.no") != GGUF_TYPE_UINT16) {
+    if (!file.has_key("split.count")) {
         check_tensors(h, file);
-        return; // one file, or something that llama.cpp refuses
-    }
-    const int32_t n_split = static_cast<int32_t>(*file.get_int("split.count"));
-    if (n_split < 2 || *file.get_int("split.no") != 0) {
-        return;
+        return; // one file
     }
     const std::string & first = file.path();
-    std::vector<char>   prefix(first.size() + 1);
+    const auto          check = [&](const char * key, gguf_type expected) {
+        if (file.type(key) != expected) {
+            throw model_file_error(
+                format("'%s': key '%s': expected a number of type %s, found %s; split the model anew", first.c_str(),
+                       key, gguf_type_name(expected), file.has_key(key) ? gguf_type_name(file.type(key)) : "none"));
+        }
+    };
+    check("split.count", GGUF_TYPE_UINT16);
+    const int32_t n_split = static_cast<int32_t>(*file.get_int("split.count"));
+    if (n_split < 2) {
+        return;
+    }
+    check("split.no", GGUF_TYPE_UINT16);
+    check("split.tensors.count", GGUF_TYPE_INT32);
+    if (*file.get_int("split.no") != 0) {
+        return; // llama.cpp refuses it
+    }
+    std::vector<char> prefix(first.size() + 1);
     if (llama_split_prefix(prefix.data(), prefix.size(), first.c_str(), 0, n_split) <= 0) {
         throw model_file_error(format("'%s': this is the first of %d files of a split model, which find each other by "
                                       "their names: expected one that ends with -00001-of-%05d.gguf; rename it as the "

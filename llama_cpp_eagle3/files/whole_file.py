@@ -138,7 +138,7 @@ def _why_not_written(path: Path, fd: int, e: Exception) -> int:
         while n < _N_FULL:  # a part of it may be written before the error
             n += os.write(fd, bytes(_N_FULL - n))
     except OSError as why:
-        return why.errno if why.errno in _CANNOT_WRITE else 0
+        return why.errno if why.errno and why.errno in _CANNOT_WRITE else 0
     return 0
 
 

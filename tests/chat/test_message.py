@@ -174,6 +174,19 @@ def test_an_answer_that_goes_on(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
+def test_the_end_of_a_begun_answer_is_not_a_tag_that_has_begun(path: Path) -> None:
+    """Nor is it where the sign before it is the client's."""
+    chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
+    for sign, echo, tools in itertools.product((">", "]", "<", "["), (False, True), (None, [WEATHER])):
+        begun = f"a {sign}"
+        request = {"messages": [*MESSAGES, {"role": "assistant", "content": begun}], "echo": echo}
+        answer = GrowingMessage(apply_request(chat, request | ({"tools": tools} if tools else {})))
+        answer.add(sign, is_partial=True)
+        answer.add("", is_partial=False)
+        assert answer.message["content"] == begun * echo + sign
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
 def test_the_end_of_an_answer_is_not_a_tag_that_has_begun(path: Path) -> None:
     chat = ChatTemplates(template=path.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>")
     params = apply_request(chat, {"messages": MESSAGES, "tools": [WEATHER]})

@@ -318,6 +318,23 @@ def test_a_later_file_of_another_model(tmp_path: Path, change: Any, words: str) 
 
 
 @pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda file: file.set("split.count", I32, 2), "'split.count': expected a number of type u16, found i32"),
+        (lambda file: file.set("split.no", I32, 0), "'split.no': expected a number of type u16, found i32"),
+        (lambda file: file.remove("split.no"), "'split.no': expected a number of type u16, found none"),
+        (lambda file: file.set("split.tensors.count", U16, 94), "'split.tensors.count': .* of type i32, found u16"),
+        (lambda file: file.remove("split.tensors.count"), "'split.tensors.count': .* of type i32, found none"),
+    ],
+)
+def test_a_first_file_whose_numbers_have_other_types(tmp_path: Path, change: Any, words: str) -> None:
+    path = split(write_random_arch(tmp_path, "llama"))
+    spoil(path, change).rename(path)
+    with pytest.raises(ModelFileError, match=f"part-00001-of-00002.gguf': key {words}; split the model anew"):
+        load(path)
+
+
+@pytest.mark.parametrize(
     ("tensor", "a", "b", "words"),
     [
         ("blk.0.ffn_up_exps.weight", (4, 2, 64), (4, 48, 2), ""),
