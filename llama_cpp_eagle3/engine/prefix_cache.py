@@ -359,6 +359,18 @@ class PrefixCache:
         if self._fits(saved.n_bytes, "state", len(tokens)):
             self.tree.insert_state(key_of(tokens), saved)
 
+    def add_states(self, tokens: SequenceOf[int], states: SequenceOf[tuple[int, SavedState]]) -> None:
+        """Keep the states of a slot that was loaded, or say once that it can only be continued where it ends."""
+        for n_tokens, state in states:
+            self.add_state(tokens[:n_tokens], state)
+        if states and self.tree.n_bytes_max == 0 and not self._has_failed:
+            self._has_failed = True
+            _log.warning(
+                "a slot of %d tokens was restored without its %d states, so only a prompt that goes on where it ends "
+                "reuses it: there is no host memory for them (--cache-ram 0, prefix_cache_bytes; said once)",
+                *(len(tokens), len(states)),
+            )
+
     def store(self, slot: Slot, keep: Prefix | None = None, *, for_file: bool = False) -> bool:
         """Copy a slot to host memory, unless it is there already or too short; returns whether it was copied.
 

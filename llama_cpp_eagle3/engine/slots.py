@@ -239,8 +239,7 @@ class Slots:
         slot.cached, slot.ends = list(stored.tokens), [n for n, _ in stored.states]
         slot.prefix.n_turn = stored.n_turn
         self.cache.place(slot)
-        for n_tokens, state in stored.states:
-            self.cache.add_state(stored.tokens[:n_tokens], state)
+        self.cache.add_states(stored.tokens, stored.states)
 
     def evict_prefix(self, seq_id: int) -> int:
         """Clear a free slot; returns the length of its cached prefix."""

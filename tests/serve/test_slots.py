@@ -284,3 +284,21 @@ def test_sliding_windows_without_host_memory(tmp_path: Path, caplog: pytest.LogC
     said = [record.getMessage() for record in caplog.records if "sliding windows" in record.getMessage()]
     assert len(said) == 1
     assert "--cache-ram" in said[0]
+
+
+def test_states_that_are_restored_without_host_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They were saved where there was some: the slot goes on where it ends, and it is said why nowhere else."""
+    path = write_random_arch(tmp_path, "gemma3")
+    options, model = {"slot_save_path": tmp_path}, {"n_ctx": 2048}
+    prompt = [30 + 7 * i * i % 90 for i in range(221)]
+    body = {"prompt": prompt, "n_predict": 4, "temperature": 0.0, "id_slot": 0, "return_tokens": True}
+    with Running(path, options=options, **model) as running:
+        answer = running.ask("/completion", body)["tokens"]
+        assert running.ask("/slots/0?action=save", {"filename": "a"})["n_states"] > 0
+    with Running(path, options=options, **model, prefix_cache_bytes=0) as running:
+        for _ in range(2):
+            assert running.ask("/slots/0?action=restore", {"filename": "a"})["n_states"] == 0
+        assert running.ask("/completion", body)["tokens"] == answer
+    said = [record.getMessage() for record in caplog.records if "was restored without" in record.getMessage()]
+    assert len(said) == 1
+    assert "--cache-ram 0" in said[0]
