@@ -102,7 +102,7 @@ class parser {
         if (!is_partial) {
             with_stack_for(text_nesting(text), [&] { keep_begun_tag(next); });
         }
-        if (is_partial && message.content.empty() && may_think(next) && is_part_of_tag(next.content)) {
+        if (is_partial && n_begun == 0 && message.content.empty() && may_think(next) && is_part_of_tag(next.content)) {
             next.content.clear();
         }
         keep(message.content, next.content);

@@ -199,3 +199,19 @@ def test_the_end_of_an_answer_is_not_a_tag_that_has_begun(path: Path) -> None:
         answer = GrowingMessage(params)
         answer.add_whole([begin, text])
         assert answer.message["content"].strip() == text
+
+
+def test_a_begun_text_like_a_tag_stays_before_a_thought(load: Load) -> None:
+    """It is the client's: in a whole answer that has a thought and no format, `echo` left it out."""
+    request = {"messages": [*MESSAGES, {"role": "assistant", "content": "<b"}], "tools": [WEATHER], "echo": True}
+    params = apply_request(load(GEMMA4), request)
+    call = ["<|tool_call>call:get_weather{city:", "oh|><|tool_call>", ":"]
+    parts = ["<|channel>thought\nI think.\n", "<channel|>", *call]
+    streamed, whole = GrowingMessage(params), GrowingMessage(params)
+    for part in parts:
+        streamed.add(part)
+    streamed.add("", is_partial=False)
+    whole.add_whole(parts)
+    for answer in (streamed, whole):
+        assert answer.message["content"].startswith("<b")
+        assert answer.message["reasoning_content"].strip() == "I think."
