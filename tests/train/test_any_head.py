@@ -22,6 +22,9 @@ from llama_cpp_eagle3_heads.train import trainer  # noqa: E402
 from llama_cpp_eagle3_heads.train.acceptance import Acceptance  # noqa: E402
 from llama_cpp_eagle3_heads.train.build import head_from_gguf, replace_draft_vocab, target_tensor  # noqa: E402
 from llama_cpp_eagle3_heads.train.checkpoint import FORMS, export  # noqa: E402
+from llama_cpp_eagle3_heads.train.data import Text  # noqa: E402
+from llama_cpp_eagle3_heads.train.first_head import choose_tokens  # noqa: E402
+from llama_cpp_eagle3_heads.train.job import Job  # noqa: E402
 from llama_cpp_eagle3_heads.train.loss import Teacher, ttt_loss  # noqa: E402
 from llama_cpp_eagle3_heads.train.packing import PackedTexts  # noqa: E402
 from llama_cpp_eagle3_heads.train.rows import Sample, half, top_probabilities  # noqa: E402
@@ -285,6 +288,23 @@ def test_new_tokens_take_the_targets_rows(target: Target, tmp_path: Path) -> Non
     for name, values in head.state_dict().items():
         if name not in ("d2t", "lm_head.weight"):
             assert torch.equal(values, replaced.state_dict()[name]), name
+
+
+def test_tokens_of_the_head_before_go_before_those_that_answers_have_once(target: Target, tmp_path: Path) -> None:
+    """What answers have twice comes first, then what the head of --init drafted; what is there once is chance."""
+    init = write_head(tmp_path / "init.gguf", target, boundaries=(1, 2, 4))
+    head = head_from_gguf(Path(init.path), Path(target.path), N_CTX, N_STEPS)
+    known = head.d2t.tolist()
+    others = [token for token in range(head.cfg.n_vocab) if token not in known]
+    once, twice = others[:8], others[-8:]
+    text = Text(0, [1, *once, *twice, *twice, known[5]], 1, 0.0, "file")
+    job = Job(Path(target.path), tmp_path / "out.gguf", init=Path(init.path), draft_vocab=len(known))
+    job.folder.mkdir()
+    found = choose_tokens(job, head, [text]).d2t.tolist()
+    assert set(twice) <= set(found)
+    assert not set(once) & set(found)
+    assert known[5] in found
+    assert len(set(found) & set(known)) == len(known) - len(twice)
 
 
 def test_a_borrowed_lm_head_has_no_draft_vocabulary(

@@ -55,13 +55,15 @@ def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
         return head
     if job.draft_vocab is not None:
         log(f"draft vocabulary of --init: {_coverage(counts, known)}")
-        return replace_draft_vocab(head, job.target, _draft_vocabulary(job, counts, job.draft_vocab), job.n_steps)
+        d2t = _draft_vocabulary(job, counts, job.draft_vocab, known)
+        return replace_draft_vocab(head, job.target, d2t, job.n_steps)
     if not head.cfg.own_output or len(known) >= head.cfg.n_vocab:
         return head
     if job.d2t_path.exists():
-        return replace_draft_vocab(head, job.target, _draft_vocabulary(job, counts, len(known)), job.n_steps)
+        d2t = _draft_vocabulary(job, counts, len(known), known)
+        return replace_draft_vocab(head, job.target, d2t, job.n_steps)
     train, held = split(texts, job.training.held_out_every)
-    best = draft_vocabulary(count_answers(train, head.cfg.n_vocab), len(known)).numpy()
+    best = draft_vocabulary(_wanted(count_answers(train, head.cfg.n_vocab), known), len(known)).numpy()
     asked = count_answers(held, head.cfg.n_vocab)
     gain = _share(asked, best) - _share(asked, known)
     told = f"draft vocabulary of --init: {_coverage(counts, known)}; of held-out answers the best {len(known)} cover "
@@ -70,7 +72,8 @@ def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
         log(f"{told}: it is kept")
         return head
     log(f"{told}: it is replaced by these (--draft-vocab keep prevents that)")
-    return replace_draft_vocab(head, job.target, _draft_vocabulary(job, counts, len(known)), job.n_steps)
+    d2t = _draft_vocabulary(job, counts, len(known), known)
+    return replace_draft_vocab(head, job.target, d2t, job.n_steps)
 
 
 def count_answers(texts: Sequence[Text], n_vocab: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -89,11 +92,25 @@ def _coverage(counts: np.ndarray[Any, Any], d2t: np.ndarray[Any, Any]) -> str:
     return f"{len(d2t)} tokens, {_share(counts, d2t):.2%} of the answers"
 
 
-def _draft_vocabulary(job: Job, counts: np.ndarray[Any, Any], n_draft: int) -> torch.Tensor:
-    """The most frequent n_draft tokens; the first run writes them to the work folder, later ones read them there."""
+def _wanted(counts: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """How much tokens are wanted: as often as answers have them, those that a head drafted before one that they have
+    once, which is chance.
+    """
+    wanted = 2 * counts
+    wanted[known] += 3
+    return wanted
+
+
+def _draft_vocabulary(
+    job: Job, counts: np.ndarray[Any, Any], n_draft: int, known: Sequence[int] | np.ndarray[Any, Any] = ()
+) -> torch.Tensor:
+    """The n_draft tokens that are wanted most; the first run writes them into the work folder, where later ones read.
+
+    known: the tokens of the head of --init.
+    """
     path = job.d2t_path
     if not path.exists():
-        d2t = draft_vocabulary(counts, min(n_draft, len(counts))).numpy()
+        d2t = draft_vocabulary(_wanted(counts, np.asarray(known, np.int64)), min(n_draft, len(counts))).numpy()
         log(f"draft vocabulary: {_coverage(counts, d2t)}")
         with whole_file(path) as part, part.open("wb") as f:
             np.save(f, d2t)
