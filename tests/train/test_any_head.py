@@ -26,7 +26,7 @@ from llama_cpp_eagle3_heads.train.data import Text  # noqa: E402
 from llama_cpp_eagle3_heads.train.first_head import choose_tokens  # noqa: E402
 from llama_cpp_eagle3_heads.train.job import Job  # noqa: E402
 from llama_cpp_eagle3_heads.train.loss import Teacher, ttt_loss  # noqa: E402
-from llama_cpp_eagle3_heads.train.packing import PackedTexts  # noqa: E402
+from llama_cpp_eagle3_heads.train.packing import PackedTexts, pack  # noqa: E402
 from llama_cpp_eagle3_heads.train.rows import Sample, half, top_probabilities  # noqa: E402
 
 N_CTX, N_STEPS = 64, 4
@@ -189,6 +189,38 @@ def test_texts_do_not_see_each_other(target: Target, tmp_path: Path, name: str) 
     assert figures.n_right == [27 + 11 + 25, 9, 9, 9][: len(figures.n_right)]
     for key, gradient in gradients().items():
         torch.testing.assert_close(gradient, expected[key], rtol=1e-4, atol=1e-6 * float(expected[key].abs().max()))
+
+
+@pytest.mark.parametrize("name", ["plain", "p_eagle"])
+def test_a_chain_has_no_loss_after_its_first_wrong_token(target: Target, tmp_path: Path, name: str) -> None:
+    """The loss is what one chain after the other has, each up to its first wrong token."""
+    tiny = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
+    head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
+    sample, at = _sample(target, tiny.boundaries, 1, 40, 5), torch.tensor([6, 11, 18, 19, 30])
+    with torch.no_grad():
+        steps = [(i.tolist(), head.logits(x)[0].double()) for i, x in head.steps(pack([sample], [at], "cpu"), N_STEPS)]
+    best = {}  # makes every third token of the head's first step right, and of the later steps those of other thirds
+    for step, (index, logits) in enumerate(steps):
+        best.update({i: int(head.d2t[row.argmax()]) for i, row in zip(index, logits, strict=True) if i % 3 == step % 3})
+    for i, token in best.items():
+        sample.top_ids[i - sample.n_first][0] = token
+    ids, p, tokens, weight = Teacher(head.d2t, target.n_vocab)([sample])
+    expected, n_reached = 0.0, 0
+    chains = {int(anchor): True for anchor in at}
+    for step, (index, logits) in enumerate(steps):
+        q = logits.log_softmax(-1)
+        for row, i in enumerate(index):
+            anchor = i - 1 - step
+            if step and not chains[anchor]:
+                continue
+            n_reached += step > 0
+            each = -sum(float(p[i][k]) * float(q[row][ids[i][k]]) for k in range(len(p[i]))) * float(weight[i])
+            expected += 0.8**step / len(index) * each
+            if anchor in chains:
+                chains[anchor] = int(head.d2t[logits[row].argmax()]) == int(tokens[i])
+    assert 0 < n_reached < 3 * len(at)
+    loss, _ = ttt_loss(head, Teacher(head.d2t, target.n_vocab), [sample], N_STEPS, [at])
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

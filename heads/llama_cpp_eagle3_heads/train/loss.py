@@ -98,7 +98,8 @@ def ttt_loss(
 
     Returns:
         The mean over texts of the mean over the answer's rows of the soft cross entropy, weighted by STEP_WEIGHT^i at
-        step i; and the figures of all rows.
+        step i, and 0 after a chain's first wrong token, since nothing after that is accepted (DFlash, arXiv
+        2607.01893); and the figures of all rows.
     """
     texts = pack(samples, anchors, head.device)
     ids, p, best, weight = teacher(samples)
@@ -106,11 +107,11 @@ def ttt_loss(
     steps = list(head.steps(texts, n_steps))
     at = torch.cat([index for index, _ in steps])
     log_q = head.logits(torch.cat([normed for _, normed in steps], dim=1))[0].float().log_softmax(-1)
-    each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at]
+    right = (head.d2t[log_q.detach().argmax(-1)] == best[at]).float().split([len(index) for index, _ in steps])
+    each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at] * _reached([index for index, _ in steps], right)
     n_rows = [text_ids[index].bincount(minlength=len(samples)) for index, _ in steps]  # per step and text
     share = torch.cat([STEP_WEIGHT**i / n_rows[i][text_ids[index]] for i, (index, _) in enumerate(steps)])
     of_text = torch.zeros(len(samples), device=share.device).index_add(0, text_ids[at], each * share)
-    right = (head.d2t[log_q.detach().argmax(-1)] == best[at]).float().split([len(index) for index, _ in steps])
     figures = Loss(
         float((of_text.detach() * n_rows[0]).sum()),
         float(n_rows[0].sum()),
@@ -118,3 +119,17 @@ def ttt_loss(
         [float(len(hits)) for hits in right],
     )
     return of_text.mean(), figures
+
+
+def _reached(indices: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    """1 for rows whose chain has no wrong token before them, else 0, of all steps one after the other.
+
+    indices: of each step the indices of the tokens that its rows predict, as `Head.steps` yields them; right: whether
+    they do. The rows of a later step are those of the step before, the rows of step 1 some of step 0.
+    """
+    of_token = torch.zeros(int(indices[0].max()) + 1, device=right[0].device).index_put((indices[0],), right[0])
+    reached, chain = [torch.ones_like(right[0])], None
+    for i, index in enumerate(indices[1:], 1):
+        chain = of_token[index - 1] if chain is None else chain * right[i - 1]
+        reached.append(chain)
+    return torch.cat(reached)
