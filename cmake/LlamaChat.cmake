@@ -81,10 +81,13 @@ file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)
 list(TRANSFORM _parsers REPLACE "\\.cpp$" "")
 list(REMOVE_ITEM _parsers parsers/functionary-v3-2)
 add_chat_group(parsers ${_parsers})
-# a call after a text begins with >>>, which llama.cpp's parser does not expect there
+# a call after a text or another call begins with >>>, which llama.cpp's parser and grammar do not expect there
 changed_source(_functionary parsers/functionary-v3-2
     "#include \"parsers.h\"" "#include \"parsers/parsers.h\""
-    "p.literal(\"all\\n\") + p.content(p.until(\">>>\"))" "p.literal(\"all\\n\") + p.content(p.until(\">>>\")) + p.literal(\">>>\")")
+    "tools_only = p.trigger_rule(\"tools\", p.one_or_more(tool_choice))" "next_tool = p.literal(\">>>\") + tool_choice, tools_only = p.trigger_rule(\"tools\", inputs.parallel_tool_calls ? tool_choice + p.zero_or_more(next_tool) : tool_choice), tools_after = p.trigger_rule(\"tools-after\", inputs.parallel_tool_calls ? p.one_or_more(next_tool) : next_tool)"
+    "content_until_tool + tools_only" "content_until_tool + tools_after"
+    "content_until_tool + tool_choice" "content_until_tool + tools_after"
+    "content_only, tool_choice }" "content_only, tools_only }")
 target_sources(llama_chat PRIVATE ${_functionary})
 set_source_files_properties(${_functionary} PROPERTIES UNITY_GROUP parsers)
 

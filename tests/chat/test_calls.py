@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -318,3 +319,29 @@ def test_arguments_that_are_no_json_match_their_schema(name: str, seed: int, loa
         answer(load(name), [tool("f", DEEP)], "required", seed, parallel_tool_calls=False, max_tokens=900)
     )
     Draft202012Validator(DEEP).validate(arguments)
+
+
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_functionarys_calls_follow_its_sign(load: Load, chance: Eagle3Llama, is_parallel: bool) -> None:
+    """Its grammar begins with the sign that triggers it, which stands before a call that follows a text or a call.
+
+    With llama.cpp's, a call after a text ended the answer with an error, and there was none after another call.
+    """
+    chat = load("meetkai-functionary-medium-v3.2.jinja")
+    params = chat.apply([USER], tools=[tool("f", SWITCH)], parallel_tool_calls=is_parallel)
+    call, text = 'f\n{"on": true}', "all\nI ask. "
+    (trigger,) = params.grammar_triggers
+    for answer, n, content in (
+        (call, 1, ""),
+        (f"{text}>>>{call}", 1, "I ask. "),
+        (f"{text}>>>{call}>>>{call}", 2, "I ask. "),
+    ):
+        parser = params.new_parser()
+        if n > 1 and not is_parallel:
+            with pytest.raises(ValueError, match="format"):
+                parser.update(answer, False)
+        else:
+            parser.update(answer, False)
+            assert (len(parser.message["tool_calls"]), parser.message["content"]) == (n, content)
+        found = re.search(trigger.value, answer)
+        assert found is None or accepts(chance, params.grammar, answer[found.start() :]) == (n == 1 or is_parallel)
