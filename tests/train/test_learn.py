@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -230,6 +232,20 @@ def test_a_server_learns_by_itself(pair: Any, tmp_path: Path, monkeypatch: pytes
         assert shown["learn"]["seconds"] > 0
         again = running.ask("/v1/completions", {**body, "prompt": "what is 5?"})
         assert again["choices"][0]["text"] == texts[5]["choices"][0]["text"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the kernel does not group processes by session")
+def test_it_learns_behind_all_sessions() -> None:
+    """The lowest priority counts among the processes of a session alone, and the session shares with others first."""
+    script = "from llama_cpp_eagle3_heads.train.learn import run_behind; run_behind(); "
+    script += "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE, open('/proc/self/autogroup').read())"
+    command = [sys.executable, "-c", script]
+    pipe = subprocess.PIPE  # it ends with its input
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        found = process.stdout.readline().split()
+        process.kill()
+    assert (found[0], found[2:]) == ("True", ["nice", "19"])
 
 
 def test_a_first_head(pair: Any, tmp_path: Path) -> None:

@@ -181,6 +181,8 @@ def run_behind() -> None:
     elif hasattr(os, "nice"):
         os.nice(19)
     if sys.platform == "linux":
+        with suppress(OSError):  # sessions share first, if the kernel groups them, whatever their processes
+            Path("/proc/self/autogroup").write_text("19", encoding="ascii")
         # a process that stands still would not notice the end of its input
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
