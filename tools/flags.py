@@ -29,7 +29,8 @@ _HEAD = """# Flags
 Which flags does the command line take? llama.cpp's, as llama.cpp {version} spells them, with its aliases, environment
 variables, and values `on`, `off` and `auto` (also `1`, `true`, `enabled`, ...). The command line overrides the
 environment. Flags are not abbreviated; `--long_names` may have underscores. `--help-all` says what each does, and
-names its variable. What a command does not have is refused by name.
+names its variable. What a command does not have is refused by name; a variable `LLAMA_ARG_...` that no command has is
+named at the start, with the nearest one.
 
 Flags for RoPE (`--rope-...`, `--yarn-...`) hold for the target and for what rotates as it does: its own block for
 multi-token prediction, Gemma 4's assistant and, as in llama.cpp, a small model. A head or a block drafter keeps the
