@@ -93,8 +93,9 @@ def _coverage(counts: np.ndarray[Any, Any], d2t: np.ndarray[Any, Any]) -> str:
 
 
 def _wanted(counts: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """How much tokens are wanted: as often as answers have them, those that a head drafted before one that they have
-    once, which is chance.
+    """How much tokens are wanted: twice their count in answers, and 3 more if a head drafted them.
+
+    So these go before one that answers have once, which is chance.
     """
     wanted = 2 * counts
     wanted[known] += 3
