@@ -46,6 +46,7 @@ def test_lines(
     caplog.clear()
     ours = printed(Eagle3Llama(path_of(tiny_target), head, **OPTIONS), capfd)
     told = [record for record in caplog.records if record.name == "llama_cpp_eagle3"]  # pytest handles these itself
+    told = [record for record in told if "other programs had" not in record.getMessage()]  # on a busy machine
     assert 0 < len(told) <= (5 if has_head else 2), told
     assert len(ours) <= len(theirs) + (5 if has_head else 0)  # a line for each layer that is read
     quiet = printed(Eagle3Llama(path_of(tiny_target), head, **OPTIONS | {"verbose": False}), capfd)
