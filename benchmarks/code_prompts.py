@@ -6,8 +6,8 @@ The code is of Python's standard library, of packages that ``heads[train]`` inst
 eight, and those that tasks/ has copies of, are left out (`is_kept_out`), so that a head is measured on text that it did
 not learn from. Functions to write are documented ones of these files and the exercises of replay/exercises.txt, none of
 HumanEval; questions come from replay/everyday.json (languages, SQL, shell, configuration, concepts, tests, prose) and
-head_prompts.py. The file is for ``llama-cpp-eagle3 train -f``; the same seed gives the
-same file with the same sources and the same Python.
+head_prompts.py. The file is for ``llama-cpp-eagle3 train -f``; the same seed gives the same file with the same sources
+and the same Python.
 """
 
 from __future__ import annotations

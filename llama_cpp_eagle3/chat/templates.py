@@ -37,7 +37,7 @@ class GrammarTrigger:
 
 _TRIGGER_TYPES: tuple[TriggerType, ...] = get_args(TriggerType)
 
-_PLAIN: dict[str, Any] = {
+PLAIN: dict[str, Any] = {
     "tools": None,
     "framed_tools": None,
     "tool_choice": "auto",
@@ -51,7 +51,7 @@ _PLAIN: dict[str, Any] = {
     "add_generation_prompt": False,
     "continue_final_message": False,
 }
-"""Arguments for rendering small conversations that show what a template does."""
+"""Arguments of `_chat.Templates.apply` for small conversations, which show what a template does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class ChatTemplates:
         """
 
         messages = [{"role": "user", "content": _TEXTS[0]}]
-        request = {**_PLAIN, "messages": messages, "tools": [PROBE], "tool_choice": "required"}
+        request = {**PLAIN, "messages": messages, "tools": [PROBE], "tool_choice": "required"}
         try:
             params = self._templates.apply(to_json({**request, "add_generation_prompt": True}))
             if params["grammar"] and PROBE["function"]["name"] in params["prompt"]:
@@ -184,7 +184,7 @@ class ChatTemplates:
         """[role]: the text before earlier messages of that role."""
 
         def render(messages: list[dict[str, Any]]) -> str:
-            prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
+            prompt: str = self._templates.apply(to_json({**PLAIN, "messages": messages}))["prompt"]
             return prompt
 
         return _find_beginnings(render)

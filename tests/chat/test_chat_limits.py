@@ -19,23 +19,10 @@ from chatting import GEMMA4, QWEN3, Load
 from llama_cpp_eagle3 import _chat
 from llama_cpp_eagle3.chat import ChatTemplates, json_limits, json_schema_to_grammar
 from llama_cpp_eagle3.chat.fitting import apply_fitting
+from llama_cpp_eagle3.chat.templates import PLAIN
 
 USER = {"role": "user", "content": "Hello"}
-REQUEST: dict[str, Any] = {
-    "tools": None,
-    "framed_tools": None,
-    "tool_choice": "auto",
-    "parallel_tool_calls": True,
-    "one_call": False,
-    "json_schema": None,
-    "grammar": "",
-    "enable_thinking": False,
-    "reasoning_format": "none",
-    "chat_template_kwargs": {},
-    "add_generation_prompt": True,
-    "continue_final_message": False,
-}
-"""As `_chat.Templates.apply` takes it."""
+REQUEST = PLAIN | {"parallel_tool_calls": True, "add_generation_prompt": True}
 HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
 
 

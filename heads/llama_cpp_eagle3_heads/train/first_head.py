@@ -51,17 +51,19 @@ def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
     """The head of --init with the tokens that answers need most, if requested or if that covers clearly more."""
     counts = count_answers(texts, head.cfg.n_vocab)
     known = head.d2t.numpy()
+
+    def replaced(n_draft: int) -> Head:
+        return replace_draft_vocab(head, job.target, _draft_vocabulary(job, counts, n_draft, known), job.n_steps)
+
     if job.keeps_vocab:
         return head
     if job.draft_vocab is not None:
         log(f"draft vocabulary of --init: {_coverage(counts, known)}")
-        d2t = _draft_vocabulary(job, counts, job.draft_vocab, known)
-        return replace_draft_vocab(head, job.target, d2t, job.n_steps)
+        return replaced(job.draft_vocab)
     if not head.cfg.own_output or len(known) >= head.cfg.n_vocab:
         return head
     if job.d2t_path.exists():
-        d2t = _draft_vocabulary(job, counts, len(known), known)
-        return replace_draft_vocab(head, job.target, d2t, job.n_steps)
+        return replaced(len(known))
     train, held = split(texts, job.training.held_out_every)
     best = draft_vocabulary(_wanted(count_answers(train, head.cfg.n_vocab), known), len(known)).numpy()
     asked = count_answers(held, head.cfg.n_vocab)
@@ -72,8 +74,7 @@ def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
         log(f"{told}: it is kept")
         return head
     log(f"{told}: it is replaced by these (--draft-vocab keep prevents that)")
-    d2t = _draft_vocabulary(job, counts, len(known), known)
-    return replace_draft_vocab(head, job.target, d2t, job.n_steps)
+    return replaced(len(known))
 
 
 def count_answers(texts: Sequence[Text], n_vocab: int) -> np.ndarray[Any, np.dtype[np.int64]]:

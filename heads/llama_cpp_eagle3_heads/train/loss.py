@@ -105,12 +105,13 @@ def ttt_loss(
     ids, p, best, weight = teacher(samples)
     text_ids = texts.text_ids
     steps = list(head.steps(texts, n_steps))
-    at = torch.cat([index for index, _ in steps])
+    indices = [index for index, _ in steps]
+    at = torch.cat(indices)
     log_q = head.logits(torch.cat([normed for _, normed in steps], dim=1))[0].float().log_softmax(-1)
-    right = (head.d2t[log_q.detach().argmax(-1)] == best[at]).float().split([len(index) for index, _ in steps])
-    each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at] * _reached([index for index, _ in steps], right)
-    n_rows = [text_ids[index].bincount(minlength=len(samples)) for index, _ in steps]  # per step and text
-    share = torch.cat([STEP_WEIGHT**i / n_rows[i][text_ids[index]] for i, (index, _) in enumerate(steps)])
+    right = (head.d2t[log_q.detach().argmax(-1)] == best[at]).float().split([len(index) for index in indices])
+    each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at] * _reached(indices, right)
+    n_rows = [text_ids[index].bincount(minlength=len(samples)) for index in indices]  # per step and text
+    share = torch.cat([STEP_WEIGHT**i / n_rows[i][text_ids[index]] for i, index in enumerate(indices)])
     of_text = torch.zeros(len(samples), device=share.device).index_add(0, text_ids[at], each * share)
     figures = Loss(
         float((of_text.detach() * n_rows[0]).sum()),
