@@ -70,32 +70,32 @@ def rules(n: int, rule: str) -> str:
     ],
 )
 def test_grammars_that_are_refused(llm: Eagle3Llama, grammar: str, message: str) -> None:
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(ValueError, match=message):
         llm.engine.add([1], greedy(grammar))
-    assert time.process_time() - start < 2.0
+    assert time.thread_time() - start < 2.0
     assert not llm.engine.has_work
 
 
 def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
-    start = time.process_time()
+    start = time.thread_time()
     sequence = run(llm, greedy(rules(60, '"a" NEXT "x" | "a" NEXT "y"')))
     assert sequence.result.finish_reason == "error"
     assert isinstance(sequence.result.error, ValueError)
     assert "too ambiguous" in str(sequence.result.error)
-    assert time.process_time() - start < 20.0
+    assert time.thread_time() - start < 20.0
     assert run(llm, greedy('root ::= "a"+'), 5).result.finish_reason == "length"
 
 
 def test_a_slow_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
     """Tokens that take less than half a second each may take three seconds and 0.02 for each token, and no more."""
-    start = time.process_time()
+    start = time.thread_time()
     grammar = rules(12, '"a" NEXT "x" | "a" NEXT "y"').replace('r12 ::= "a"', 'r12 ::= "a" r12 "b"')
     # 4096 ways at once, and others after each token
     sequence = run(llm, greedy(grammar), 400)
     assert isinstance(sequence.result.error, ValueError), sequence.n_generated
     assert "longer than 3 seconds of CPU time and 0.02 for each token" in str(sequence.result.error)
-    assert time.process_time() - start < 20.0
+    assert time.thread_time() - start < 20.0
 
 
 def test_looking_ahead_gives_up_by_work(llm: Eagle3Llama) -> None:
