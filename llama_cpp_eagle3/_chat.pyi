@@ -39,8 +39,8 @@ class Parser:
         Raises:
             ValueError: the text is not what the request's format allows, or nested too deep.
         """
-    def read(self, text: str) -> str:
-        """Return the beginning of a whole text that the format's parser reads: what follows has no format."""
+    def is_straight(self, text: str) -> bool:
+        """Return whether the message of a whole text has all calls and thoughts that the parser has begun to read."""
     def update(self, text_added: str, is_partial: bool = True) -> list[dict[str, Any]]:
         """Add text to the answer, and return what is new in its message.
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 #include <utility>
 
 namespace eagle3::chat {
@@ -85,14 +86,30 @@ class parser {
         return msg;
     }
 
-    // The beginning of a whole text that the format's parser reads.
-    std::string read(const std::string & text) const {
+    // Whether the parser reads a whole text without going back before a call or a thought that it has begun: a stream
+    // has sent it, and it is not in the message.
+    bool is_straight(const std::string & text) const {
         const size_t nesting = text_nesting(text);
-        size_t       n       = text.size();
-        if (nesting <= MAX_NESTING) {
-            with_stack_for(nesting, [&] { n = n_read(text); });
+        if (params.parser.empty() || nesting > MAX_NESTING) {
+            return true;
         }
-        return text.substr(0, n);
+        bool is_straight = true;
+        with_stack_for(nesting, [&] {
+            common_peg_parse_context ctx(params.generation_prompt + text, COMMON_PEG_PARSE_FLAG_LENIENT);
+            const auto               result = params.parser.parse(ctx);
+            const auto               name   = [](const common_peg_ast_node & node) {
+                return std::make_pair(node.tag, node.start);
+            };
+            std::set<std::pair<std::string, size_t>> kept;
+            ctx.ast.visit(result, [&](const common_peg_ast_node & node) { kept.insert(name(node)); });
+            for (common_peg_ast_id id = 0; id < ctx.ast.size() && is_straight; ++id) {
+                const auto & node = ctx.ast.get(id);
+                const bool   is_sent =
+                    node.tag == tags::TOOL_NAME || (node.tag == tags::REASONING && node.start < node.end);
+                is_straight = !is_sent || kept.count(name(node)) > 0;
+            }
+        });
+        return is_straight;
     }
 
     std::vector<common_chat_msg_diff> update(const std::string & text_added, bool is_partial) {
@@ -316,17 +333,13 @@ void register_parser(py::module_ & m) {
             },
             py::arg("text_added"), py::arg("is_partial") = true, "Add text to the answer: what is new in its message.")
         .def(
-            "read",
+            "is_straight",
             [](const parser & self, const std::string & text) {
-                std::string found;
-                {
-                    py::gil_scoped_release release;
-                    found = self.read(text);
-                }
-                return to_str(found);
+                const py::gil_scoped_release release;
+                return self.is_straight(text);
             },
             py::arg("text"),
-            "The beginning of a whole text that the format's parser reads: what follows has no format.")
+            "Whether the message of a whole text has all calls and thoughts that the parser has begun to read.")
         .def_property_readonly("message", [](const parser & self) { return to_dict(self.message); });
 }
 

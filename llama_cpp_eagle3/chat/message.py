@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from ..engine.sequence import TokenLogprob
@@ -21,6 +20,7 @@ from .templates import ChatParams
 _log = logging.getLogger("llama_cpp_eagle3")
 
 _PLAIN = CallForm()
+
 
 Message = dict[str, Any]
 """A message in OpenAI's form: role, content, and reasoning_content and tool_calls if there are any."""
@@ -82,44 +82,17 @@ class GrowingMessage:
     def add_whole(self, texts: Sequence[str]) -> list[Message]:
         """Add the texts of all tokens; returns the deltas, which are together what `add` gives for one after the other.
 
-        The parser reads a text that has the format once.
+        A text that has the format is read in one, unless the parser has begun a call or a thought that is not in the
+        message: a stream has sent it. What was sent cannot be taken back, so such texts are read as they grow.
         """
         whole = "".join(texts)
         try:
-            deltas = self._parser.update(whole, False)
+            self._parser.parse(whole)
+            is_sure = self._parser.is_straight(whole)
         except ValueError:
-            self._parser = self._params.new_parser()
-            n_read = len(self._parser.read(whole))
-            if n_read < len(whole):  # what follows may be a call until it goes on
-                n = sum(end <= n_read for end in accumulate(map(len, texts)))
-                end = len(texts)
-            else:
-                n = self._n_parsed(texts)
-                end = n + 1  # that text may have a call's end
-            parts = ["".join(texts[:n])] * (n > 0) + [*texts[n:end]]
-            return [d for part in parts for d in self.add(part)] + self.add("".join(texts[end:]), is_partial=False)
-        self._text = whole
-        return self._keep(self._found(deltas, False))
-
-    def _n_parsed(self, texts: Sequence[str]) -> int:
-        """How many texts are parsed before one that the format does not allow: a stream has sent their message."""
-        parser = self._parser
-
-        def has_message(n: int) -> bool:
-            try:
-                found = parser.parse("".join(texts[:n]), True)
-            except ValueError:
-                return False
-            return any(found.get(name) for name in ("content", "reasoning_content", "tool_calls"))
-
-        n_all = len(texts)
-        halves = (n_all >> i for i in range(n_all.bit_length()))
-        good = next(filter(has_message, (*halves, *range(1, n_all))), 0)
-        bad = n_all + 1
-        while good and bad - good > 1:
-            n = (good + bad) // 2
-            good, bad = (n, bad) if has_message(n) else (good, n)
-        return good
+            is_sure = False
+        parts = [] if is_sure else texts
+        return [d for text in parts for d in self.add(text)] + self.add(whole if is_sure else "", is_partial=False)
 
     def _found(self, deltas: list[Message], is_partial: bool) -> list[Message]:
         """What the parser has found, as it is sent."""

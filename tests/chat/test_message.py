@@ -157,6 +157,43 @@ def test_a_whole_answer_is_what_its_deltas_are(params: ChatParams, text: str) ->
             assert functions == [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
 
 
+LING_CALL = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>\n"
+KIMI_CALL = """<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city"\
+ type="string"<|sep|>Ro<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"""
+DEEPSEEK_CALL = """<|function_calls>\n<|invoke name="get_weather">\n<|parameter nng="false">1</|parameter>\n</|invoke>
+</|function_calls>"""
+TAKEN_BACK = [
+    (LING, "Hm.</think>" + LING_CALL.replace("key>city", "ke>")),
+    (LING, "Hm.</think>" + LING_CALL + LING_CALL.replace("value>R", "valu")),
+    (LING, "Hm.</think></think>I look.\n" + LING_CALL.replace("</arg_key>", "")),
+    ("meetkai-functionary-medium-v3.2.jinja", 'all\nI look.>>>get_weather\n{"city": "Ro"x'),
+    (
+        "Kimi-K3.jinja",
+        "I think.<|close|>th\nnk<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|>" + KIMI_CALL,
+    ),
+    ("deepseek-ai-DeepSeek-V3.2.jinja", "hm</think}>\n\n" + DEEPSEEK_CALL.replace("|", "\uff5cDSML\uff5c")),
+    (HERMES, 'hm<tool_call>\n{"name": "get_weather", "arguments":<tool_call> {"city": "Rome"}}\n</tool_call>'),
+]
+
+
+@pytest.mark.parametrize(("template", "text"), TAKEN_BACK)
+def test_calls_and_thoughts_that_are_malformed_after_their_opening(load: Load, template: str, text: str) -> None:
+    """A whole answer has what a stream has sent: the format's parser takes it back, a client cannot."""
+    for choice, n_each in itertools.product(("auto", "required"), (1, 3, 7)):
+        params = load(template).apply(MESSAGES, tools=[WEATHER], tool_choice=choice, enable_thinking=True)
+        parts = [text[i : i + n_each] for i in range(0, len(text), n_each)]
+        grown, whole = GrowingMessage(params), GrowingMessage(params)
+        for part in parts:
+            grown.add(part)
+        grown.add("", is_partial=False)
+        whole.add_whole(parts)
+        found = [
+            {**m.message, "tool_calls": [c["function"] for c in m.message.get("tool_calls", ())]}
+            for m in (grown, whole)
+        ]
+        assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
 def test_an_answer_that_goes_on(path: Path) -> None:
     """With `echo` it begins with the client's text, else it has what is new, with tools or not, in every format."""
