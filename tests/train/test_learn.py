@@ -248,7 +248,7 @@ def test_it_learns_behind_all_sessions() -> None:
     assert (found[0], found[2:]) == ("True", ["nice", "19"])
 
 
-def test_a_first_head(pair: Any, tmp_path: Path) -> None:
+def test_a_first_head(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model without a head: the target evaluates its texts again, and a head is made of nothing."""
     target, _ = pair
     kept = tmp_path / "kept"
@@ -256,7 +256,13 @@ def test_a_first_head(pair: Any, tmp_path: Path) -> None:
         prompts = [[1, 5 + i, 6, 7, 8 + i] for i in range(40)]
         llm.generate_batch(prompts, max_tokens=24, temperature=0, progress=False)
     assert not list((kept / "rows").iterdir())
+    evaluated: list[int] = []
+    extract = learning.Extractor.__call__
+    monkeypatch.setattr(
+        learning.Extractor, "__call__", lambda self, text: evaluated.append(text.id) or extract(self, text)
+    )
     result = learning.learn(Folder(kept), 0.02, N_THREADS)
+    assert sorted(evaluated) == sorted({*evaluated})  # each once, however often it was read
     assert result["before"] == 1.0
     heads = Heads(Folder(kept))
     heads.take_in(result)

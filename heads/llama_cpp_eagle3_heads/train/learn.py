@@ -14,6 +14,7 @@ import argparse
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from llama_cpp_eagle3._core import read_target
 from llama_cpp_eagle3.draft.learn.folder import Folder, write_json
 from llama_cpp_eagle3.draft.learn.heads import HEAD, Heads
 from llama_cpp_eagle3.draft.learn.rounds import PLAN, divide, write_result
@@ -39,7 +41,7 @@ from .gate import compare, judge, simulate
 from .job import Job, decided, log
 from .mean import mean_head
 from .plan import Budget
-from .rows import TOP_K, Extractor, LazyExtractor, Sample, Source
+from .rows import TOP_K, Extractor, LazyExtractor, Sample, Source, cache_bytes
 from .session import write_head
 from .trainer import Trainer
 
@@ -53,14 +55,17 @@ _SAVE_SECONDS = 30.0
 _SHARE_BEFORE = 0.25
 """Of the head before in the mean of both that is tried: of 0.25 to 0.75 the best on two folders
 (docs/training-notes.md, "The mean of two heads")."""
+_ROWS_BYTES_MAX = 4 << 30
+"""Bytes of rows that a training keeps of texts that have none, at most."""
 _PR_SET_PDEATHSIG = 1
 
 
 class KeptTexts(Source):
     """The samples of kept texts: rows as they passed by, or else the target evaluates the text."""
 
-    def __init__(self, texts: Texts, extractor: Any) -> None:
-        super().__init__(extractor, None)
+    def __init__(self, texts: Texts, extractor: Any, cache: Path | None = None) -> None:
+        """Read a folder's texts. cache: where samples go that the target evaluated; None: it does so each time."""
+        super().__init__(extractor, cache)
         self._texts = texts
 
     def text(self, number: int) -> Text:
@@ -82,7 +87,7 @@ class KeptTexts(Source):
         _, rows = self._texts.rows(self._texts.by_id[text.id], N_BEFORE)
         n = min(len(rows), len(text.tokens))
         if n <= text.n_prompt:
-            return self._extract(text)
+            return super().get(text)
         tokens = np.array(text.tokens[:n], dtype=np.int32)
         n_known = n - text.n_first
         top_ids, top_p = np.zeros((n_known, TOP_K), np.int32), np.zeros((n_known, TOP_K), np.float16)
@@ -117,8 +122,13 @@ def learn(folder: Folder, minutes: float, n_threads: int | None) -> dict[str, An
     boundaries = boundaries_of(job.target, () if before is None else before.cfg.boundaries)
     extractor = LazyExtractor(lambda: Extractor(job.target, boundaries, _N_CTX, **job.loading))
     try:
-        source = KeptTexts(texts, extractor)
+        source = KeptTexts(texts, extractor, folder.round / "rows")
         known = [source.text(number) for number in plan["learned"] if number in texts.by_id]
+        n_tokens = sum(len(text.tokens) for text in known)
+        size = cache_bytes(n_tokens, len(boundaries) * read_target(str(job.target)).n_embd)
+        if size > min(_ROWS_BYTES_MAX, shutil.disk_usage(folder.path).free / 2):
+            log(f"rows of {n_tokens} tokens would take {size / 1e9:.1f} GB: texts without rows are evaluated each time")
+            source.cache = None
         torch.manual_seed(job.training.seed)
         head = make_head(job, known) if before is None else choose_tokens(job, before, known)
         trainer = Trainer(head, source, known, folder.round, job.training)
