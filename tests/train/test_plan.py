@@ -217,6 +217,8 @@ def test_answers_are_cut_when_the_time_is_over(target: Target, tmp_path: Path) -
 
         cut = list(generator(prompts, 100, 1, is_over))
         whole = {sample.id: sample for sample in generator(prompts, 100, 1)}
+        kept = generator.llm.engine.slots.cache.stats
+        assert (kept.n_bytes, kept.n_prefixes) == (0, 0)  # no answer reads another one's prefix again
     finally:
         generator.close()
     assert {sample.id for sample in cut} == {0, 1, 2, 3}

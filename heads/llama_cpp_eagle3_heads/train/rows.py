@@ -65,7 +65,7 @@ class Extractor:
         """Load the target; loading: further arguments of `Eagle3Llama`."""
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), draft_sources=(), n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=n_ctx,
-            logits_all=True, verbose=False, **loading,
+            logits_all=True, prefix_cache_bytes=0, verbose=False, **loading,
         )  # fmt: skip
         self._lock = threading.Lock()
 
@@ -167,7 +167,8 @@ class AnswerGenerator:
         n_total = -(-n_ctx // _N_CTX_UNIT) * _N_CTX_UNIT * n_parallel
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), draft_sources=(), n_ctx=n_total, n_parallel=n_parallel,
-            n_batch=n_batch, n_ubatch=n_batch, prefill_budget=n_batch, flash_attn=True, verbose=False, **loading,
+            n_batch=n_batch, n_ubatch=n_batch, prefill_budget=n_batch, flash_attn=True, prefix_cache_bytes=0,
+            verbose=False, **loading,
         )  # fmt: skip
         self.n_ctx, self.n_prompt_max, self.device = n_ctx, n_prompt_max, device
 
