@@ -35,7 +35,21 @@ endfunction()
 
 add_library(llama_chat STATIC)
 add_chat_group(chat
-    chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer chat-peg-parser)
+    chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer)
+# names come back as the client gave them, and arguments as JSON
+changed_source(_chat_peg_parser chat-peg-parser
+    "#include \"chat-peg-parser.h\"" "#include \"chat-peg-parser.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/names.h\""
+    "arena.visit(parse_result_arg," "eagle3::chat::names_in(arena).visit(parse_result_arg,"
+    "for (const auto & node : result.nodes) {\n        visit(arena, node)" "for (const auto & node : result.nodes) {\n        visit(eagle3::chat::names_in(arena), node)"
+    "current_tool->name = std::string(trim_trailing_space(node.text))" "current_tool->name = eagle3::chat::given_name(node, std::string(trim_trailing_space(node.text)))"
+    "ordered_json(trim(node.text)).dump()" "ordered_json(eagle3::chat::given_name(node, std::string(trim(node.text)))).dump()"
+    "call.name = std::string(name_node.text)" "call.name = eagle3::chat::given_name(name_node, std::string(name_node.text))"
+    "std::string(arena.get(name_id).text)" "eagle3::chat::given_name(arena.get(name_id), std::string(arena.get(name_id).text))"
+    "ordered_json(arena.get(name_id).text)" "ordered_json(eagle3::chat::given_name(arena.get(name_id), std::string(arena.get(name_id).text)))"
+    "args_target() = std::string(text)" "args_target() = eagle3::chat::with_escapes(std::string(text))"
+    "value_to_add += normalize_container_value(value_content)" "value_to_add += eagle3::chat::with_escapes(normalize_container_value(value_content))")
+target_sources(llama_chat PRIVATE ${_chat_peg_parser})
+set_source_files_properties(${_chat_peg_parser} PROPERTIES UNITY_GROUP chat)
 add_chat_group(jinja
     jinja/lexer jinja/parser jinja/caps jinja/string)
 # a template that goes on without end, or calls itself, would never be loaded or end the process; and copies that are not
@@ -83,11 +97,12 @@ list(REMOVE_ITEM _parsers parsers/functionary-v3-2)
 add_chat_group(parsers ${_parsers})
 # a call after a text or another call begins with >>>, which llama.cpp's parser and grammar do not expect there
 changed_source(_functionary parsers/functionary-v3-2
-    "#include \"parsers.h\"" "#include \"parsers/parsers.h\""
+    "#include \"parsers.h\"" "#include \"parsers/parsers.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/calls.h\""
     "tools_only = p.trigger_rule(\"tools\", p.one_or_more(tool_choice))" "next_tool = p.literal(\">>>\") + tool_choice, tools_only = p.trigger_rule(\"tools\", inputs.parallel_tool_calls ? tool_choice + p.zero_or_more(next_tool) : tool_choice), tools_after = p.trigger_rule(\"tools-after\", inputs.parallel_tool_calls ? p.one_or_more(next_tool) : next_tool)"
     "content_until_tool + tools_only" "content_until_tool + tools_after"
     "content_until_tool + tool_choice" "content_until_tool + tools_after"
-    "content_only, tool_choice }" "content_only, tools_only }")
+    "content_only, tool_choice }" "content_only, tools_only }"
+    "\">>>(?!all)\" }" "\">>>(?!all)\" }, { COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN, inputs.has_continuation() ? \">>>(?!all)\" : eagle3::chat::first_call() }")
 target_sources(llama_chat PRIVATE ${_functionary})
 set_source_files_properties(${_functionary} PROPERTIES UNITY_GROUP parsers)
 

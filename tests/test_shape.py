@@ -11,7 +11,7 @@ CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
     "lines of Python, core": 17_300,  # 58 since libraries' errors of full disks are named
     "lines of Python, edges": 20_440,  # 48 since misspelt variables are named
-    "lines of C++, without kernels": 25_960,  # 60 since split files are checked for types
+    "lines of C++, without kernels": 26_190,  # 230 since names come back as the client gave them
     "lines of C++, kernels": 6_874,  # 76 since threads take parts in turn
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,

@@ -3,10 +3,12 @@
 #include "arguments.h"
 #include "big_stack.h"
 #include "json-schema-to-grammar.h"
+#include "names.h"
 #include "nesting.h"
 #include "parts.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
@@ -149,6 +151,38 @@ class shaper {
                 auto * end = std::get_if<common_peg_repetition_parser>(&parser_.get(sequence->children[i]));
                 if (end && is_tagged(parser_, sequence->children[i - 1], tags::REASONING) && is_word(end->child)) {
                     end->min_count = 1;
+                }
+            }
+        }
+    }
+
+    // Calls may follow each other without a comma, unless they are in an array: llama.cpp's parser takes the comma of
+    // MiniMax's JSON for one between calls.
+    void leave_out_commas() {
+        const part_id n = static_cast<part_id>(parser_.size());
+        for (part_id id = 0; id < n; ++id) {
+            const auto * rule = std::get_if<common_peg_rule_parser>(&parser_.get(id));
+            for (const part_id part : rule && rule->trigger ? all_parts_of(parser_, id) : std::vector<part_id>{}) {
+                if (literal_of(part).find('[') != std::string::npos) {
+                    return;
+                }
+            }
+        }
+        for (part_id id = 0; id < n; ++id) {
+            const auto * repetition = std::get_if<common_peg_repetition_parser>(&parser_.get(id));
+            if (!repetition || !has(repetition->child, tags::TOOL_NAME) || !is_sequence(repetition->child)) {
+                continue;
+            }
+            const auto parts = parts_of(parser_.get(repetition->child));
+            for (const part_id part : parts) {
+                if (literal_of(part) == ",") { // between white space
+                    const part_id was = builder_.eps().id();
+                    parser_.get(was)  = parser_.get(part);
+                    parser_.get(part) = common_peg_repetition_parser{ was, 0, 1 };
+                } else if (literal_of(part) == ", ") {
+                    const part_id comma = builder_.optional(builder_.literal(",")).id();
+                    const part_id space = builder_.space().id();
+                    parser_.get(part)   = common_peg_sequence_parser{ { comma, space } };
                 }
             }
         }
@@ -447,6 +481,7 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
         shape.leave_one_call();
     }
     shape.require_ids();
+    shape.leave_out_commas();
     shape.close_after_space();
     if (!wishes->is_forced) {
         shape.keep_passed_text();
@@ -456,6 +491,22 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
         shape.require_call(parser.root());
         shape.leave_no_content(parser.root(), wishes->begun);
     }
+    std::set<std::string> keys;
+    for (const common_chat_tool & tool : wishes->tools) {
+        keys.merge(odd_keys(tool.parameters));
+    }
+    add_ways_to_write(parser, builder, keys);
+}
+
+std::string first_call() {
+    std::string names;
+    for (const common_chat_tool & tool : wishes ? wishes->tools : std::vector<common_chat_tool>{}) {
+        for (const char c : tool.name) {
+            names += std::string(std::strchr(".^$|()*+?[]{}\\/", c) ? "\\" : "") + c;
+        }
+        names += "|";
+    }
+    return "^(?:" + names.substr(0, names.size() - std::min<size_t>(names.size(), 1)) + ")\n";
 }
 
 } // namespace eagle3::chat

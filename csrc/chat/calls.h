@@ -47,6 +47,10 @@ bool is_lazy(bool lazy);
 // are left of them, and llama.cpp would take the second one's rule for both.
 std::string new_rule_name(const common_peg_arena & parser, const std::string & name);
 
+// A pattern of the beginning of an answer that is a call of this request's tools, where the prompt has the sign before
+// it.
+std::string first_call();
+
 // Changes the parser that a builder has completed to what this thread's request wishes.
 void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder);
 

@@ -16,6 +16,7 @@ from chat_cases import ROOT, templates
 from chatting import Load, joined
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import ChatTemplates
+from llama_cpp_eagle3.chat.message import GrowingMessage
 from tiny import write_target
 
 USER = {"role": "user", "content": "Hello"}
@@ -149,6 +150,7 @@ NAMES = (
         "🙂",
     ),
     *("read_file", "read-file", "read/file", "A", "a", "a-arg-n", "call", "calls", "call-root", "x", "x-schema"),
+    *('c"d', "c&d", "c\\d", 'c\\"d', "c:d", "{c}"),
 )
 
 
@@ -168,7 +170,7 @@ def test_names_of_tools(path: Path, answer: Any) -> None:
         assert arguments == {"n": NAMES.index(name)}
 
 
-KEYS = ("_id", "$filter", "@type", "名前", "市名", "a--b", "a-b", "a b")
+KEYS = ("_id", "$filter", "@type", "名前", "市名", "a--b", "a-b", "a b", 'c"d', "c&d", "c:d", "c:d:e", "{c}")
 
 
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.stem)
@@ -180,7 +182,7 @@ def test_names_of_parameters(path: Path, answer: Any) -> None:
         "required": list(KEYS),
     }
     ((_, arguments),) = calls_of(
-        answer(chat, [tool("f", parameters)], "required", max_tokens=1500, parallel_tool_calls=False)
+        answer(chat, [tool("f", parameters)], "required", max_tokens=2500, parallel_tool_calls=False)
     )
     assert arguments == {key: i for i, key in enumerate(KEYS)}
 
@@ -321,6 +323,82 @@ def test_arguments_that_are_no_json_match_their_schema(name: str, seed: int, loa
     Draft202012Validator(DEEP).validate(arguments)
 
 
+WRITTEN = [
+    (
+        "Kimi-K3.jinja",
+        '<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool="c&quot;&amp;d" index="1"<|sep|><|open|>argument '
+        'key="c&quot;:{d}" type="string"<|sep|>1\n2<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+    ),
+    (
+        "mistralai-Mistral-Nemo-Instruct-2407.jinja",
+        '[TOOL_CALLS][{"name": "c\\"&d", "arguments": {"c\\":{d}": "1\\n2"}, "id": "call00001"}]',
+    ),
+    (HERMES, '<tool_call>\n{"name": "c\\"&d", "arguments": {"c\\":{d}": "1\n2"}}\n</tool_call>'),
+    ("google-gemma-4-31B-it.jinja", '<|tool_call>call:c"&d{c":{d}:<|"|>1\n2<|"|>}<tool_call|>'),
+    ("LFM2.5-8B-A1B.jinja", "<|tool_call_start|>[c\"&d(c\":{d}='1\n2')]<|tool_call_end|>"),
+    (
+        "Qwen3-Coder.jinja",
+        '<tool_call>\n<function=c"&d>\n<parameter=c":{d}>\n1\n2\n</parameter>\n</function>\n</tool_call>',
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), WRITTEN)
+def test_names_come_back_as_the_client_gave_them(name: str, text: str, load: Load) -> None:
+    """However the template writes them, whole and letter by letter; and arguments are JSON."""
+    tools = [tool('c"&d', {"type": "object", "properties": {'c":{d}': {"type": "string"}}}), tool("c", SWITCH)]
+    params = load(name).apply([USER], tools=tools)
+    grown, whole = GrowingMessage(params), GrowingMessage(params)
+    for letter in text:
+        grown.add(letter)
+    grown.add("", is_partial=False)
+    whole.add_whole([text])
+    for answer in (grown, whole):
+        ((called, arguments),) = [
+            (c["function"]["name"], c["function"]["arguments"]) for c in answer.message["tool_calls"]
+        ]
+        assert (called, json.loads(arguments)) == ('c"&d', {'c":{d}': "1\n2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "MiniMax-M1.jinja",
+            '<tool_calls>\n{"name": "count", "arguments": {"n": 3}}\n{"name": "switch", "arguments": {"on": true}}\n'
+            "</tool_calls>",
+        ),
+        (
+            "MiniMax-M2.jinja",
+            '\n</think>\n<minimax:tool_call>\n<invoke name="count">\n<parameter name="n">3</parameter>\n</invoke>\n'
+            '<invoke name="switch">\n<parameter name="on">true</parameter>\n</invoke>\n</minimax:tool_call>',
+        ),
+    ],
+)
+def test_calls_follow_each_other_as_the_template_writes_them(
+    name: str, text: str, load: Load, chance: Eagle3Llama
+) -> None:
+    """llama.cpp wants a comma between them, from arrays of other templates."""
+    tools = [tool("count", COUNT), tool("switch", SWITCH)]
+    for choice in ("auto", "required"):
+        params = load(name).apply([USER], tools=tools, tool_choice=choice, parallel_tool_calls=True)
+        answer = GrowingMessage(params)
+        answer.add_whole([text])
+        calls = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in answer.message["tool_calls"]]
+        assert calls == [("count", {"n": 3}), ("switch", {"on": True})]
+    assert accepts(chance, params.grammar, params.generation_prompt + text)
+
+
+def test_functionarys_first_call_is_held(load: Load, chance: Eagle3Llama) -> None:
+    """The sign that triggers its grammar is in the prompt there."""
+    params = load("meetkai-functionary-medium-v3.2.jinja").apply([USER], tools=[tool("f(x)", COUNT), tool("g", SWITCH)])
+    patterns = [trigger.value for trigger in params.grammar_triggers]
+    for text, is_call in (("f(x)\n", True), ("g\n", True), ("all\ng\n", False), ("fx\n", False), ("gg\n", False)):
+        assert any(re.search(pattern, text) for pattern in patterns) == is_call
+    assert accepts(chance, params.grammar, 'f(x)\n{"n": 3}')
+    assert not accepts(chance, params.grammar, 'f(x)\n{"n": 10}')
+
+
 @pytest.mark.parametrize("is_parallel", [True, False])
 def test_functionarys_calls_follow_its_sign(load: Load, chance: Eagle3Llama, is_parallel: bool) -> None:
     """Its grammar begins with the sign that triggers it, which stands before a call that follows a text or a call.
@@ -330,7 +408,7 @@ def test_functionarys_calls_follow_its_sign(load: Load, chance: Eagle3Llama, is_
     chat = load("meetkai-functionary-medium-v3.2.jinja")
     params = chat.apply([USER], tools=[tool("f", SWITCH)], parallel_tool_calls=is_parallel)
     call, text = 'f\n{"on": true}', "all\nI ask. "
-    (trigger,) = params.grammar_triggers
+    trigger, _ = params.grammar_triggers
     for answer, n, content in (
         (call, 1, ""),
         (f"{text}>>>{call}", 1, "I ask. "),

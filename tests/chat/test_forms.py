@@ -66,9 +66,9 @@ def test_arguments(llm: Eagle3Llama, parameters: dict[str, Any], good: list[str]
 
 
 def test_a_name_that_cannot_be_written_is_said() -> None:
-    parameters = {"properties": {"a:b": {"type": "string"}, "c": {"type": "string"}}}
+    parameters = {"properties": {"a\tb": {"type": "string"}, "c": {"type": "string"}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     opened = [("schema-0", "gemma4-tool-f-schema", json.dumps(parameters), "")]
     (item,) = complete("root ::= schema-0\n", opened, [tool]).loosened
-    assert (item.tool, item.property) == ("f", "a:b")
+    assert (item.tool, item.property) == ("f", "a\tb")
     assert "cannot write its name" in item.reason

@@ -46,7 +46,7 @@ _NOT_IN_KEYS = ':}{,<"'
 
 
 def _gemma4_key(name: str) -> str | None:
-    return name if name and name == name.strip() and not set(name) & set(_NOT_IN_KEYS) and name.isprintable() else None
+    return name if name and name == name.strip() and name.isprintable() else None
 
 
 def _gemma4_text(value: Any) -> str:
