@@ -20,7 +20,8 @@ MAX_TOOLS = 512
 MAX_PARAMETERS = 1000
 """Parameters of a tool: where each has a tag of its own, llama.cpp's parser takes memory for each pair of them."""
 MAX_ALL_PARAMETERS = 5_000
-"""The same of all tools of a request: these take a few seconds."""
+"""The same of all tools of a request. With Kimi K3's template, the slowest of eight that were tried, these take half a
+minute of one processor and 330 MiB, as five tools; `/health` answers within 0.2 s meanwhile."""
 MAX_NESTING = 500
 """Brackets within brackets of JSON: schemas, arguments of tool calls, variables of templates."""
 MAX_LEVELS = MAX_NESTING + 20
