@@ -14,7 +14,7 @@ THINKING_FIELDS = ("reasoning", "thinking", "enable_thinking", "thinking_budget"
 
 def has_functions(body: Mapping[str, Any]) -> bool:
     """Whether a request has OpenAI's older `functions` instead of tools."""
-    return body.get("functions") is not None and body.get("tools") is None
+    return body.get("functions") is not None and not body.get("tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +38,34 @@ def in_one_form(body: Mapping[str, Any]) -> dict[str, Any]:
     Fields of functions that are null, as packages send them, are left out.
 
     Raises:
-        ValueError: a field has another form; the message names it.
+        ValueError: a field has another form, or a second one says something else; the message names it.
     """
     return _with_thinking(_with_tools(body))
 
 
 def _with_tools(body: Mapping[str, Any]) -> dict[str, Any]:
-    if not has_functions(body):
-        tools = body.get("tools")
-        if isinstance(tools, list) and any(isinstance(t, Mapping) and t.get("type") == "custom" for t in tools):
-            body = with_functions(body)
-            tools = body["tools"]
-        return {**body, "tools": [_without_nulls(tool) for tool in tools]} if isinstance(tools, list) else dict(body)
-    functions, choice = body["functions"], body.get("function_call")
-    if not isinstance(functions, list) or not all(isinstance(function, Mapping) for function in functions):
+    functions, tools, choice = body.get("functions"), body.get("tools"), body.get("function_call")
+    if functions is not None and not (isinstance(functions, list) and all(isinstance(f, Mapping) for f in functions)):
         raise ValueError("expected 'functions' to be an array of objects")
     if not isinstance(choice, (str, Mapping, type(None))):
         raise ValueError("expected 'function_call' to be none, auto or an object with a name")
     if isinstance(choice, Mapping):
         choice = {"type": "function", "function": choice}
-    tools = [_without_nulls({"type": "function", "function": function}) for function in functions]
-    return {**body, "tools": tools or None, "tool_choice": choice, "parallel_tool_calls": False}
+    if functions and tools:
+        raise ValueError("expected 'tools' or 'functions', its older name, found both: send 'tools'")
+    if choice is not None and body.get("tool_choice") not in (None, choice):
+        raise ValueError("expected 'tool_choice' or 'function_call', its older name, found both: send 'tool_choice'")
+    if choice is not None:  # also beside tools, by a client that has one of the new names
+        body = {**body, "tool_choice": choice}
+    found = {name: value for name, value in body.items() if name not in ("functions", "function_call")}
+    if functions is not None and not tools:
+        functions = [_without_nulls({"type": "function", "function": function}) for function in functions]
+        return {**found, "tools": functions or None, "parallel_tool_calls": False}
+    if isinstance(tools, list):
+        if any(isinstance(tool, Mapping) and tool.get("type") == "custom" for tool in tools):
+            found = with_functions(found)
+        found["tools"] = [_without_nulls(tool) for tool in found["tools"]]
+    return found
 
 
 def _without_nulls(tool: Any) -> Any:

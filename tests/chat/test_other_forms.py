@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.chat import ChatTemplates, apply_request, in_one_form
+from llama_cpp_eagle3.chat import ChatTemplates, apply_request, call_form, in_one_form
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -21,7 +21,7 @@ def test_functions_become_tools() -> None:
     ):
         found = in_one_form({**plain, "functions": [function], "function_call": choice})
         assert found["tools"] == [{"type": "function", "function": function}]
-        assert (found["tool_choice"], found["parallel_tool_calls"]) == (expected, False)
+        assert (found.get("tool_choice"), found["parallel_tool_calls"]) == (expected, False)
     assert in_one_form(plain) == plain
     nulls = {"name": "f", "description": None, "parameters": None, "strict": None}
     for given in ({"tools": [{"type": "function", "function": nulls}]}, {"functions": [nulls]}):
@@ -31,6 +31,28 @@ def test_functions_become_tools() -> None:
     for wrong in ({"functions": 5}, {"functions": [5]}, {"functions": [], "function_call": 5}):
         with pytest.raises(ValueError, match=f"expected '{list(wrong)[-1]}' to be"):
             in_one_form(plain | wrong)
+
+
+def test_older_and_newer_names_may_be_mixed() -> None:
+    function = {"name": "f", "parameters": {"type": "object"}}
+    tool, one = {"type": "function", "function": function}, {"type": "function", "function": {"name": "f"}}
+    for given, choice in (
+        ({"functions": [function], "tool_choice": "required"}, "required"),
+        ({"functions": [function], "tools": [], "function_call": {"name": "f"}}, one),
+        ({"functions": [function], "function_call": {"name": "f"}, "tool_choice": one}, one),
+        ({"functions": [], "tools": [tool], "function_call": {"name": "f"}}, one),
+    ):
+        found = in_one_form({"messages": [USER], **given})
+        assert (found["tools"], found["tool_choice"]) == ([tool], choice)
+        assert in_one_form(found) == found
+        assert call_form(given).has_functions == (not given.get("tools"))
+    for both in (
+        {"tools": [tool], "functions": [function]},
+        {"tools": [tool], "tool_choice": "none", "function_call": {"name": "f"}},
+    ):
+        with pytest.raises(ValueError, match="found both"):
+            in_one_form({"messages": [USER], **both})
+    assert in_one_form({"messages": [USER], "function_call": {"name": "f"}})["tool_choice"] == one  # which is refused
 
 
 ON, OFF = ({"chat_template_kwargs": {"enable_thinking": is_on}} for is_on in (True, False))
