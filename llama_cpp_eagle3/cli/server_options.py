@@ -70,7 +70,15 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
         raise ValueError("--api-key: expected a key, found none; without the flag the server asks for none")
     if args.api_key_file is not None:
         lines = [part.strip() for line in read_lines(args.api_key_file) for part in line.split("\r")]
-        keys += [line for line in lines if line and not line.startswith("#")]
+        for i, line in enumerate(lines):
+            if line.startswith("#") or not line:
+                continue
+            if re.search(r"\s#", line):  # it would be part of the key, and the key alone would open nothing
+                raise ValueError(
+                    f"--api-key-file: expected a key alone in line {i + 1} of '{args.api_key_file}', found a # after "
+                    "it: a comment begins its line"
+                )
+            keys.append(line)
         if not keys:
             raise ValueError(f"--api-key-file: '{args.api_key_file}' has no keys")
     folder = args.slot_save_path

@@ -251,6 +251,9 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"first\r\n\xef\xbb\xbfsecond\rthird\r#old\r")  # joined files, and an editor of a Mac
     options = serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]))
     assert options.api_keys == ("first", "second", "third")
+    path.write_text("# of the team\nfirst#1\nsecond  # of Tom\n")
+    with pytest.raises(ValueError, match=r"a key alone in line 3 of .*keys', found a # after it"):
+        serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]))
     path.write_text("# all of them are old\n")
     with pytest.raises(ValueError, match="has no keys"):
         serve_options(parser.parse_args(["-m", "x.gguf", "--api-key-file", str(path)]))
