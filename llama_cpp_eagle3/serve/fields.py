@@ -32,7 +32,9 @@ Count = Annotated[int, Field(ge=0, le=_INT_MAX)]
 CountOrAll = Annotated[int, Field(ge=-1, le=_INT_MAX)]
 
 ALIASES = {
-    "n_predict": ("max_completion_tokens", "max_tokens"),
+    "n_predict": ("max_completion_tokens", "max_tokens", "max_new_tokens"),
+    "min_tokens": ("min_new_tokens",),
+    "stop": ("stop_sequences",),
     "n": ("n_cmpl",),
     "n_probs": ("logprobs",),
     "repeat_penalty": ("repetition_penalty",),
