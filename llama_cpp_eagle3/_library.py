@@ -113,7 +113,9 @@ def _load() -> None:
         if is_missing:
             raise LibraryMismatchError(f"llama-cpp-python is not installed. {_ADVICE}") from e
         why = f"cannot be imported: {' '.join(str(e).split()) or repr(e)}"
-        raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE_IF_DAMAGED}") from e
+        is_others = isinstance(e, ModuleNotFoundError) and (e.name or "").partition(".")[0] != "llama_cpp"
+        # a module of another package that it needs: pip fetches what is missing, unless --no-deps is said
+        raise LibraryMismatchError(f"llama-cpp-python {why}. {_ADVICE if is_others else _ADVICE_IF_DAMAGED}") from e
 
     open_globally(str(path))
     try:

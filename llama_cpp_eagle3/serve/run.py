@@ -51,6 +51,7 @@ _ADVICE = {
     errno.EADDRINUSE: ": another program listens there; end it, or give another --port (0: a free one)",
     errno.EADDRNOTAVAIL: ": --host takes an address of this machine, or 0.0.0.0 for all of them",
     errno.EACCES: ": ports below 1024 are the administrator's; give another --port",
+    int(socket.EAI_NONAME): ": --host takes a name or an address of this machine, without a port, or FILE.sock",
 }
 
 
@@ -62,11 +63,13 @@ def bind(hosts: str, port: int) -> Iterator[list[socket.socket]]:
 
     Raises:
         OSError: a port or a file is in use, or an address is not this machine's.
-        ValueError: hosts names no address.
+        ValueError: hosts names no address, or has a URL.
     """
     names = [host.strip() for host in hosts.split(",") if host.strip()]
     if not names:
         raise ValueError("--host: expected an address")
+    if url := next((name for name in names if "://" in name), ""):
+        raise ValueError(f"--host: expected an address, a name or FILE.sock, found '{url}', which is a URL")
     with ExitStack() as stack:
         bound = []
         for name in names:

@@ -138,7 +138,11 @@ def test_an_import_says_it_without_our_own_lines(tmp_path: Path) -> None:
             "cannot be imported: Failed to load shared library. Type",
         ),
         ("raise FileNotFoundError(2, 'No such file', 'libcuda.so.1')", "libcuda.so.1'. Type `pip install"),
-        ("import no_such_module", "cannot be imported: No module named 'no_such_module'. Type"),
+        ("import no_such_module", "No module named 'no_such_module'. Type `pip install llama-cpp-python=="),
+        (
+            "import llama_cpp.nothing",
+            "No module named 'llama_cpp.nothing'. Type `pip install --force-reinstall --no-deps",
+        ),
         ("from llama_cpp import nothing", "cannot be imported: cannot import name 'nothing'"),
         ("class (", "cannot be imported: invalid syntax (__init__.py, line 1). Type"),
         ("raise KeyError", "cannot be imported: KeyError(). Type"),

@@ -62,6 +62,9 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
             (flags(pair, "--cors-origins", "http://x.org,http://x.org/a"), "between them; found 'http://x.org/a'"),
             (flags(pair, "-np", "0"), "-np: expected a number of slots, or -1"),
             (flags(pair, "--host", "192.0.2.1", "--port", "0"), "--host takes an address of this machine"),
+            (flags(pair, "--host", "256.1.1.1", "--port", "0"), "--host takes a name or an address of this machine"),
+            (flags(pair, "--host", "http://localhost", "--port", "0"), "found 'http://localhost', which is a URL"),
+            (flags(pair, "--host", "unix:///run/x.sock"), "found 'unix:///run/x.sock', which is a URL"),
         ):
             assert main(["serve", *map(str, args)]) == 2, args
             lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
