@@ -21,7 +21,6 @@ _log = logging.getLogger("llama_cpp_eagle3")
 
 _PLAIN = CallForm()
 
-
 Message = dict[str, Any]
 """A message in OpenAI's form: role, content, and reasoning_content and tool_calls if there are any."""
 
