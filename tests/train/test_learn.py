@@ -162,6 +162,7 @@ def test_from_texts_to_a_head_that_drafts(
     said: list[str] = []
     monkeypatch.setattr(learning, "log", said.append)
     monkeypatch.setattr(learning, "judge", lambda *a: Verdict("", 1.0, 1.5, 0.1))
+    monkeypatch.setattr(learning, "choose_tokens", lambda job, head, texts: head)  # it keeps its tokens
     run = learning.Trainer.run
 
     def killed(self: Any) -> None:
@@ -175,7 +176,14 @@ def test_from_texts_to_a_head_that_drafts(
     n_steps = torch.load(folder.round / "state.pt", weights_only=True)["step"]
     assert n_steps > 0
     monkeypatch.setattr(learning.Trainer, "run", run)
+    means: list[tuple[Any, Any]] = []
+    mean_head = learning.mean_head
+    monkeypatch.setattr(learning, "mean_head", lambda *heads: means.append(heads[:2]) or mean_head(*heads))
     result = learning.learn(folder, 5.0, N_THREADS)
+    ((before, learned),) = means
+    assert before is not learned
+    in_file = head_from_gguf(Path(path.path), Path(target.path), 128, 4).state_dict()
+    assert all(torch.equal(before.state_dict()[name], values) for name, values in in_file.items())
     assert "going on with a training of 0.02 minutes" in said
     assert (result["state"], result["gate"], result["until"]) == ("used", [9, 10, 11], 11)
     heads = Heads(folder)

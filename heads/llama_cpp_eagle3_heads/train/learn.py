@@ -118,8 +118,8 @@ def learn(folder: Folder, minutes: float, n_threads: int | None) -> dict[str, An
         job.training, minutes=plan["minutes"], save_every=_SAVE_SECONDS, eval_every=50, held_out_every=_HELD_OUT_EVERY
     )
     job = replace(job, training=training)
-    before = init_head(job)
-    boundaries = boundaries_of(job.target, () if before is None else before.cfg.boundaries)
+    first = init_head(job)
+    boundaries = boundaries_of(job.target, () if first is None else first.cfg.boundaries)
     extractor = LazyExtractor(lambda: Extractor(job.target, boundaries, _N_CTX, **job.loading))
     try:
         source = KeptTexts(texts, extractor, folder.round / "rows")
@@ -130,15 +130,16 @@ def learn(folder: Folder, minutes: float, n_threads: int | None) -> dict[str, An
             log(f"rows of {n_tokens} tokens would take {size / 1e9:.1f} GB: texts without rows are evaluated each time")
             source.cache = None
         torch.manual_seed(job.training.seed)
-        head = make_head(job, known) if before is None else choose_tokens(job, before, known)
+        head = make_head(job, known) if first is None else choose_tokens(job, first, known)
         trainer = Trainer(head, source, known, folder.round, job.training)
         log(trainer.describe())
         if not trainer.log:
             trainer.evaluate()
         trainer.run()
         trainer.load_best()
+        before = init_head(job)  # as its file has it: the one above learns, if it keeps its tokens
         head = trainer.head if before is None else _better(before, trainer, source)
-        return _finish(folder, job, plan, head, source, texts)
+        return _finish(folder, job, plan, before, head, source, texts)
     finally:
         extractor.close()
 
@@ -174,14 +175,20 @@ def _better(before: Head, trainer: Trainer, source: Source) -> Head:
 
 
 def _finish(
-    folder: Folder, job: Job, plan: dict[str, Any], head: Head, source: KeptTexts, texts: Texts
+    folder: Folder,
+    job: Job,
+    plan: dict[str, Any],
+    before: Head | None,
+    head: Head,
+    source: KeptTexts,
+    texts: Texts,
 ) -> dict[str, Any]:
     """Judge the head, write it if it is let through, and leave the result."""
 
     def samples(name: str) -> Iterator[Sample]:
         return (source.get(source.text(number)) for number in plan[name] if number in texts.by_id)
 
-    verdict = judge(init_head(job), head, samples("gate"), samples("last_gate"), job.training.n_max)
+    verdict = judge(before, head, samples("gate"), samples("last_gate"), job.training.n_max)
     if not verdict.why:
         write_head(job, head)
         os.chmod(job.output, 0o600)

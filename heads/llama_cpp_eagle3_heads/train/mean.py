@@ -30,9 +30,9 @@ def mean_head(before: Head, after: Head, share: float) -> Head:
         IncompatibleDraftError: the heads have other weights.
     """
     mean = deepcopy(after)
-    old, new = before.state_dict(), mean.state_dict()
-    row_of = torch.full((after.cfg.n_vocab,), -1)
-    row_of[before.d2t] = torch.arange(len(before.d2t))
+    old, new = {name: values.to(after.device) for name, values in before.state_dict().items()}, mean.state_dict()
+    row_of = torch.full((after.cfg.n_vocab,), -1, device=after.device)
+    row_of[old["d2t"]] = torch.arange(len(old["d2t"]), device=after.device)
     rows = row_of[after.d2t]
     shapes = [
         {name: tuple(values.shape[name == "lm_head.weight" :]) for name, values in state.items() if name != "d2t"}
@@ -41,7 +41,7 @@ def mean_head(before: Head, after: Head, share: float) -> Head:
     if shapes[0] != shapes[1]:
         names = sorted(dict(shapes[0].items() ^ shapes[1].items()))
         raise IncompatibleDraftError(f"the heads have other weights, or of other shapes: {', '.join(names)}")
-    scale = after.row_scale / before.row_scale  # fc of both for rows of one size
+    scale = after.row_scale / old["row_scale"]  # fc of both for rows of one size
     for name, values in new.items():
         if name in ("d2t", "row_scale"):
             continue
