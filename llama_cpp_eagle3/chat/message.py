@@ -86,12 +86,13 @@ class GrowingMessage:
         """
         whole = "".join(texts)
         try:
-            self._parser.parse(whole)
-            is_sure = self._parser.is_straight(whole)
+            deltas = self._parser.update(whole, False) if self._parser.is_straight(whole) else None
         except ValueError:
-            is_sure = False
-        parts = [] if is_sure else texts
-        return [d for text in parts for d in self.add(text)] + self.add(whole if is_sure else "", is_partial=False)
+            deltas, self._parser = None, self._params.new_parser()
+        if deltas is None:
+            return [d for text in texts for d in self.add(text)] + self.add("", is_partial=False)
+        self._text = whole
+        return self._keep(self._found(deltas, False))
 
     def _found(self, deltas: list[Message], is_partial: bool) -> list[Message]:
         """What the parser has found, as it is sent."""
