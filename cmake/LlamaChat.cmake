@@ -21,9 +21,11 @@ function(changed_file result name)
     set(${result} ${_file} PARENT_SCOPE)
 endfunction()
 
-function(changed_source result name)
+# Adds such a copy to a group of sources.
+function(add_changed_source group name)
     changed_file(_copy common/${name}.cpp ${ARGN})
-    set(${result} ${_copy} PARENT_SCOPE)
+    target_sources(llama_chat PRIVATE ${_copy})
+    set_source_files_properties(${_copy} PROPERTIES UNITY_GROUP ${group})
 endfunction()
 
 function(add_chat_group name)
@@ -37,7 +39,7 @@ add_library(llama_chat STATIC)
 add_chat_group(chat
     chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer)
 # names come back as the client gave them, and arguments as JSON
-changed_source(_chat_peg_parser chat-peg-parser
+add_changed_source(chat chat-peg-parser
     "#include \"chat-peg-parser.h\"" "#include \"chat-peg-parser.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/names.h\""
     "arena.visit(parse_result_arg," "eagle3::chat::names_in(arena).visit(parse_result_arg,"
     "for (const auto & node : result.nodes) {\n        visit(arena, node)" "for (const auto & node : result.nodes) {\n        visit(eagle3::chat::names_in(arena), node)"
@@ -48,14 +50,12 @@ changed_source(_chat_peg_parser chat-peg-parser
     "ordered_json(arena.get(name_id).text)" "ordered_json(eagle3::chat::given_name(arena.get(name_id), std::string(arena.get(name_id).text)))"
     "args_target() = std::string(text)" "args_target() = eagle3::chat::with_escapes(std::string(text))"
     "value_to_add += normalize_container_value(value_content)" "value_to_add += eagle3::chat::with_escapes(normalize_container_value(value_content))")
-target_sources(llama_chat PRIVATE ${_chat_peg_parser})
-set_source_files_properties(${_chat_peg_parser} PROPERTIES UNITY_GROUP chat)
 add_chat_group(jinja
     jinja/lexer jinja/parser jinja/caps jinja/string)
 # a template that goes on without end, or calls itself, would never be loaded or end the process; and copies that are not
 # needed make it slow
 set(_steps "#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/template_steps.h\"\n#include")
-changed_source(_runtime jinja/runtime
+add_changed_source(values jinja/runtime
     "#include \"lexer.h\"" "${_steps} \"jinja/lexer.h\"" "#include \"runtime.h\"" "#include \"jinja/runtime.h\""
     "#include \"value.h\"" "#include \"jinja/value.h\"" "#include \"utils.h\"" "#include \"jinja/utils.h\""
     "return execute_impl(ctx)" "return eagle3::chat::template_step(), execute_impl(ctx)"
@@ -63,7 +63,7 @@ changed_source(_runtime jinja/runtime
     "auto builtins = input->get_builtins()" "auto & builtins = input->get_builtins()"
     "context loop_scope(scope)" "context & loop_scope = scope"
     "left_val->as_string().append(right_val->as_string())" "std::move((left_val.use_count() == 1 && is_val<value_string>(left_val) ? std::move(left_val->val_str) : left_val->as_string()).append(right_val->as_string()))")
-changed_source(_value jinja/value
+add_changed_source(values jinja/value
     "#include \"runtime.h\"" "${_steps} \"jinja/runtime.h\"" "#include \"value.h\"" "#include \"jinja/value.h\""
     "mark_used(item, deep)" "eagle3::chat::template_step(), mark_used(item, deep)"
     "mark_used(pair.second, deep)" "eagle3::chat::template_step(), mark_used(pair.second, deep)"
@@ -73,8 +73,6 @@ changed_source(_value jinja/value
     "haystack->as_string().str().find(needle->as_string().str())" "(eagle3::chat::take_template_steps(haystack->as_string().length() * needle->as_string().length()), haystack->as_string().str().find(needle->as_string().str()))"
     "str.replace(pos," "eagle3::chat::take_template_steps(str.size()), str.replace(pos,"
     "str.erase(0, pos" "eagle3::chat::take_template_steps(str.size()), str.erase(0, pos")
-target_sources(llama_chat PRIVATE ${_runtime} ${_value})
-set_source_files_properties(${_runtime} ${_value} PROPERTIES UNITY_GROUP values)
 # destructors of JSON take memory, which must not be refused
 changed_file(_json vendor/nlohmann/json.hpp
     "#define INCLUDE_NLOHMANN_JSON_HPP_" "#define INCLUDE_NLOHMANN_JSON_HPP_\n${_steps} <cstddef>"
@@ -83,28 +81,24 @@ add_chat_group(json json)
 # csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
 add_chat_group(grammar trie unicode)
 # llama.cpp gives rules of different tools one name, and lets a model write before a call that it must make
-changed_source(_peg_parser peg-parser
+add_changed_source(grammar peg-parser
     "#include \"peg-parser.h\"" "#include \"peg-parser.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/calls.h\""
     "const common_peg_parser & p, bool trigger) {\n    auto clean_name = rule_name(name)"
     "const common_peg_parser & p, bool trigger) {\n    auto clean_name = eagle3::chat::new_rule_name(arena_, rule_name(name))"
     "    if (lazy) {" "    if (eagle3::chat::is_lazy(lazy)) {"
     "arena_.resolve_refs()" "arena_.resolve_refs(), eagle3::chat::apply_wishes(arena_, *this)")
-target_sources(llama_chat PRIVATE ${_peg_parser})
-set_source_files_properties(${_peg_parser} PROPERTIES UNITY_GROUP grammar)
 file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)
 list(TRANSFORM _parsers REPLACE "\\.cpp$" "")
 list(REMOVE_ITEM _parsers parsers/functionary-v3-2)
 add_chat_group(parsers ${_parsers})
 # a call after a text or another call begins with >>>, which llama.cpp's parser and grammar do not expect there
-changed_source(_functionary parsers/functionary-v3-2
+add_changed_source(parsers parsers/functionary-v3-2
     "#include \"parsers.h\"" "#include \"parsers/parsers.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/calls.h\""
     "tools_only = p.trigger_rule(\"tools\", p.one_or_more(tool_choice))" "next_tool = p.literal(\">>>\") + tool_choice, tools_only = p.trigger_rule(\"tools\", inputs.parallel_tool_calls ? tool_choice + p.zero_or_more(next_tool) : tool_choice), tools_after = p.trigger_rule(\"tools-after\", inputs.parallel_tool_calls ? p.one_or_more(next_tool) : next_tool)"
     "content_until_tool + tools_only" "content_until_tool + tools_after"
     "content_until_tool + tool_choice" "content_until_tool + tools_after"
     "content_only, tool_choice }" "content_only, tools_only }"
     "\">>>(?!all)\" }" "\">>>(?!all)\" }, { COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN, inputs.has_continuation() ? \">>>(?!all)\" : eagle3::chat::first_call() }")
-target_sources(llama_chat PRIVATE ${_functionary})
-set_source_files_properties(${_functionary} PROPERTIES UNITY_GROUP parsers)
 
 set_target_properties(llama_chat PROPERTIES
     UNITY_BUILD ON
