@@ -60,113 +60,59 @@ class Sibling:
 
 SIBLINGS = (
     Sibling(
-        "Qwen2.5-Coder",
-        "Qwen2.5-Coder-0.5B-Instruct",
-        "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
-        "Apache 2.0",
-        ("qwen2",),
-        r"qwen[ _-]?2\.5[ _-]?coder",
-        151936,
-        218_000_000,
-        MEASURED,
+        "Qwen2.5-Coder", "Qwen2.5-Coder-0.5B-Instruct", "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "Apache 2.0",
+        ("qwen2",), r"qwen[ _-]?2\.5[ _-]?coder", 151936, 218_000_000, MEASURED,
     ),
     Sibling(
-        "Qwen2.5",
-        "Qwen2.5-0.5B-Instruct",
-        "Qwen/Qwen2.5-0.5B-Instruct-GGUF",
-        "Apache 2.0",
-        ("qwen2",),
-        r"qwen[ _-]?2\.5(?![ _-]?coder)",
-        151936,
-        218_000_000,
+        "Qwen2.5", "Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Apache 2.0",
+        ("qwen2",), r"qwen[ _-]?2\.5(?![ _-]?coder)", 151936, 218_000_000,
     ),
     Sibling(
-        "Qwen3",
-        "Qwen3-0.6B",
-        "unsloth/Qwen3-0.6B-GGUF",
-        "Apache 2.0",
-        ("qwen3", "qwen3moe"),
-        r"qwen[ _-]?3(?!\.)",
-        151936,
-        267_000_000,
+        "Qwen3", "Qwen3-0.6B", "unsloth/Qwen3-0.6B-GGUF", "Apache 2.0",
+        ("qwen3", "qwen3moe"), r"qwen[ _-]?3(?!\.)", 151936, 267_000_000,
     ),
     Sibling(
-        "Qwen3.5",
-        "Qwen3.5-0.8B",
-        "unsloth/Qwen3.5-0.8B-GGUF",
-        "Apache 2.0",
-        ("qwen35", "qwen35moe"),
-        r"qwen[ _-]?3\.[5-9]",
-        248320,
-        300_000_000,
+        "Qwen3.5", "Qwen3.5-0.8B", "unsloth/Qwen3.5-0.8B-GGUF", "Apache 2.0",
+        ("qwen35", "qwen35moe"), r"qwen[ _-]?3\.[5-9]", 248320, 300_000_000,
     ),
     Sibling(
-        "Llama 3.x",
-        "Llama-3.2-1B-Instruct",
-        "bartowski/Llama-3.2-1B-Instruct-GGUF",
-        "Llama 3.2",
-        ("llama",),
-        r"llama",
-        128256,
-        585_000_000,
+        "Llama 3.x", "Llama-3.2-1B-Instruct", "bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama 3.2",
+        ("llama",), r"llama", 128256, 585_000_000,
     ),
     Sibling(
-        "Gemma 3",
-        "gemma-3-270m-it",
-        "unsloth/gemma-3-270m-it-GGUF",
-        "Gemma",
-        ("gemma3",),
-        r"gemma",
-        262144,
-        68_000_000,
+        "Gemma 3", "gemma-3-270m-it", "unsloth/gemma-3-270m-it-GGUF", "Gemma",
+        ("gemma3",), r"gemma", 262144, 68_000_000,
     ),
     Sibling(
-        "SmolLM2",
-        "SmolLM2-135M-Instruct",
-        "bartowski/SmolLM2-135M-Instruct-GGUF",
-        "Apache 2.0",
-        ("llama",),
-        r"smol[ _-]?lm[ _-]?2",
-        49152,
-        76_000_000,
+        "SmolLM2", "SmolLM2-135M-Instruct", "bartowski/SmolLM2-135M-Instruct-GGUF", "Apache 2.0",
+        ("llama",), r"smol[ _-]?lm[ _-]?2", 49152, 76_000_000,
     ),
     Sibling(
-        "Granite 4",
-        "granite-4.0-350m",
-        "ibm-granite/granite-4.0-350m-GGUF",
-        "Apache 2.0",
-        ("granite", "granitemoe", "granitehybrid"),
-        r"granite[ _-]?4",
-        100352,
-        160_000_000,
+        "Granite 4", "granite-4.0-350m", "ibm-granite/granite-4.0-350m-GGUF", "Apache 2.0",
+        ("granite", "granitemoe", "granitehybrid"), r"granite[ _-]?4", 100352, 160_000_000,
     ),
     Sibling(
-        "LFM2",
-        "LFM2-350M",
-        "LiquidAI/LFM2-350M-GGUF",
-        "LFM Open License 1.0",
-        ("lfm2", "lfm2moe"),
-        r"lfm[ _-]?2",
-        65536,
-        180_000_000,
+        "LFM2", "LFM2-350M", "LiquidAI/LFM2-350M-GGUF", "LFM Open License 1.0",
+        ("lfm2", "lfm2moe"), r"lfm[ _-]?2", 65536, 180_000_000,
     ),
     Sibling(
         "Mistral Small, Devstral, Magistral",
-        "Mistral-Small-3.1-DRAFT-0.5B",
-        "alamios/Mistral-Small-3.1-DRAFT-0.5B-GGUF",
-        "Apache 2.0",
-        ("llama", "mistral3"),
-        r"(mistral|devstral|magistral)",
-        131072,
-        218_000_000,
+        "Mistral-Small-3.1-DRAFT-0.5B", "alamios/Mistral-Small-3.1-DRAFT-0.5B-GGUF", "Apache 2.0",
+        ("llama", "mistral3"), r"(mistral|devstral|magistral)", 131072, 218_000_000,
     ),
-)
+)  # fmt: skip
 """By family; the first one that fits counts."""
 
 
 def find_sibling(target: TargetInfo) -> Sibling | None:
     """The sibling of a target; None: the table has none."""
     return next((sibling for sibling in SIBLINGS if sibling.fits(target)), None)
+
+
+def is_family(target: TargetInfo, small: TargetInfo) -> bool:
+    """Whether a small model that has the target's tokens is of its family too: by architecture, or by the table."""
+    sibling = find_sibling(target)
+    return small.arch == target.arch or (sibling is not None and re.search(sibling.name, small.name, re.I) is not None)
 
 
 def advice(target: TargetInfo, n_bytes: int, pass_of: Callable[[int], float] | None = None) -> str:

@@ -18,8 +18,10 @@ import llama_cpp.llama_cpp as lib
 
 from .._core import Drafter, Eagle3Drafter, NgramStore, Target, local_accelerators
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from ..draft.costs import experts_of, keep_learned, learn_costs, load_costs, machine
+from ..draft.costs import Priors, experts_of, keep_learned, learn_costs, load_costs, machine, prior_of_family
+from ..draft.kinds import SmallModel
 from ..draft.kinds.eagle3 import Eagle3Head
+from ..draft.siblings import is_family
 from ..engine import Engine, PrefixFiles, Vocab
 from ..errors import Eagle3Error
 from ..files.fingerprint import digest_lock, fingerprint, header_fingerprint, once_fingerprinted
@@ -316,6 +318,16 @@ class Loaded:
             "types": [plan.draft_type_k, plan.draft_type_v],
         }
         return {"target": target, "drafters": drafters}
+
+    def expected_priors(self) -> Priors:
+        """For each drafter what is expected before it was ever asked: of a small model of the target's family."""
+        pair, n_seq = self.plan.pair, self.target.context.n_seq
+        return [
+            prior_of_family(n_seq)
+            if isinstance(file, SmallModel) and pair and is_family(pair.target, file.info)
+            else None
+            for file in self.plan.drafts
+        ]
 
     @property
     def draft_type_asked(self) -> int | None:

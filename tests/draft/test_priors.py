@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 import loading
+from joint import write_head_of
 from llama_cpp_eagle3._core import CostCurve, Policy
-from llama_cpp_eagle3.draft.costs.priors import load_priors, priors_path
+from llama_cpp_eagle3.draft.costs.priors import keep_priors, load_priors, prior_of_family, priors_path
 from loading import cheap_rows, load, path_of, prompts, take
 from planner_sim import Costs, Head, Machine, run_auto, run_plain, us
+from small import write_small_pair
 
 TARGET = us({1: 35.0, 2: 36.0, 4: 41.0, 8: 65.0, 16: 120.0})
 BEGIN, STEP = us({1: 9.0, 4: 12.0, 16: 24.0}), us({1: 9.0, 2: 11.0, 4: 14.0})
@@ -62,6 +64,23 @@ def test_a_known_sibling_drafts_in_the_first_answer() -> None:
 def test_an_unknown_sibling_is_found_by_the_third_answer() -> None:
     tenth, _ = answers(SIBLING, 10)
     assert tenth[2] > 0.9 * tenth[-1]
+
+
+def test_a_sibling_may_fail_at_first() -> None:
+    """The first tokens of an answer are the least certain ones: a small model of the target's family drafts on."""
+    hesitant = Head(lambda *_: 0.8, lambda _, __, n_tokens: 0.0 if n_tokens < 8 else 0.8, 0.0)
+    plain, family = run_plain(Costs(TARGET), 10), prior_of_family(1)
+    for n_prompt in (20, N_PROMPT, 150):
+        assert answers(hesitant, 1, [family], n_prompt)[0][0] > 1.15 * plain
+    assert max(answers(hesitant, 3, None)[0]) < 1.02 * plain  # of an unknown drafter two drafts are made
+
+
+@pytest.mark.parametrize("n_prompt", [1, 40, N_PROMPT, 150, 300])
+def test_a_useless_model_of_the_family_costs_once(n_prompt: int) -> None:
+    plain = run_plain(Costs(TARGET), 10)
+    speeds, _ = answers(USELESS, 8, [prior_of_family(1)], n_prompt)
+    assert speeds[0] > 0.92 * plain
+    assert len(speeds[1:]) / sum(1.0 / speed for speed in speeds[1:]) > 0.98 * plain
 
 
 def test_one_answer_is_enough_to_know_it() -> None:
@@ -117,7 +136,7 @@ def test_it_survives_json() -> None:
         {"row": -1.0},
         {"saved": float("inf")},
         {"for_drafts": [float("nan")]},
-        {"accepted": []},
+        {"accepted": [[0.0, 1.0]] * 19},
         {"accepted": 3},
         {"worth": "much"},
         {"worth": None},
@@ -188,3 +207,24 @@ def test_the_next_process_has_it(own_cache: Path, perfect_pair: tuple[Any, Any])
     ):
         path.write_text(text)
         assert generate(perfect_pair) == expected
+
+
+def test_a_model_of_the_family_is_expected_to_draft_well(own_cache: Path, tmp_path: Path) -> None:
+    """Of a head nothing is expected, nor of a small model of which a file tells something."""
+    target, small = write_small_pair(tmp_path)
+    head = write_head_of(target, tmp_path / "head.gguf")
+    with closing(load(target, draft_model_path=[head, small], draft="auto")) as llm:
+        assert llm.loaded.expected_priors() == [None, prior_of_family(1)]
+        llm.calibrate(0.1)
+        unknown, expected = llm.policy.priors()
+        assert unknown is None
+        assert expected is not None
+        assert (expected["for_drafts"], expected["saved"]) == ([8.0, 8.0], pytest.approx(3.0))
+        keep_priors(llm.policy, key := llm.loaded.costs_key())
+    path = priors_path(key)
+    document = json.loads(path.read_text())
+    document["priors"][1] |= {"saved": -2.0, "for_drafts": [0.5, 0.5]}
+    path.write_text(json.dumps(document))
+    with closing(load(target, draft_model_path=[head, small], draft="auto")) as llm:
+        llm.calibrate(0.1)
+        assert llm.policy.priors()[1]["for_drafts"] == [0.5, 0.5]

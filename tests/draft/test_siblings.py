@@ -11,7 +11,7 @@ import pytest
 import siblings as page
 from gguf_raw import STR, parse, serialize
 from llama_cpp_eagle3._core import has_nearly, read_target
-from llama_cpp_eagle3.draft.siblings import SIBLINGS, Sibling, advice, find_sibling
+from llama_cpp_eagle3.draft.siblings import SIBLINGS, Sibling, advice, find_sibling, is_family
 
 
 def target(arch: str, name: str, n_vocab: int) -> Any:
@@ -45,6 +45,20 @@ def target(arch: str, name: str, n_vocab: int) -> Any:
 def test_families(arch: str, name: str, n_vocab: int, found: str | None) -> None:
     sibling = find_sibling(target(arch, name, n_vocab))
     assert (sibling.title if sibling else None) == found
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "is_one"),
+    [
+        (("qwen2", "Qwen2.5 7B Instruct", 152064), ("qwen2", "any name", 151936), True),
+        (("qwen3moe", "Qwen3 30B A3B", 151936), ("qwen3", "Qwen3 0.6B", 151936), True),
+        (("mistral3", "Devstral Small 2 24B", 131072), ("llama", "Mistral Small 3.1 DRAFT 0.5B", 131072), True),
+        (("qwen3moe", "Qwen3 30B A3B", 151936), ("qwen2", "Qwen2.5 0.5B Instruct", 151936), False),
+        (("phi3", "Phi 3 Mini", 32064), ("llama", "TinyLlama", 32000), False),
+    ],
+)
+def test_a_model_is_of_the_family(large: Any, small: Any, is_one: bool) -> None:
+    assert is_family(target(*large), target(*small)) == is_one
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
 from .contention import Contention
 from .costs import GGML_TYPE_NARROW, Costs, Experts
-from .priors import keep_priors, load_priors
+from .priors import Priors, keep_priors, load_priors
 from .timing import Limit, is_idle, measure, measure_draft
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class Timed(Protocol):
     def costs_key(self) -> dict[str, Any]:
         """Everything that costs depend on."""
 
+    def expected_priors(self) -> Priors:
+        """For each drafter what is expected of it before it was ever asked; None: nothing."""
+
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head in another type."""
 
@@ -69,7 +73,9 @@ def learn_costs(pair: Timed, log: Callable[[str], None], seconds: float = 2.0, *
     if costs is None or (engine.drafters and costs.draft_type != pair.draft_type):
         return
     curves = (costs if costs.is_whole else costs.guessed(pair.experts)).priced(pair.experts)
-    engine.drafting.learn(curves, is_guessed=not costs.is_whole, experts=pair.experts, priors=load_priors(key))
+    known, expected = load_priors(key), pair.expected_priors()
+    priors = [prior or other for prior, other in zip_longest(known, expected)][: len(expected)]
+    engine.drafting.learn(curves, is_guessed=not costs.is_whole, experts=pair.experts, priors=priors)
 
 
 def costs_of(pair: Timed, seconds: float = 2.0, log: Callable[[str], None] = print) -> Costs:
