@@ -12,7 +12,7 @@ MOST = {
     "lines of Python, core": 17_300,  # 58 since libraries' errors of full disks are named
     "lines of Python, edges": 20_440,  # 48 since misspelt variables are named
     "lines of C++, without kernels": 26_190,  # 230 since names come back as the client gave them
-    "lines of C++, kernels": 6_874,  # 76 since threads take parts in turn
+    "lines of C++, kernels": 6_964,  # 166 since threads take parts in turn and one row of Q6_K has a product of its own
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,
     "longest chain of imports": 29,

@@ -99,6 +99,14 @@ struct mapped_channels {
         transpose_dwords(x[0], x[1], x[2], x[3]);
     }
 
+    // Prefetches the next block of channel c, and as much of the channels after these.
+    AVX512_INLINE void prefetch(int c) {
+        for (size_t at = 0; at < Format::SIZE; at += 64) {
+            _mm_prefetch(reinterpret_cast<const char *>(w[c] + Format::SIZE + at), _MM_HINT_T0);
+            prefetch_next();
+        }
+    }
+
     // Goes on to the next block; `after`: what is prefetched beside that.
     AVX512_INLINE void advance(const uint8_t * after) {
         for (const uint8_t *& p : w) {

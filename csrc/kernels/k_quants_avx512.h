@@ -7,6 +7,7 @@
 #include "kernels/k_channels_avx512.h"
 #include "kernels/k_octets_avx512.h"
 #include "kernels/k_quants.h"
+#include "kernels/k_row_avx512.h"
 
 #if defined(__x86_64__)
 
@@ -20,13 +21,6 @@ constexpr int64_t N_TOGETHER = 8; // rows whose sums stay in registers
 AVX512_INLINE __m512i for_all(const void * four_bytes) {
     return _mm512_set1_epi32(avx2::read<int32_t>(four_bytes));
 }
-
-// 256 activations for weights with an offset.
-struct block_q8_offset {
-    int8_t  qs[QK_K];
-    int32_t sums[QK_K / 16]; // of 16 activations each, times -offset
-    float   d;
-};
 
 template <class Format>
 using row_block = std::conditional_t<(Format::OFFSET_BITS > 0), block_q8_offset, block_q8<Format::SUB>>;
@@ -89,6 +83,12 @@ AVX512 void compute_channels(const mapped_channels<Format> & channels, int64_t n
                              float * out, int64_t ldo, __mmask16 wanted) {
     using block = row_block<Format>;
 
+    if constexpr (std::is_same_v<Format, k_quads::q6_K>) {
+        if (n_rows == 1) {
+            _mm512_mask_storeu_ps(out, wanted, multiply_row(channels, nb, reinterpret_cast<const block *>(rows)));
+            return;
+        }
+    }
     const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(block));
     for (int64_t first = 0; first < n_rows; first += ROWS_TOGETHER_WIDE) {
         const int64_t           n   = std::min(n_rows - first, ROWS_TOGETHER_WIDE);
