@@ -57,7 +57,7 @@ class Terminal:
         """Type a text."""
         os.write(self._ours, text.encode())
 
-    def wait_for(self, pattern: str, seconds: float = 60.0) -> str:
+    def wait_for(self, pattern: str, seconds: float = 180.0) -> str:
         """Read until a pattern is written; return all text since the last call."""
         end, new = time.monotonic() + seconds, ""
         while not re.search(pattern, new):

@@ -141,6 +141,6 @@ def test_stops_in_other_lists(llm: Eagle3Llama) -> None:
 
 
 def test_a_type_costs_little() -> None:
-    tokens, start = list(range(100_000)), time.perf_counter()
+    tokens, start = list(range(100_000)), time.thread_time()
     as_type("tokens", tokens, Sequence[int])
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0

@@ -23,11 +23,11 @@ class Blocked:
         self.tokens: list[int] = []
         self.thread = threading.Thread(target=self.run, args=(llm,))
         self.thread.start()
-        assert self.inside.wait(20)
+        assert self.inside.wait(120)
 
     def process(self, ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
         self.inside.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(120)
         return scores
 
     def run(self, llm: Eagle3Llama) -> None:
@@ -35,7 +35,7 @@ class Blocked:
 
     def finish(self) -> list[int]:
         self.go_on.set()
-        self.thread.join(20)
+        self.thread.join(120)
         assert not self.thread.is_alive()
         return self.tokens
 
@@ -75,7 +75,7 @@ def test_taking_turns_is_fine(tiny_target: Any, tiny_head: Any) -> None:
         for _ in range(20):
             thread = threading.Thread(target=lambda: tokens.append(next(stream)))
             thread.start()
-            thread.join(20)
+            thread.join(120)
         stream.close()
         assert tokens == expected
 

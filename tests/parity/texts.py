@@ -97,7 +97,7 @@ def main() -> int:
     finally:
         for process in processes:
             process.terminate()
-            process.wait(10)
+            process.wait(120)
     print(f"{n_all - n_different} of {n_all} texts are the same, {n_early} differ at their beginning")
     return int(n_different > (0.4 * n_all if args.drafts else 0) or n_early > 0)
 

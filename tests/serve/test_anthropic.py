@@ -365,7 +365,7 @@ def test_an_error_in_a_stream(pair: Any) -> None:
             nonlocal n_steps
             n_steps += 1
             if n_steps > 3:
-                assert has_begun.wait(30.0)
+                assert has_begun.wait(120.0)
                 raise RuntimeError("no device")
             return step()
 

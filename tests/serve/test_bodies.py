@@ -22,7 +22,7 @@ from serving import Running
 BODY = {"prompt": "the self returned", "n_predict": 24, "temperature": 0.0}
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -43,7 +43,7 @@ class Held:
 
 
 def connect(running: Running) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=30)
+    return socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=120)
 
 
 def send(opened: socket.socket, path: str, body: Any, n_left_out: int = 0) -> None:
@@ -144,7 +144,7 @@ def test_a_body_is_freed_once_it_is_prepared(path: str, running: Running, monkey
 
 def test_connections_are_bounded(small: Running) -> None:
     small.client.close()
-    small.client = httpx.Client(base_url=small.url, timeout=30.0, trust_env=False)
+    small.client = httpx.Client(base_url=small.url, timeout=120, trust_env=False)
     assert small.ask("/completion", BODY)["content"]
     opened = [connect(small) for _ in range(7)]
     with connect(small) as refused:

@@ -79,7 +79,7 @@ def served(*flags: Any) -> Iterator[tuple[str, int]]:
                 yield path, process.pid
             finally:
                 process.terminate()
-                assert process.wait(30) == 0
+                assert process.wait(120) == 0
 
 
 @pytest.fixture(scope="module")

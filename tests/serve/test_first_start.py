@@ -28,7 +28,7 @@ args = parser.parse_args(sys.argv[1:])
 before = n_threads()
 server = load_server(args, serve_options(args))
 def settled():  # they end by themselves, once their thread has
-    end, counts = time.monotonic() + 10, []
+    end, counts = time.monotonic() + 60, []
     while time.monotonic() < end and (len(set(counts[-30:])) != 1 or len(counts) < 30):
         counts.append(n_threads())
         time.sleep(0.02)

@@ -18,7 +18,7 @@ BODY = {"prompt": "the self returned", "n_predict": 12, "temperature": 0.0}
 
 def send(running: Running, body: dict[str, Any], version: str = "1.1") -> socket.socket:
     """Send a request, and close the sending half."""
-    opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=30)
+    opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=120)
     data = httpx.Request("POST", running.url + "/completion", json=body).read()
     opened.sendall(f"POST /completion HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
     opened.shutdown(socket.SHUT_WR)
@@ -37,7 +37,7 @@ def read_all(opened: socket.socket) -> tuple[list[bytes], bytes]:
     return interim, data
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -87,7 +87,7 @@ def test_it_leaves(running: Running, stream: bool) -> None:
 
 def test_half_a_request(running: Running) -> None:
     """Half a request is not waited for."""
-    with socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=30) as opened:
+    with socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=120) as opened:
         opened.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         opened.shutdown(socket.SHUT_WR)
         assert opened.recv(100) == b""

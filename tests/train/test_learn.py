@@ -222,7 +222,7 @@ def test_a_server_learns_by_itself(pair: Any, tmp_path: Path, monkeypatch: pytes
         texts = [running.ask("/v1/completions", {**body, "prompt": f"what is {i}?"}) for i in range(12)]
         found = running.server.learner
         assert found is not None
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         was_stopped = False
         while len(found.heads.entries) < 2:
             assert time.monotonic() < deadline, found.state
