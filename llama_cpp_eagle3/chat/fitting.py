@@ -196,27 +196,29 @@ def _with_results(messages: list[Message]) -> list[Message]:
 
 def _with_turns(messages: list[Message]) -> list[Message]:
     """Join neighbours of one role, except an assistant's message at the end, which the answer may continue."""
-    found: list[Message] = []
-    for i, message in enumerate(messages):
-        role = message.get("role")
-        is_same = bool(found) and found[-1].get("role") == role and role in ("user", "assistant")
-        has_calls = role == "assistant" and bool(found) and found[-1].get("tool_calls")
-        if is_same and not has_calls and (role == "user" or i < len(messages) - 1):
-            found[-1] = {**message, **_joined([found[-1], message])}
-        else:
-            found.append(message)
-    return found
+
+    def joins(group: list[Message], i: int) -> bool:
+        role = messages[i].get("role")
+        can = role == "user" or (role == "assistant" and i < len(messages) - 1 and not group[-1].get("tool_calls"))
+        return can and group[-1].get("role") == role
+
+    return _grouped(messages, joins)
 
 
 def _with_results_alone(messages: list[Message]) -> list[Message]:
     """Make a user's message right after a tool's result a part of the result."""
-    found: list[Message] = []
-    for message in messages:
-        if message.get("role") == "user" and found and found[-1].get("role") == "tool":
-            found[-1] = _joined([found[-1], message])
+    return _grouped(messages, lambda group, i: (group[0].get("role"), messages[i].get("role")) == ("tool", "user"))
+
+
+def _grouped(messages: list[Message], joins: Callable[[list[Message], int], bool]) -> list[Message]:
+    """Join neighbours. joins: whether the message of an index belongs to the group before it."""
+    groups: list[list[Message]] = []
+    for i, message in enumerate(messages):
+        if groups and joins(groups[-1], i):
+            groups[-1].append(message)
         else:
-            found.append(message)
-    return found
+            groups.append([message])
+    return [_joined(group) if group[1:] else group[0] for group in groups]
 
 
 def _with_objects(is_taken: Callable[[str], bool]) -> Callable[[list[Message]], list[Message]]:
@@ -277,14 +279,16 @@ def _n_instructions(messages: Sequence[Message], *, anywhere: bool = False) -> i
 
 
 def _joined(messages: Sequence[Message], *, reverse: bool = False) -> Message:
-    """The first one with the contents of all; reverse: the others' before its own."""
+    """The first one with the contents of all, and fields of its role's; reverse: the others' contents first."""
     first, *others = messages
+    same = [message for message in reversed(messages) if message.get("role") == first.get("role")]
+    fields = {name: value for message in same for name, value in message.items()}
     contents = [message.get("content") or "" for message in ([*others, first] if reverse else messages)]
     contents = [content for content in contents if content]
     if all(isinstance(content, str) for content in contents):
-        return {**first, "content": "\n\n".join(contents)}
+        return {**fields, "content": "\n\n".join(contents)}
     parts = [[{"type": "text", "text": c}] if isinstance(c, str) else c for c in contents]
-    return {**first, "content": [part for some in parts for part in some]}
+    return {**fields, "content": [part for some in parts for part in some]}
 
 
 _INSTRUCTIONS = (

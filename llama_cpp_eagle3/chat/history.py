@@ -124,16 +124,18 @@ def _joined_thoughts(value: Any) -> str:
 def _split(message: Message, left_out: list[str]) -> Iterator[Message]:
     """Split a message of blocks: a tool's results become messages of their own, in the same order."""
     role, blocks = message.get("role"), message.pop("content")
-    given_calls, thoughts = message.pop("tool_calls", []), message.pop("reasoning_content", "")
-    if not isinstance(thoughts, str):
+    given_calls, thought = message.pop("tool_calls", []), message.pop("reasoning_content", "")
+    if not isinstance(thought, str):
         raise ValueError("expected 'reasoning_content' to be a string")
+    thoughts = [thought]
     parts: list[Part] = []
     calls: list[Message] = []
     n_results = 0
 
     def finished() -> Iterator[Message]:
-        if parts or calls or thoughts:
-            more = {"tool_calls": calls, "reasoning_content": thoughts}
+        thought = "".join(thoughts)
+        if parts or calls or thought:
+            more = {"tool_calls": calls, "reasoning_content": thought}
             content = content_of(parts, "\n") if role == "tool" else parts  # templates show no parts of a result
             yield {**message, "content": content or "", **{k: v for k, v in more.items() if v}}
 
@@ -141,18 +143,18 @@ def _split(message: Message, left_out: list[str]) -> Iterator[Message]:
         kind = block.get("type") if isinstance(block, Mapping) else None
         if isinstance(kind, str) and kind.endswith("tool_result"):
             yield from finished()
-            parts, calls, thoughts, n_results = [], [], "", n_results + 1
+            parts, calls, thoughts, n_results = [], [], [], n_results + 1
             yield {"role": "tool", "tool_call_id": string_of(block, "tool_use_id"), "content": _result(block, left_out)}
         elif kind in _USES:
             calls.append(_use(block))
         elif kind in _THOUGHTS and role == "assistant":
-            thoughts += _thought(block, left_out)
+            thoughts.append(_thought(block, left_out))
         elif role in _SYSTEM:
             parts += _without_billing_line(parts_of(block, left_out))
         else:
             parts += parts_of(block, left_out)
     calls = [*given_calls, *calls]
-    if not blocks or not (n_results or parts or calls or thoughts or role == "assistant"):
+    if not blocks or not (n_results or parts or calls or any(thoughts) or role == "assistant"):
         yield {**message, "content": "", **({"tool_calls": calls} if calls else {})}
     else:
         yield from finished()

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from .. import _chat
+from .._chat import TemplateLimitError
 from .tool_fields import properties_of
 
 MAX_MESSAGES = 10_000
@@ -119,10 +120,15 @@ def _check_levels(name: str, n_levels: int) -> None:
         raise ValueError(f"{name} is nested too deep: expected at most {MAX_NESTING} levels, found {n_levels}")
 
 
+def check_number(what: str, n_max: int, n: int) -> None:
+    """Raise TemplateLimitError, after which no other form is tried, if there are too many."""
+    if n > n_max:
+        raise TemplateLimitError(f"expected at most {n_max} {what}, found {n}")
+
+
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError for a conversation that is beyond a limit."""
-    if len(messages) > MAX_MESSAGES:
-        raise ValueError(f"expected at most {MAX_MESSAGES} messages, found {len(messages)}")
+    check_number("messages", MAX_MESSAGES, len(messages))
     for message in messages:
         # templates look into these
         if message.get("role") == "tool" and isinstance(message.get("content"), str):
@@ -137,8 +143,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
 
 def check_tools(tools: Sequence[Any]) -> None:
     """Raise ValueError for tools that are beyond a limit."""
-    if len(tools) > MAX_TOOLS:
-        raise ValueError(f"expected at most {MAX_TOOLS} tools, found {len(tools)}")
+    check_number("tools", MAX_TOOLS, len(tools))
     n_all = 0
     for tool in tools:
         n = len(properties_of(tool) or ())

@@ -268,12 +268,12 @@ class ChatTemplates:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        text = to_json(request)
         check_messages(messages)
         if given is not None:
             check_tools(given)
-            if is_framed:
-                text = to_json({**request, "messages": framed(messages, given)})
+        text = to_json(request)
+        if given is not None and is_framed:
+            text = to_json({**request, "messages": framed(messages, given)})
         changed: list[Any] = []
         try:
             params = self._templates.apply(text)

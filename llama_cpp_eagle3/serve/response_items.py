@@ -45,6 +45,9 @@ def messages_of(
         except (ValueError, RecursionError) as e:
             raise invalid(f"input.{i}: {e or 'it is nested too deep'}") from None
         kinds += [kind] if kind else []
+    for message in messages:
+        if "reasoning_content" in message:
+            message["reasoning_content"] = "\n\n".join(message["reasoning_content"])
     if kinds and len(messages) == n:
         raise invalid(f"nothing is left of 'input', since it has no text: items of type {', '.join(map(repr, kinds))}")
     if kinds and left_out is not None:
@@ -71,8 +74,7 @@ def _add_item(
         text = _thought(item)
         if not text:
             return kind if item.get("encrypted_content") else ""
-        message = _assistant(messages)
-        message["reasoning_content"] = "\n\n".join(filter(None, (message.get("reasoning_content"), text)))
+        _assistant(messages).setdefault("reasoning_content", []).append(text)
     elif kind in ("function_call", "custom_tool_call") or (kind.endswith("_call") and "name" in item):
         arguments = item.get("arguments")
         if kind == "custom_tool_call":  # a custom tool takes one text instead of arguments

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ..chat import LeftOut
 from ..chat.custom_tools import custom_function, tool_name, unique_name
+from ..chat.json_limits import MAX_TOOLS, check_number
 from ..chat.tool_fields import each_once
 from .api_errors import invalid
 
@@ -43,6 +44,8 @@ class ResponseTools:
             ApiError: a tool lacks a required field, or has another type than it must have.
         """
         self._found: dict[str, Offered] = {}
+        self._flat: dict[tuple[str, str, bool], str] = {}
+        """[namespace, name, whether it is custom]: the function's name."""
         hosted: list[str] = []
         read: list[tuple[Mapping[str, Any], list[_Read]]] = []
         if not isinstance(tools or [], list) or not all(isinstance(tool, Mapping) for tool in tools or []):
@@ -64,6 +67,7 @@ class ResponseTools:
 
     def _add(self, read: list[_Read]) -> None:
         """Give the tools names that are unique. One without a namespace keeps its own."""
+        check_number("tools", MAX_TOOLS, len(read))
         flat, taken = dict[int, str](), set[str]()
         for i in sorted(range(len(read)), key=lambda i: bool(read[i].namespace)):
             flat[i] = unique_name(_joined(read[i].namespace, read[i].name), taken)
@@ -71,6 +75,7 @@ class ResponseTools:
         for i, one in enumerate(read):
             function = {**one.function, "name": flat[i]}
             self._found[flat[i]] = Offered(one.type, one.name, one.namespace, function)
+            self._flat[one.namespace, one.name, one.type == "custom"] = flat[i]
 
     @property
     def functions(self) -> list[dict[str, Any]]:
@@ -86,9 +91,8 @@ class ResponseTools:
         namespace, name = item.get("namespace"), str(item["name"])
         is_custom = item.get("type") == "custom_tool_call"
         where = namespace if isinstance(namespace, str) else ""
-        found = [flat for flat, one in self._found.items() if (one.namespace, one.name) == (where, name)]
-        found.sort(key=lambda flat: (self._found[flat].type == "custom") != is_custom)
-        return found[0] if found else _joined(where, name)
+        found = (self._flat.get((where, name, kind)) for kind in (is_custom, not is_custom))
+        return next(filter(None, found), _joined(where, name))
 
     def choice(self, choice: Any) -> Any:
         """A request's `tool_choice` in a chat's form.

@@ -17,7 +17,7 @@ import pytest
 from chat_cases import WEATHER
 from chatting import GEMMA4, QWEN3, Load
 from llama_cpp_eagle3 import _chat
-from llama_cpp_eagle3.chat import ChatTemplates, json_limits, json_schema_to_grammar
+from llama_cpp_eagle3.chat import ChatTemplates, apply_request, json_limits, json_schema_to_grammar
 from llama_cpp_eagle3.chat.fitting import apply_fitting
 from llama_cpp_eagle3.chat.templates import PLAIN
 
@@ -214,6 +214,18 @@ TURNS = (
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}"
     "{% endif %}{% endfor %}"
 )
+
+
+def test_neighbours_are_joined_in_one_go() -> None:
+    """A conversation of one role does not take a time that grows with the square of its length."""
+    templates = ChatTemplates(template=TURNS + "{{ messages[0].content }}", bos_token="<s>", eos_token="</s>")
+    text = "a" * 1600
+    start = time.thread_time()
+    body = {"messages": [{"role": "user", "content": text}] * 9_000}
+    assert len(apply_request(templates, body).prompt) >= 9_000 * 1_602 - 2
+    with pytest.raises(ValueError, match="at most 10000 messages, found 29000"):
+        apply_request(templates, {"messages": body["messages"][:1] * 29_000})
+    assert time.thread_time() - start < 2.0
 
 
 @pytest.mark.parametrize("slow", ["{% for i in range(1000000000) %}{% endfor %}", "{% set s = 'a' * 1000000000 %}"])

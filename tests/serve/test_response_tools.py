@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from llama_cpp_eagle3.chat import LeftOut
 from llama_cpp_eagle3.chat.custom_tools import InputText, input_of
 from llama_cpp_eagle3.serve.api_errors import ApiError
 from llama_cpp_eagle3.serve.response_tools import ResponseTools
+from llama_cpp_eagle3.serve.responses import to_chat
 from serving import Running
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -35,6 +37,23 @@ ALLOWED = {"type": "allowed_tools", "mode": "required"}
 
 def named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
+
+
+def test_thousands_of_items_take_no_long_time() -> None:
+    """Each is read once, however many thoughts, calls and tools are beside it."""
+    user = {"role": "user", "content": "a"}
+    thoughts = [{"type": "reasoning", "content": "b" * 500}] * 20_000
+    calls = [{"type": "function_call", "call_id": "c", "name": "f", "namespace": "n"}] * 60_000
+    inner = [{**GET, "name": f"f{i}"} for i in range(511)]
+    tools = [{"type": "namespace", "name": "n", "tools": [*inner, {**GET, "name": "f"}]}]
+    start = time.thread_time()
+    _, chat = to_chat({"input": [user, *thoughts, *calls], "tools": tools})
+    assert time.thread_time() - start < 2.0
+    assert chat["messages"][1]["reasoning_content"] == "\n\n".join(["b" * 500] * 20_000)
+    assert chat["messages"][1]["tool_calls"][-1]["function"]["name"] == "n__f"
+    tools[0]["tools"] = [{**GET, "name": f"f{i}"} for i in range(513)]
+    with pytest.raises(ApiError, match="at most 512 tools, found 513"):
+        to_chat({"input": [user], "tools": tools})
 
 
 def test_tools_become_functions(caplog: pytest.LogCaptureFixture) -> None:
