@@ -388,6 +388,7 @@ class Engine:
                 _log.warning("not all of the prefix cache is written to its folder: %s", e)
             finally:
                 self.guard.closed = True
+                self.slots.cache.clear()  # now, not when Python collects cycles: it may be gigabytes
                 self.drafting.set_drafters(())
                 self.target.close()
                 self.vocab.close()

@@ -609,6 +609,16 @@ def test_rewind(perfect_pair: Any) -> None:
         assert sequence.n_prompt == 3
 
 
+def test_closing_frees_what_is_cached(tiny_target: Any, tiny_head: Any) -> None:
+    """Prefixes may be gigabytes: they go with the model, not when Python collects cycles."""
+    llm = load(tiny_target, tiny_head, n_parallel=2)
+    llm.generate_batch([[7 * k + i for i in range(40)] for k in range(5)], max_tokens=2, progress=False)
+    cache = llm.engine.slots.cache
+    assert cache.stats.n_bytes > 0
+    llm.close()
+    assert (cache.stats.n_bytes, cache.stats.n_prefixes) == (0, 0)
+
+
 def test_closed(tiny_target: Any, tiny_head: Any) -> None:
     llm = load(tiny_target, tiny_head)
     engine = llm.engine
