@@ -24,8 +24,10 @@ torch = pytest.importorskip("torch")
 from llama_cpp_eagle3_heads.train import learn as learning  # noqa: E402
 from llama_cpp_eagle3_heads.train.acceptance import Acceptance  # noqa: E402
 from llama_cpp_eagle3_heads.train.build import head_from_gguf  # noqa: E402
+from llama_cpp_eagle3_heads.train.data import Text  # noqa: E402
 from llama_cpp_eagle3_heads.train.gate import Verdict, compare, judge  # noqa: E402
 from llama_cpp_eagle3_heads.train.rows import Extractor  # noqa: E402
+from llama_cpp_eagle3_heads.train.trainer import split  # noqa: E402
 
 N_THREADS = 1
 
@@ -66,6 +68,21 @@ def test_the_newest_tenth_is_kept_out(kept: Path) -> None:
 
 def _of(n_accepted: int, n_drafts: int = 100) -> Acceptance:
     return Acceptance(n_drafts, n_accepted)
+
+
+def test_what_judges_a_training_was_in_none_before() -> None:
+    """By its place in the list a text that one training read was held out in the next: the head knew it by heart."""
+
+    def texts(numbers: list[int]) -> list[Text]:
+        return [Text(number, [number, 1, 2, 3], 1, 0.0, "user") for number in numbers]
+
+    first, held = split(texts(list(range(5, 45))), 8)
+    later, held_later = split(texts([n for n in range(5, 45) if n % 7] + list(range(45, 80))), 8)
+    assert {text.id for text in held_later}.isdisjoint(text.id for text in first)
+    assert {text.id for text in held}.isdisjoint(text.id for text in later)
+    assert (len(held), len(held_later)) == (5, 9)
+    assert [len(part) for part in split(texts([1, 2, 3]), 8)] == [2, 1]
+    assert [len(part) for part in split(texts([8, 16, 24]), 8)] == [2, 1]
 
 
 def test_chance_does_not_pass() -> None:

@@ -109,13 +109,18 @@ def native_bf16(device: str) -> bool:
 
 
 def split(texts: Sequence[Text], every: int) -> tuple[list[Text], list[Text]]:
-    """Return the texts to train on and those that are held out, one of `every`; more texts change no side.
+    """Return the texts to train on and those that are held out, one of `every`, and at least one.
+
+    A text is on the same side whatever other texts there are: a head that goes on is judged by none that it has read.
 
     Raises:
         TrainingError: there are fewer than two texts.
     """
-    held = [text for i, text in enumerate(texts) if i % every == 0]
-    train = [text for i, text in enumerate(texts) if i % every]
+    held = [text for text in texts if text.id % every == 0]
+    if len(held) in (0, len(texts)):
+        held = list(texts[:1])
+    numbers = {text.id for text in held}
+    train = [text for text in texts if text.id not in numbers]
     if not train:
         raise TrainingError(f"{len(texts)} texts are too few: at least 2 are needed, some hundred are a start")
     return train, held
