@@ -137,7 +137,7 @@ def _image(block: Mapping[str, Any], kind: str) -> Part:
 
 
 def _document(block: Mapping[str, Any], left_out: list[str]) -> list[Part]:
-    """The text of a document that is text; its title is the first line."""
+    """The text of a document that is text; its title and context come first."""
     source = block.get("source")
     inner = block.get("file")
     file: Mapping[str, Any] = inner if isinstance(inner, Mapping) else block
@@ -158,7 +158,8 @@ def _document(block: Mapping[str, Any], left_out: list[str]) -> list[Part]:
         parts = _if_any(text)
     else:
         parts = _if_any(text_of({"text": block.get("text"), "content": block.get("content")}))
-    return [*_if_any(title if isinstance(title, str) else ""), *parts] if parts else []
+    heads = [text for text in (title, block.get("context")) if isinstance(text, str) and text]
+    return [*map(text_part, heads), *parts] if parts else []
 
 
 def _decoded(data: Any) -> str:

@@ -32,8 +32,13 @@ def named_templates(model: int, template: str, jinja: bool = True) -> ChatTempla
     Raises:
         ValueError: there is no such template, or it is no Jinja.
     """
-    if template in builtin_names() and (template != "chatml" or not jinja):
+    names = builtin_names()
+    if template in names and (template != "chatml" or not jinja):
         return _BuiltinTemplates(model, template)
+    if template and template not in names and "{" not in template:
+        raise ValueError(
+            f"expected a chat template in Jinja, or one of the names {', '.join(names)}; found {template!r:.80}"
+        )
     try:
         templates = ChatTemplates(model, template)
     except ValueError as e:

@@ -32,6 +32,7 @@ from .tool_fields import each_once, name_of
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _LEFT_OUT = LeftOut()
+_EMPTY = {"role": "assistant", "content": ""}
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)")
 _SPECIAL = re.compile(r"[.^$|()*+?\[\]{}\\]")
@@ -213,6 +214,8 @@ def apply_request(
     if continuation not in (True, "content", "reasoning_content"):
         continuation = False
     add_generation_prompt = _get(body, "add_generation_prompt", bool, True)
+    if (continuation or prefill_assistant) and len(messages) > 1 and messages[-1] == _EMPTY:
+        messages, continuation, add_generation_prompt = messages[:-1], False, True  # there is nothing to go on from
     if not continuation and prefill_assistant and messages and messages[-1].get("role") == "assistant":
         if len(messages) > 1 and messages[-2].get("role") == "assistant":
             raise ValueError("Cannot have 2 or more assistant messages at the end of the list.")

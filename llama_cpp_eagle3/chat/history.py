@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .blocks import LeftOut, Part, content_of, parts_of, string_of, text_of
+from .blocks import LeftOut, Part, content_of, parts_of, string_of, text_of, text_part
 
 Message = dict[str, Any]
 
@@ -16,6 +16,7 @@ _OTHER_THOUGHTS = ("reasoning", "thinking", "reasoning_details", "thinking_block
 _USES = ("tool_use", "server_tool_use", "mcp_tool_use", "tool_call")
 _THOUGHTS = ("thinking", "reasoning")
 _SYSTEM = ("system", "developer")
+_N_ERROR = 100  # characters of a tool's result in which it may say that it is an error
 _BILLING = re.compile(
     r"\A\s*x-anthropic-billing-header:(?:[ \t]*\w+=[^;\r\n]*(?:;|(?=[\r\n])|\Z))*[ \t]*(?:\r?\n)?", re.I
 )
@@ -88,6 +89,8 @@ def _read(given: Mapping[str, Any], left_out: list[str]) -> Iterator[Message]:
     if role == "function":
         message = {"tool_call_id": message.get("name", ""), **message, "role": "tool"}
     _take_thoughts(message)
+    if message.pop("images", None):  # Ollama's, beside the content
+        left_out.append("images")
     calls = _calls(message)
     message.pop("tool_calls", None)
     if calls:
@@ -183,6 +186,15 @@ def _use(block: Mapping[str, Any]) -> Message:
 
 
 def _result(block: Mapping[str, Any], left_out: list[str]) -> str | list[Part]:
+    """What a tool returned. Templates have no place for `is_error`: a failure that does not say so gets "Error:"."""
+    found = _returned(block, left_out)
+    first = found if isinstance(found, str) else found[0].get("text", "")
+    if block.get("is_error") is not True or "error" in first[:_N_ERROR].lower():
+        return found
+    return f"Error: {found}" if isinstance(found, str) else [text_part("Error:"), *found]
+
+
+def _returned(block: Mapping[str, Any], left_out: list[str]) -> str | list[Part]:
     content = block.get("content")
     if content is None or isinstance(content, str):
         return content or ""

@@ -102,7 +102,7 @@ def to_chat(
     if "tool_choice" in body:
         chat["tool_choice"] = tools.choice(body["tool_choice"])
     if "max_output_tokens" in body:
-        chat["max_tokens"] = body["max_output_tokens"]
+        chat["n_predict"] = body["max_output_tokens"]
     return tools, chat
 
 

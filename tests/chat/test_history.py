@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +70,35 @@ def test_what_has_text_is_text(block: dict[str, Any], text: str) -> None:
     )
     assert (result["role"], result["tool_call_id"]) == ("tool", "t")
     assert result["content"].count(text) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("boom", "Error: boom"),
+        ([SUM], f"Error:{SUM['text']}"),
+        (None, "Error: "),
+        ("<tool_use_error>no such file</tool_use_error>", "<tool_use_error>no such file</tool_use_error>"),
+        ("An error occurred", "An error occurred"),
+    ],
+)
+def test_a_result_says_that_it_is_an_error(content: Any, text: str) -> None:
+    """Templates have no place for Anthropic's `is_error`."""
+    block = {"type": "tool_result", "tool_use_id": "t", "content": content}
+    (good,), (bad,) = (read_messages([{"role": "user", "content": [b]}]) for b in (block, {**block, "is_error": True}))
+    assert bad["content"].replace("Error: ", "Error:") == text.replace("Error: ", "Error:")
+    assert read_messages([{"role": "user", "content": [{**block, "is_error": False}]}]) == [good]
+
+
+def test_what_is_beside_a_text() -> None:
+    """A document's context is text too; images that Ollama's clients put beside the content are said to be left out."""
+    source = {"type": "text", "media_type": "text/plain", "data": "BODY"}
+    parts = content_of({"type": "document", "title": "T", "context": "CTX", "source": source})
+    assert [part["text"] for part in parts] == ["T", "CTX", "BODY"]
+    told: list[str] = []
+    left_out = SimpleNamespace(tell=told.extend)
+    (message,) = read_messages([{"role": "user", "content": "what", "images": ["aGk="]}], left_out)  # type: ignore[arg-type]
+    assert (message, told) == ({"role": "user", "content": "what"}, ["images"])
 
 
 @pytest.mark.parametrize(

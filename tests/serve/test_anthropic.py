@@ -106,7 +106,7 @@ def test_tools_and_their_results() -> None:
     assert chat["messages"] == [
         {"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "hm"},
         {"role": "user", "content": [text]},
-        {"role": "tool", "tool_call_id": "t1", "content": "3"},
+        {"role": "tool", "tool_call_id": "t1", "content": "Error: 3"},
         {"role": "tool", "tool_call_id": "t2", "content": "45"},
         {"role": "tool", "tool_call_id": "t3", "content": [{"type": "text", "text": "look"}, url]},
         {"role": "tool", "tool_call_id": "t4", "content": ""},

@@ -55,6 +55,28 @@ def test_the_same_as_a_completion(running: Running) -> None:
     assert n_tokens == plain["tokens_evaluated"]
 
 
+@pytest.mark.parametrize("other", ["max_tokens", "max_completion_tokens", "n_predict"])
+def test_the_bound_of_responses_is_their_own(running: Running, other: str) -> None:
+    body = {"input": "hi", "temperature": 0, "max_output_tokens": 2, other: 4}
+    assert running.ask("/v1/responses", body)["usage"]["output_tokens"] == 2
+
+
+def test_a_template_that_is_none(pair: Any) -> None:
+    with pytest.raises(ValueError, match=r"one of the names .*chatml.*found 'chatlm'"):
+        Running(*pair, options={"chat_template": "chatlm"})
+
+
+def test_an_empty_answer_is_none(running: Running) -> None:
+    """Clients that begin an empty answer before they ask for it get a new one."""
+    asked = [{"role": "user", "content": "hi"}]
+    expected = running.ask("/apply-template", {"messages": asked})["prompt"]
+    for empty in ({"content": ""}, {"content": None}, {"content": []}):
+        body = {"messages": [*asked, {"role": "assistant", **empty}]}
+        assert running.ask("/apply-template", body)["prompt"] == expected
+        more = {"continue_final_message": True, "add_generation_prompt": False}
+        assert running.ask("/apply-template", {**body, **more})["prompt"] == expected
+
+
 def test_streams(running: Running) -> None:
     expected = running.ask("/v1/chat/completions", body())["choices"][0]["message"]["content"]
     *events, done = running.stream("/v1/chat/completions", body(stream_options={"include_usage": True}))
