@@ -86,6 +86,8 @@ class ChatParams:
     """The parser of the answer, as llama.cpp saves it."""
     is_continuation: bool
     """Whether the answer goes on with the conversation's last message, and has only what is new."""
+    is_forced: bool = False
+    """Whether the answer is a call, which the request's stop strings do not cut."""
     begun: str = ""
     """The text of that message with which the prompt ends."""
     grammar_root: str = "root"
@@ -306,6 +308,7 @@ class ChatTemplates:
             format=params["format"],
             parser=params["parser"],
             is_continuation=bool(continue_final_message),
+            is_forced=is_forced,
             begun=_begun(messages[-1], begin) if continue_final_message and messages else "",
         )
 

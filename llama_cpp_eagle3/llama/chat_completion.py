@@ -95,6 +95,7 @@ def request_of(
     )
     sampling = defaults.sampling({**arguments, "grammar": None})  # the grammar is the conversation's, with the tools'
     max_tokens, stop = arguments["max_tokens"], arguments["stop"] or []
+    stop = [] if conversation.params.is_forced else stop
     request = make_request(
         0,
         chat.tokens,

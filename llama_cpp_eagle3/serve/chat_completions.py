@@ -121,6 +121,7 @@ def prepare_message(server: Server, body: dict[str, Any], place: Place) -> tuple
     if not request.tokens:
         raise invalid("the chat template renders these messages as an empty prompt: send one with text")
     stops = params.additional_stops
+    c.stop = [] if params.is_forced else c.stop
     answers = server.make_answers(
         *([request.tokens], c, request.sampling, params.loosened, stops, params.grammar_field), **request.options
     )

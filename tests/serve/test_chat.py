@@ -131,6 +131,18 @@ CALLS = """<tool_call>
 </tool_call>"""
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_stop_string_does_not_cut_a_forced_call(tools: Running, choice: Any) -> None:
+    request = body(tools=[TOOL], tool_choice=choice, parallel_tool_calls=False, max_tokens=400)
+    expected = tools.ask("/v1/chat/completions", request)["choices"][0]
+    (call,) = expected["message"]["tool_calls"]
+    assert set(json.loads(call["function"]["arguments"])) == {"a", "b"}
+    for stop in ('"', "{", "a"):
+        found = tools.ask("/v1/chat/completions", {**request, "stop": stop})["choices"][0]
+        (again,) = found["message"]["tool_calls"]
+        assert (again["function"], found["finish_reason"]) == (call["function"], expected["finish_reason"])
+
+
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "add"}}])
 def test_tools(tools: Running, says: Callable[[str], None], choice: Any) -> None:
     says(CALLS)

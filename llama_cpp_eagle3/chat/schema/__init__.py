@@ -12,11 +12,6 @@ from .given import given_grammar
 from .work import SchemaError
 
 __all__ = [
-    "Loosened",
-    "SchemaError",
-    "SchemaGrammar",
-    "given_grammar",
-    "json_schema_to_grammar",
-    "log_loosened",
+    "Loosened", "SchemaError", "SchemaGrammar", "given_grammar", "json_schema_to_grammar", "log_loosened",
     "schema_grammar",
-]
+]  # fmt: skip
