@@ -185,8 +185,9 @@ def test_a_terminal_is_closed(pair: Any, nohup: bool) -> None:
     port = free_port()
     command = [*(["nohup"] if nohup else []), sys.executable, "-m", "llama_cpp_eagle3", "serve"]
     process = subprocess.Popen(
-        [*command, *flags(pair, "--port", port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+        [*command, *flags(pair, "--port", port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup may have started the tests
+    )  # fmt: skip
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
             wait_until_up(client, process)

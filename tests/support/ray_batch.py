@@ -53,7 +53,7 @@ def run(killed: str, results: Path, arguments: list[str]) -> int:
         threading.Thread(target=kill_one, daemon=True).start()
     try:
         code = main(arguments)
-        print(*n_done)
+        print("killed after", *n_done, "results", flush=True)
         return code
     finally:
         ray.shutdown()
