@@ -63,7 +63,7 @@ def compare(
         f"{len(found)} answers, {n} tokens, {n_accepted} of {n_drafted} drafted ones accepted, "
         f"{n / (n - n_accepted):.2f} tokens a step, {len(different)} texts differ"
     )
-    assert n_accepted or drafter == "auto"  # auto may find that drafts do not pay
+    assert n_accepted or drafter in ("auto", "ngram")  # these may find that drafts do not pay
     assert different == []
 
 
