@@ -333,7 +333,8 @@ def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]
             raise ValueError("Assistant message must contain either 'content' or 'tool_calls'!")
         content = message.get("content")
         if content is not None and not isinstance(content, (str, list)):
-            raise ValueError("Expected 'content' to be a string or an array")
+            whose = f"of the message of role '{message.get('role')}'"
+            raise ValueError(f"Expected 'content' {whose} to be a string or an array, found {content!r:.40}")
         for part in content if isinstance(content, list) else ():
             kind = part.get("type") if isinstance(part, dict) else None
             _refuse_media(kind)

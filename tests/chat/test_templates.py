@@ -98,7 +98,7 @@ def test_variables() -> None:
         ({"messages": [{"role": "user"}]}, "must contain 'content'"),
         ({"messages": [{"role": "assistant"}]}, "either 'content' or 'tool_calls'"),
         ({"messages": [{"content": "x"}]}, "Missing 'role'"),
-        ({"messages": [{"role": "user", "content": 3}]}, "a string or an array"),
+        ({"messages": [{"role": "user", "content": 3}]}, "of role 'user' to be a string or an array, found 3"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image input is not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "unsupported"),
         ({"messages": [USER], "tools": 3}, "'tools' to be an array"),
