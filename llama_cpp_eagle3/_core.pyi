@@ -1391,11 +1391,10 @@ class Policy:
     def priors(self) -> list[dict[str, Any] | None]:
         """Return what is known of each drafter, for the policy of another process; None: it was never asked.
 
-        `accepted`: (mean, variance) of each weight of its calibration: slope, bias, then one for each depth;
-        those that a prior lacks are as at the start. `log_p`: mean log probability of its best tokens. `worth`:
-        tokens that its steps give beyond plain ones. In tokens of plain decoding: `row`, the time of reading a
-        row of a prompt; `saved`, what its drafts save in a text; `for_prompts` and `for_drafts`, by the number of
-        sequences at once, what reading prompts and drafting may cost.
+        `accepted`: (mean, variance) of each weight of its calibration. `log_p`: mean log probability of its best
+        tokens. `worth`: tokens that its steps give beyond plain ones. In tokens of plain decoding: `row`, the
+        time of reading a row of a prompt; `saved`, what its drafts save in a text; `for_prompts` and
+        `for_drafts`, by the number of sequences at once, what reading prompts and drafting may cost.
         """
 
     def propose(self, requests: Sequence[DraftRequest], n_rows_extra: int = 0) -> list[Draft]:

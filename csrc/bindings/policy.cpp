@@ -147,11 +147,10 @@ prior to_prior(const py::dict & d) {
     prior p;
     try {
         const auto accepted = d["accepted"].cast<std::vector<std::pair<float, float>>>();
-        if (accepted.size() > p.accepted.size()) {
-            throw std::invalid_argument(format("policy: expected at most %zu weights in a drafter's prior, found %zu",
+        if (accepted.size() != p.accepted.size()) {
+            throw std::invalid_argument(format("policy: expected %zu weights in a drafter's prior, found %zu",
                                                p.accepted.size(), accepted.size()));
         }
-        p.accepted = acceptance().learned();
         for (size_t i = 0; i < accepted.size(); ++i) {
             p.accepted[i] = { accepted[i].first, accepted[i].second };
         }
@@ -373,8 +372,7 @@ void register_policy(py::module_ & m) {
             R"pbdoc(
             Return what is known of each drafter, for the policy of another process; None: it was never asked.
 
-            `accepted`: (mean, variance) of each weight of its calibration: slope, bias, then one for each depth; those
-            that a prior lacks are as at the start. `log_p`: mean log probability of its best
+            `accepted`: (mean, variance) of each weight of its calibration. `log_p`: mean log probability of its best
             tokens. `worth`: tokens that its steps give beyond plain ones. In tokens of plain decoding: `row`, the time
             of reading a row of a prompt; `saved`, what its drafts save in a text; `for_prompts` and `for_drafts`, by the
             number of sequences at once, what reading prompts and drafting may cost.

@@ -38,11 +38,11 @@ class Sibling:
 
     def fits(self, target: TargetInfo) -> bool:
         """Whether it is of the target's family, by its architecture, name and number of tokens."""
-        return (
-            target.arch in self.archs
-            and has_nearly(self.n_vocab, target.n_vocab)
-            and re.search(self.name, target.name, re.IGNORECASE) is not None
-        )
+        return target.arch in self.archs and has_nearly(self.n_vocab, target.n_vocab) and self.is_named(target)
+
+    def is_named(self, model: TargetInfo) -> bool:
+        """Whether a model has a name of the family."""
+        return re.search(self.name, model.name, re.IGNORECASE) is not None
 
     def brings(self, n_bytes: int, pass_of: Callable[[int], float] | None = None) -> BestChain:
         """What it is expected to bring to a target: computed, not measured.
@@ -112,7 +112,7 @@ def find_sibling(target: TargetInfo) -> Sibling | None:
 def is_family(target: TargetInfo, small: TargetInfo) -> bool:
     """Whether a small model that has the target's tokens is of its family too: by architecture, or by the table."""
     sibling = find_sibling(target)
-    return small.arch == target.arch or (sibling is not None and re.search(sibling.name, small.name, re.I) is not None)
+    return small.arch == target.arch or (sibling is not None and sibling.is_named(small))
 
 
 def advice(target: TargetInfo, n_bytes: int, pass_of: Callable[[int], float] | None = None) -> str:

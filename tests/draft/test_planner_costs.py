@@ -53,7 +53,7 @@ def llm(tiny_target: Any, tiny_head: Any) -> Iterator[Eagle3Llama]:
 def test_what_is_measured(llm: Eagle3Llama) -> None:
     start = perf_counter()
     costs = measure(llm, 1.0)
-    assert perf_counter() - start < 10.0
+    assert perf_counter() - start < 2.0
     assert sorted(costs.target) == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64]
     (draft,) = costs.drafts
     assert sorted(draft.begin) == [1, 2, 4, 8, 16]

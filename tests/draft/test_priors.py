@@ -136,6 +136,7 @@ def test_it_survives_json() -> None:
         {"row": -1.0},
         {"saved": float("inf")},
         {"for_drafts": [float("nan")]},
+        {"accepted": []},
         {"accepted": [[0.0, 1.0]] * 19},
         {"accepted": 3},
         {"worth": "much"},

@@ -166,7 +166,7 @@ def test_a_process(pair: Any, tmp_path: Path) -> None:
                 start = time.monotonic()
                 process.send_signal(signal.SIGTERM)
                 process.wait(120)
-                assert time.monotonic() - start < 60.0
+                assert time.monotonic() - start < 5.0
         assert process.returncode == 0
     finally:
         process.kill()

@@ -148,7 +148,7 @@ def test_slow_bodies(locked: Running) -> None:
         )
         start = time.monotonic()
         assert b" 408 " in opened.recv(1000).split(b"\r\n")[0]
-        assert time.monotonic() - start < 60.0
+        assert time.monotonic() - start < 5.0
 
 
 def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:

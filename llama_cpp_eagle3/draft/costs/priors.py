@@ -19,15 +19,15 @@ _FORMAT = 1
 def prior_of_family(n_seq: int) -> dict[str, Any]:
     """What is expected of a small model of the target's own family that was never asked.
 
-    It is a language model of its own, so that its probabilities are nearly right (a small variance of the bias), and
-    its first drafts may fail: they follow an answer's first tokens, which are the least certain ones. With an account
-    for two drafts, as an unknown drafter has, it was left out for many answers if these failed. A useless one costs up
-    to 8 % of the first 160 tokens, and then no more than any other.
+    It is a language model of its own, so that its probabilities are nearly right (the bias varies no more than the
+    weights of the 16 depths), and its first drafts may fail: they follow an answer's first tokens, which are the least
+    certain ones. With an account for two drafts, as an unknown drafter has, it was left out for many answers if these
+    failed. A useless one costs up to 8 % of the first 160 tokens, and then no more than any other.
 
     n_seq: sequences at once.
     """
     return {
-        "accepted": [(1.0, 0.02), (0.0, 0.25)],
+        "accepted": [(1.0, 0.02), *[(0.0, 0.25)] * 17],
         "log_p": -0.36,
         "row": 0.0,
         "worth": 0.5,
