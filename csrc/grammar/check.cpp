@@ -42,6 +42,7 @@ struct rule {
     size_t                n_copies = 1; // number of such rules, one after another
 
     bool may_be_empty = false;
+    bool may_end      = false; // it has a finite text
 };
 
 // Reads grammars as llama_grammar_parser does, but skips the rest of a rule that the parser would refuse.
@@ -261,7 +262,9 @@ bool may_be_empty(const std::vector<rule> & rules, const symbol & s) {
     return s.is_rule() ? rules[s.rule].may_be_empty : s.n_elem == 0;
 }
 
-void find_empty_rules(std::vector<rule> & rules) {
+// Sets a flag of the rules that have an alternate with whose symbols it holds.
+template <typename Holds>
+void find_rules(std::vector<rule> & rules, bool rule::* flag, const Holds & holds) {
     std::vector<std::vector<size_t>> users(rules.size());
     std::vector<size_t>              todo;
     for (size_t i = 0; i < rules.size(); ++i) {
@@ -278,16 +281,24 @@ void find_empty_rules(std::vector<rule> & rules) {
         const size_t i = todo.back();
         todo.pop_back();
         rule & r = rules[i];
-        if (r.may_be_empty) {
+        if (r.*flag) {
             continue;
         }
-        r.may_be_empty = std::any_of(r.alternates.begin(), r.alternates.end(), [&](const sequence & alternate) {
-            return std::all_of(alternate.begin(), alternate.end(),
-                               [&](const symbol & s) { return may_be_empty(rules, s); });
+        r.*flag = std::any_of(r.alternates.begin(), r.alternates.end(), [&](const sequence & alternate) {
+            return std::all_of(alternate.begin(), alternate.end(), [&](const symbol & s) { return holds(rules, s); });
         });
-        if (r.may_be_empty) {
+        if (r.*flag) {
             todo.insert(todo.end(), users[i].begin(), users[i].end());
         }
+    }
+}
+
+// A grammar without a finite text would be written until max_tokens. One that lacks rules is refused later.
+void check_end(const std::vector<rule> & rules) {
+    const auto root     = std::find_if(rules.begin(), rules.end(), [](const rule & r) { return r.name == "root"; });
+    const bool is_whole = std::none_of(rules.begin(), rules.end(), [](const rule & r) { return r.alternates.empty(); });
+    if (root != rules.end() && is_whole && !root->may_end) {
+        refuse("no text of it ends, since each one contains another one of the same rule");
     }
 }
 
@@ -407,8 +418,11 @@ void check_grammar(const std::string & text) {
         refuse(format("expected at most %zu bytes, found %zu", MAX_TEXT, text.size()));
     }
     std::vector<rule> rules = reader(text).read();
-    find_empty_rules(rules);
+    find_rules(rules, &rule::may_be_empty, may_be_empty);
     check_beginnings(rules);
+    find_rules(rules, &rule::may_end,
+               [](const auto & all, const symbol & s) { return !s.is_rule() || all[s.rule].may_end; });
+    check_end(rules);
 }
 
 } // namespace eagle3

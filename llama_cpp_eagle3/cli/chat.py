@@ -24,7 +24,7 @@ from .flags.template import template_of
 from .line_editor import LineEditor
 from .load_model import calibrate, load_model, resolve_pair
 from .parser import Parser
-from .sampling_flags import sampling_of
+from .sampling_flags import sampling_for
 from .sources import heads_of
 from .writer import is_coloured
 
@@ -102,7 +102,7 @@ class _Chat:
                 file=sys.stderr,
             )
             templates = ChatTemplates(llm.model_address, _TEXT)
-        sampling = sampling_of(args)
+        sampling = sampling_for(llm.engine, args)
         self._conversation = ChatSession(
             llm,
             templates,

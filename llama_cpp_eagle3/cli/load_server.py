@@ -10,6 +10,7 @@ from ..config.serve_options import ServeOptions
 from ..serve.log_lines import configure
 from ..serve.server import Server
 from .load_model import load_model, resolve_pair
+from .sampling_flags import sampling_for
 from .server_options import serve_options
 from .sources import heads_of
 
@@ -23,6 +24,7 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.n_parallel <= 0 else None)
     llm = load_model(args, heads_of(args), n_parallel=n_parallel, kv_unified=pooled)
     try:
+        sampling_for(llm.engine, args)  # else each request would fail
         if llm.draft == "auto":
             # OpenMP keeps a pool of threads for each that computes, as long as that lives. With more of them than
             # processors all sleep where they would wait awake, and passes of the engine's take half as long again.

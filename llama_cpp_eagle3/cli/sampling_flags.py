@@ -7,7 +7,7 @@ from typing import Any
 
 from ..chat import json_schema_to_grammar
 from ..config.sampling_options import names_of
-from ..engine import SAMPLERS, Sampling
+from ..engine import SAMPLERS, Engine, SamplerChain, Sampling
 from .flags import SAMPLING
 
 
@@ -40,3 +40,14 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     options["seed"] = options.get("seed", -1) & 0xFFFFFFFF
     options["logit_bias"] = dict(options.get("logit_bias", ()))
     return Sampling(**{"samplers": SAMPLERS, **options})
+
+
+def sampling_for(engine: Engine, args: argparse.Namespace) -> Sampling:
+    """The same, for a model that is loaded.
+
+    Raises:
+        ValueError: it cannot sample so: the grammar cannot be used, or an option names tokens that it does not have.
+    """
+    sampling = sampling_of(args)
+    SamplerChain(sampling, engine.vocab, engine.n_ctx)
+    return sampling

@@ -16,6 +16,7 @@ from .flags import LOAD, LOG, REFUSED, REFUSED_BY_SERVER, SAMPLING, SERVER, chan
 from .flags.template import template_of
 from .parser import Parser
 from .sampling_flags import given as sampling_given
+from .sampling_flags import sampling_of
 
 FLAGS = {
     **LOAD,
@@ -61,6 +62,7 @@ def serve_options(args: argparse.Namespace) -> ServeOptions:
     Raises:
         ValueError, OSError: a flag is invalid, or a file that it names cannot be used.
     """
+    sampling_of(args)  # what requests begin with is refused now, if it can never work
     named = whole_characters(args.alias or args.hf_repo or Path(args.model).name)  # clients could not send others
     names = [name.strip() for name in named.split(",") if name.strip()]
     if not names:

@@ -188,7 +188,10 @@ def items(text: str) -> list[str]:
         raise argparse.ArgumentTypeError(
             f"expected things with commas between them, found {text[:60]!r}: {e}"
         ) from None
-    return [item for item in (rows[0] if rows else []) if item]
+    found = [item for item in (rows[0] if rows else []) if item]
+    if not found:  # such as a variable that is not set
+        raise argparse.ArgumentTypeError(f"expected something, or things with commas between them, found {text!r:.80}")
+    return found
 
 
 def numbers(text: str) -> list[float]:

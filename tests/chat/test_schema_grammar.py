@@ -216,6 +216,20 @@ def test_patterns_that_are_not_kept(pattern: str, reason: str) -> None:
         ({"anyOf": [{"const": 1}, {"type": "string", "pattern": "^a$"}]}, ["1", '"a"'], ['"b"', "2"]),
         ({"type": "object", "properties": {"n": {"$ref": "#"}}}, ["{}", '{"n":{"n":{}}}'], ['{"n":1}']),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"const": 5}}}, ["5"], ["6"]),
+        (  # within a part that has an $id references begin there
+            {
+                "$id": "https://a/root",
+                "properties": {
+                    "p": {"$id": "part", "$defs": {"x": {"const": 1}}, "items": {"$ref": "#/$defs/x"}},
+                    "q": {"$id": "#old-anchor", "items": {"$ref": "#/$defs/x"}},
+                },
+                "$defs": {"x": {"const": 2}},
+            },
+            ['{"p":[1],"q":[2]}'],
+            ['{"p":[2]}', '{"q":[1]}'],
+        ),
+        ({"type": "string", "nullable": True}, ['"a"', "null"], ["1"]),
+        ({"properties": {"a": {"type": "null", "required": True}}}, ['{"a":null}'], ["{}"]),
         (
             {
                 "$ref": "#/$defs/a",

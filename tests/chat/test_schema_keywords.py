@@ -51,6 +51,7 @@ HELD: dict[str, list[Any]] = {
     "allOf": [{"allOf": [{"required": ["a"]}, {"properties": {"a": B}}]}],
     "oneOf": [{"oneOf": [A, {"const": "b"}]}, {"oneOf": [B, {"type": "array"}]}],
     "x-lark": [{"type": "string", "x-lark": 'start: "a"+'}],
+    "nullable": [{"type": "string", "nullable": True}],
 }
 SAID: dict[str, list[Any]] = {
     "patternProperties": [{"patternProperties": {"^a": {"type": "integer"}, "b$": B}, "minProperties": 1}],
@@ -85,6 +86,11 @@ SAID: dict[str, list[Any]] = {
     "unevaluatedItems": [{"prefixItems": [B], "unevaluatedItems": False}],
     "unevaluatedProperties": [{"properties": {"a": B}, "unevaluatedProperties": False}],
     "$dynamicRef": [{"$dynamicRef": "#a"}],
+    "divisibleBy": [{"type": "integer", "divisibleBy": 3}],
+    "extends": [{**B, "extends": A}],
+    "disallow": [{**B, "disallow": "null"}],
+    "formatMinimum": [{**B, "format": "date", "formatMinimum": "2026-01-01"}],
+    "formatMaximum": [{**B, "format": "date", "formatMaximum": "2026-01-01"}],
 }
 
 

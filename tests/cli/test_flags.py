@@ -139,6 +139,7 @@ def test_two_dashes_are_no_value(args: tuple[str, ...], capsys: Any) -> None:
         (["-l", "5"], "expected TOKEN_ID+BIAS"),
         (["--lora-scaled", "x"], "expected FNAME:SCALE"),
         (["--lora", "a\nb"], r"expected things with commas between them, found 'a\nb': new-line character"),
+        (["--lora", ""], "expected something, or things with commas between them, found ''"),
         (["--samplers", "top_k;nonsense"], "there is no sampler 'nonsense'"),
         (["--sampling-seq", "kz"], "there is no sampler 'z'"),
         (["-jf", "nowhere.json"], "'nowhere.json' cannot be read"),

@@ -58,6 +58,8 @@ def rules(n: int, rule: str) -> str:
         (rules(10_000, "NEXT"), "more than 4000 rules"),
         ('root ::= root "a" | "b"', "left recursion"),
         ('root ::= b root "x" | "y"\nb ::= c\nc ::= "" | "z"', "left recursion"),
+        ('root ::= "a" root', "no text of it ends"),
+        ('root ::= a{2}\na ::= "x" (b | a)\nb ::= [a-z]* a', "no text of it ends"),
         ("root ::= foo", "Undefined rule identifier 'foo'"),
         ('other ::= "a"', "no rule named root"),
         ('root ::= "a', "unexpected end of input"),
@@ -90,7 +92,7 @@ def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
 def test_a_slow_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
     """Tokens that take less than half a second each may take three seconds and 0.02 for each token, and no more."""
     start = time.thread_time()
-    grammar = rules(12, '"a" NEXT "x" | "a" NEXT "y"').replace('r12 ::= "a"', 'r12 ::= "a" r12 "b"')
+    grammar = rules(12, '"a" NEXT "x" | "a" NEXT "y"').replace('r12 ::= "a"', 'r12 ::= "a" r12 "b" | "c"')
     # 4096 ways at once, and others after each token
     sequence = run(llm, greedy(grammar), 400)
     assert isinstance(sequence.result.error, ValueError), sequence.n_generated

@@ -70,6 +70,25 @@ def test_flash_attention_by_default(tiny_target: Any, flags: list[str], has_flas
         server.stop()
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temp", "nan"], "expected temperature to be a number, found nan"),
+        (["--repeat-penalty", "inf"], "expected repeat_penalty to be finite"),
+        (["--grammar", "root ::= x"], "Undefined rule identifier 'x'"),
+        (["--grammar", 'root ::= "a" root'], "no text of it ends"),
+        (["-l", "99999999+1"], "99999999"),
+    ],
+    ids=" ".join,
+)
+def test_what_can_never_work_is_refused_at_the_start(tiny_target: Any, flags: list[str], message: str) -> None:
+    parser = Parser()
+    serve.add_arguments(parser)
+    args = parser.parse_args(["-m", path_of(tiny_target), "-c", "256", "-t", "1", "--spec-type", "none", *flags])
+    with pytest.raises(ValueError, match=message):
+        load_server(args, serve_options(args))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are texts")
 def test_a_name_that_is_no_utf8(tiny_target: Any, tmp_path: Path) -> None:
     """Its bytes have marks wherever clients read it: neither /metrics nor JSON could have them."""

@@ -23,7 +23,8 @@ _HINTS = {
 }
 _NOT_KEPT = (
     *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "contains", "unevaluatedProperties"),
-    *("unevaluatedItems", "$dynamicRef", "$recursiveRef"),
+    *("unevaluatedItems", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"),
+    *("formatMinimum", "formatMaximum", "formatExclusiveMinimum", "formatExclusiveMaximum"),
 )
 
 
@@ -86,7 +87,9 @@ def _n_items(schema: dict[str, Any], say: Say) -> tuple[int, int | None]:
 
 def _types(schema: dict[str, Any], say: Say) -> frozenset[str]:
     given = schema.get("type", list(TYPES))
-    names = given if isinstance(given, list) else [given]
+    names = [*given] if isinstance(given, list) else [given]
+    if schema.get("nullable") is True and names:  # OpenAPI 3.0
+        names.append("null")
     known = frozenset(name for name in TYPES if name in names)
     if not names or any(name not in TYPES for name in names):
         say(f"type {short(given)} is none of JSON schemas")
@@ -166,10 +169,12 @@ def _of_objects(schema: dict[str, Any], say: Say, work: Work) -> dict[str, Any]:
             say(f"{key}: expected an object of schemas, found {short(value)}")
     required = schema.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        if not isinstance(required, bool):  # in draft 3 a property has this as a flag
+        if not isinstance(required, bool):
             say(f"required: expected a list of names, found {short(required)}")
         required = []
     named = properties if isinstance(properties, dict) else {}
+    # draft 3 has this in the property
+    flagged = (name for name, part in named.items() if isinstance(part, dict) and part.get("required") is True)
     patterns = by_pattern if isinstance(by_pattern, dict) else {}
     others = schema.get("additionalProperties")
     work.take(len(named) + 10 * len(patterns) + len(required))
@@ -181,7 +186,7 @@ def _of_objects(schema: dict[str, Any], say: Say, work: Work) -> dict[str, Any]:
     )
     return {
         "properties": (part,) if part.is_listed or part.others else (),
-        "required": tuple(dict.fromkeys(required)),
+        "required": tuple(dict.fromkeys((*required, *flagged))),
         "names": () if "propertyNames" not in schema else (schema["propertyNames"],),
     }
 

@@ -28,6 +28,7 @@ class Reader:
         self._known: dict[int, tuple[list[Core], dict[str, None]]] = {}
         self._open: list[int] = []
         self._n_circles = self._n_steps = 0
+        self._roots: dict[int, Any] | None = None
 
     def cores(self, schemas: Schemas, say: Say) -> list[Core]:
         """The ways to match all of the schemas; empty: no value does."""
@@ -40,7 +41,7 @@ class Reader:
         """The target of a schema that is only a reference; else the schema itself."""
         seen = set()
         while isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and not asks(schema, but="$ref"):
-            found = self._resolve(schema["$ref"])
+            found = self._resolve(schema)
             if found is None or id(schema) in seen:
                 return schema
             self._work.take()
@@ -89,7 +90,7 @@ class Reader:
         core = core_of(schema, say, self._work)
         ways = [] if core.values == {} else [ANY if core == ANY else core]
         if "$ref" in schema:
-            found = self._resolve(schema["$ref"])
+            found = self._resolve(schema)
             if found is None:
                 say(f"cannot resolve $ref {short(schema['$ref'])}")
             elif id(found[0]) not in self._open:
@@ -108,11 +109,14 @@ class Reader:
                 ways = met(ways, [core for cores in alternatives for core in cores], say, self._work)
         return ways
 
-    def _resolve(self, ref: Any) -> tuple[Any] | None:
-        """The target, None if there is none."""
+    def _resolve(self, schema: dict[str, Any]) -> tuple[Any] | None:
+        """The target of a schema's `$ref`, None if there is none."""
+        ref = schema["$ref"]
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
             return None
-        found = self._document
+        if self._roots is None:
+            self._roots = self._roots_by_id()
+        found = self._roots.get(id(schema), self._document)
         self._work.take(1 + len(ref) // 8)
         for part in unquote(ref[2:]).split("/") if len(ref) > 2 else ():
             part = part.replace("~1", "/").replace("~0", "~")
@@ -123,6 +127,23 @@ class Reader:
             else:
                 return None
         return (found,)
+
+    def _roots_by_id(self) -> dict[int, Any]:
+        """Schemas with references within a part that has an `$id`, and that part: references begin there."""
+        found: dict[int, Any] = {}
+        todo = [(self._document, self._document)]
+        while todo:
+            self._work.take()
+            part, root = todo.pop()
+            if isinstance(part, dict):
+                # before 2019 one that begins with # was what $anchor is today
+                if isinstance(part.get("$id"), str) and not part["$id"].startswith("#"):
+                    root = part
+                if "$ref" in part and root is not self._document:
+                    found[id(part)] = root
+            if isinstance(part, (dict, list)):
+                todo += ((item, root) for item in (part.values() if isinstance(part, dict) else part))
+        return found
 
     def fits(self, value: Any, core: Core, depth: int = 0) -> bool | None:
         """Whether a value matches a core; None: a rule beside it is not kept, or cannot be checked."""
