@@ -211,8 +211,10 @@ def apply_request(
     if has_tools and constraint is not None and constraint.grammar:
         raise ValueError(f"Cannot use custom grammar constraints with tools: '{constraint.name}'")
     continuation = body.get("continue_final_message", False)
-    if continuation not in (True, "content", "reasoning_content"):
-        continuation = False
+    if continuation not in (None, True, False, "", "content", "reasoning_content"):
+        names = "true, false, content or reasoning_content"
+        raise ValueError(f"expected 'continue_final_message' to be {names}, found {continuation!r:.40}")
+    continuation = continuation or False
     add_generation_prompt = _get(body, "add_generation_prompt", bool, True)
     if (continuation or prefill_assistant) and len(messages) > 1 and messages[-1] == _EMPTY:
         messages, continuation, add_generation_prompt = messages[:-1], False, True  # there is nothing to go on from

@@ -89,10 +89,15 @@ def resolve(model: str | os.PathLike[str], log: Callable[[str], None] = lambda t
     Capitals do not matter in names.
 
     Raises:
-        ModelFileError: what looks like a name is none, or a head's whose package is not installed.
+        ModelFileError: it is an address, or what looks like a name is none, or a head's whose package is not installed.
         HubError: see `fetched`.
     """
     path = os.path.expanduser(os.fspath(model))
+    if "://" in path and not os.path.exists(path):
+        raise ModelFileError(
+            f"'{path}' is an address: expected a path or a name; files of the Hugging Face hub are fetched by "
+            "-hf USER/REPO and Eagle3Llama.from_pretrained"
+        )
     if not path or os.path.dirname(path) or os.path.exists(path):
         return path
     known = names()

@@ -180,7 +180,8 @@ def parse_object(kind: type[M], given: Mapping[str, Any], asked: Mapping[str, st
         errors = e.errors(include_url=False)
         places = [_place(given, error) for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
         field, *inner = max(places, key=len)  # of the types that a field may have, the one that the value is most like
-        message = errors[places.index([field, *inner])]["msg"]
+        said = [error["msg"] for error, place in zip(errors, places, strict=False) if place == [field, *inner]]
+        message = ", or ".join([said[0], *(text.removeprefix("Input should be ") for text in dict.fromkeys(said[1:]))])
         name = ".".join(((asked or {}).get(field, field), *inner))
         raise invalid(f"Field '{name}': {message}") from None
     except RecursionError:

@@ -33,6 +33,8 @@ def messages_of(
     """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
+        if not isinstance(instructions, (str, list)):
+            raise invalid(f"Field 'instructions': expected a text or an array, found {instructions!r:.40}")
         messages.append({"role": "system", "content": instructions})
     if isinstance(items, str):
         return [*messages, {"role": "user", "content": items}]

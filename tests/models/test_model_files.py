@@ -206,6 +206,8 @@ def test_names_in_the_place_of_files(file: ModelFile, tmp_path: Path, monkeypatc
     for call in (models.resolve, Eagle3Llama, lambda name: Eagle3Llama("a.gguf", name)):
         with pytest.raises(ModelFileError, match=r"'qwen3': no such file, and no model that is known by name: three"):
             call("qwen3")
+    with pytest.raises(ModelFileError, match=r"'file:///a.gguf' is an address: expected a path or a name"):
+        models.resolve("file:///a.gguf")
     assert models.resolve("THREE") == found
     # what follows a dot is no ending of a file
     with pytest.raises(ModelFileError, match=r"'three2.5-1b': no such file.*known by name: three"):
