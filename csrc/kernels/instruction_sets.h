@@ -13,6 +13,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
+#if defined(EAGLE3_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace eagle3::kernels::avx2 {
 
 // The part that all sets of x86 share.
@@ -20,6 +25,7 @@ struct x86_set {
     static constexpr bool has_vnni      = false; // are four products of bytes added at once?
     static constexpr bool has_signed    = false; // may the weights be negative in that operation?
     static constexpr bool is_wide       = false; // are there loops in vectors of 512 bits?
+    static constexpr bool has_tiles     = false; // are many rows multiplied by matrices?
     static constexpr bool has_matrices  = false; // are two rows multiplied at once?
     static constexpr bool has_lanes     = false; // can one lane of a row's values be multiplied by a whole vector?
     static constexpr bool scales_dwords = false; // are sums of 32 bits multiplied by scales, or of 16?
@@ -119,26 +125,52 @@ struct avx512_vnni : x86_set {
         return sum;
     }
 };
+
+#if defined(EAGLE3_AMX)
+struct avx512_amx : avx512_vnni {
+    static constexpr const char * name      = "avx512_amx";
+    static constexpr bool         has_tiles = true;
+
+    // Linux gives a process tiles when it asks for them (XFEATURE_XTILEDATA).
+    static bool is_supported() {
+        static const bool is_given = [] {
+            constexpr unsigned tile_and_int8 = 1U << 24 | 1U << 25;
+
+            unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+            return avx512_vnni::is_supported() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) &&
+                   (edx & tile_and_int8) == tile_and_int8 &&
+                   syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0;
+        }();
+        return is_given;
+    }
+};
+#endif
 #endif
 
 // The kernel of a set.
 template <class Make, class Set>
 kernel kernel_of(Make && make, Set set) {
     kernel made = make(set);
-    made.n_rows = Set::is_wide ? ROWS_TOGETHER_WIDE : ROWS_TOGETHER;
+    made.n_rows = Set::has_tiles ? ROWS_TILED : Set::is_wide ? ROWS_TOGETHER_WIDE : ROWS_TOGETHER;
     return made;
 }
 
-// make(set) for each set, the fastest first.
-template <class Make>
+// make(set) for each set, the fastest first. WITH_TILES: of products for which there are tiles.
+template <bool WITH_TILES = false, class Make>
 std::vector<kernel> by_instruction_sets(Make && make) {
-    return {
+    std::vector<kernel> made = {
 #if defined(EAGLE3_VNNI) || defined(EAGLE3_EMULATE_VNNI)
         kernel_of(make, avx512_vnni{}),
         kernel_of(make, avx_vnni{}),
 #endif
         kernel_of(make, plain_avx2{}),
     };
+#if defined(EAGLE3_AMX)
+    if constexpr (WITH_TILES) {
+        made.insert(made.begin(), kernel_of(make, avx512_amx{}));
+    }
+#endif
+    return made;
 }
 
 } // namespace eagle3::kernels::avx2

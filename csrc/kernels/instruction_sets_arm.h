@@ -175,7 +175,7 @@ struct i8mm : dotprod {
     }
 };
 
-template <class Make>
+template <bool = false, class Make>
 std::vector<kernel> by_instruction_sets(Make && make) {
     return { make(i8mm{}), make(dotprod{}), make(neon{}) };
 }

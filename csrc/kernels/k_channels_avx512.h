@@ -68,6 +68,8 @@ AVX512_INLINE void transpose_dwords(__m512i & x, __m512i & y, __m512i & z, __m51
 // prefetched: all of a block's at once would delay its own loads.
 template <class Format>
 struct mapped_channels {
+    static constexpr size_t SIZE = Format::SIZE;
+
     const uint8_t * w[16];
     const uint8_t * next; // what is prefetched into the second cache meanwhile
 

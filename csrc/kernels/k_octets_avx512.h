@@ -105,9 +105,9 @@ AVX512_INLINE void add_quarter(const Octet & w, const __m512i * scales, const ui
 // Multiplies an octet by n rows, at most ROWS_TOGETHER_WIDE: out[r * ldo + channel].
 template <class Octet>
 AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, float * out, int64_t ldo) {
-    using block = block_q8<Octet::SUB>;
+    using block = in_lines<block_q8<Octet::SUB>>;
 
-    const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(block));
+    const int64_t row_bytes = block::row_bytes(nb);
     __m512        acc[ROWS_TOGETHER_WIDE];
     __m512i       sums[ROWS_TOGETHER_WIDE];
     for (int64_t r = 0; r < n; ++r) {

@@ -8,6 +8,7 @@
 
 #if defined(__x86_64__)
 #include "kernels/k_quants_avx512.h"
+#include "kernels/k_tiles_amx.h"
 #endif
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using namespace k_quads;
 
 template <class Block>
 size_t row_size(int64_t k) {
-    return k / QK_K * sizeof(Block);
+    return Block::row_bytes(k / QK_K);
 }
 
 // OFFSET_BITS: of weights whose rows have their sums times -offset, or 0.
@@ -280,6 +281,11 @@ using row_block = decltype(block_of<Isa, Format>());
 
 template <class Isa, class Format>
 constexpr auto compute_of() {
+#if defined(EAGLE3_AMX)
+    if constexpr (Isa::has_tiles) {
+        return avx512::compute_tiled<Format>;
+    }
+#endif
 #if defined(__x86_64__)
     if constexpr (Isa::is_wide) {
         return avx512::compute<Format>;
@@ -290,6 +296,11 @@ constexpr auto compute_of() {
 
 template <class Isa, class Format, int TOGETHER>
 constexpr auto compute_repacked_of() {
+#if defined(EAGLE3_AMX)
+    if constexpr (Isa::has_tiles) {
+        return avx512::compute_repacked_tiled<Format>;
+    }
+#endif
 #if defined(__x86_64__)
     if constexpr (Isa::is_wide) {
         return avx512::compute_repacked<Format>;
@@ -302,7 +313,7 @@ constexpr auto compute_repacked_of() {
 template <class Format, class ComputeOf>
 std::vector<kernel> kernels_of(const std::string & name, ggml_type type, layout where, int64_t n_channels,
                                int64_t n_together, ComputeOf && compute_of) {
-    return avx2::by_instruction_sets([&](auto isa) {
+    return avx2::by_instruction_sets<true>([&](auto isa) {
         using block               = row_block<decltype(isa), Format>;
         constexpr int OFFSET_BITS = std::is_same_v<block, block_q8<Format::SUB>> ? 0 : Format::OFFSET_BITS;
         return kernel{ name + "/" + isa.name,

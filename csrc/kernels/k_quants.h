@@ -19,6 +19,18 @@ struct block_q8 {
     int8_t  qs[QK_K];
     int16_t sums[QK_K / SUB];
     float   d;
+
+    static int64_t row_bytes(int64_t nb) { return nb * static_cast<int64_t>(sizeof(block_q8)); }
+};
+
+// A block of activations in whole lines of the cache, as tiles load them fastest.
+template <class Block>
+struct in_lines : Block {
+    uint8_t unused[64 - sizeof(Block) % 64];
+
+    // Bytes of a row of nb blocks: an odd number of lines, since an even one puts a block of many rows into few sets of
+    // the cache.
+    static int64_t row_bytes(int64_t nb) { return (nb * static_cast<int64_t>(sizeof(in_lines)) / 64 | 1) * 64; }
 };
 
 // Without VNNI pairs of products are added in 16 bits and then multiplied by their scale. VNNI adds four in 32 bits. If

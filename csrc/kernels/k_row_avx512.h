@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/k_channels_avx512.h"
+#include "kernels/k_quants.h"
 
 #if defined(__x86_64__)
 
@@ -55,7 +56,8 @@ AVX512_INLINE __m512i sums_of_two(__m512i a, __m512i b) {
 }
 
 // Multiplies sixteen channels by a row.
-AVX512 inline __m512 multiply_row(mapped_channels<k_quads::q6_K> channels, int64_t nb, const block_q8_offset * row) {
+AVX512 inline __m512 multiply_row(mapped_channels<k_quads::q6_K> channels, int64_t nb,
+                                  const in_lines<block_q8_offset> * row) {
     using k_quads::q6_K;
     __m512 acc = _mm512_setzero_ps();
     for (int64_t b = 0; b < nb; ++b, ++row) {

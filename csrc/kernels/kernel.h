@@ -14,9 +14,9 @@
 
 namespace eagle3::kernels {
 
-// Rows that are multiplied by weights that are unpacked once, so that they stay in a core's cache: at most so many, and
-// with loops of 512 bits.
-constexpr int64_t ROWS_TOGETHER = 32, ROWS_TOGETHER_WIDE = 64;
+// Rows that are multiplied by weights that are unpacked once, so that they stay in a core's cache: at most so many,
+// with loops of 512 bits, and with tiles.
+constexpr int64_t ROWS_TOGETHER = 32, ROWS_TOGETHER_WIDE = 64, ROWS_TILED = 128;
 
 // How a kernel's weights lie in memory.
 enum class layout {

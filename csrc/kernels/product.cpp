@@ -29,6 +29,11 @@ size_t aligned(size_t n_bytes) {
     return (n_bytes + 63) / 64 * 64;
 }
 
+// Rows begin at a line of the cache: work_size has room for it.
+uint8_t * first_line(void * memory) {
+    return reinterpret_cast<uint8_t *>(aligned(reinterpret_cast<size_t>(memory)));
+}
+
 } // namespace
 
 // What all threads of an operation share.
@@ -130,10 +135,10 @@ bool product::takes(const ggml_tensor * op) const {
 bool product::work_size(int n_threads, const ggml_tensor * op, size_t & size) {
     const size_t row_bytes = kernel_.row_size(op->src[1]->ne[0]);
     if (op->op == GGML_OP_MUL_MAT) {
-        size = aligned(ggml_nrows(op->src[1]) * row_bytes) + sizeof(shared);
+        size = 64 + aligned(ggml_nrows(op->src[1]) * row_bytes) + sizeof(shared);
     } else {
         const size_t n_out = kernel_.n_rows * n_groups_together(op->src[1]->ne[0]) * kernel_.n_channels;
-        size               = aligned(ggml_nelements(op->src[2]) * row_bytes) + aligned(sizeof(shared)) +
+        size               = 64 + aligned(ggml_nelements(op->src[2]) * row_bytes) + aligned(sizeof(shared)) +
                              n_threads * (expert_rows::size(op) + aligned(n_out * sizeof(float)));
     }
     return true;
@@ -154,7 +159,7 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
     const int64_t       k         = x->ne[0];
     const size_t        row_bytes = kernel_.row_size(k);
     const int64_t       n_rows    = ggml_nrows(x);
-    auto *              rows      = static_cast<uint8_t *>(params->wdata);
+    auto *              rows      = first_line(params->wdata);
     for (int64_t r = params->ith; r < n_rows; r += params->nth) {
         const int64_t slab = r / x->ne[1];
         kernel_.quantize(at<const float>(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
@@ -182,7 +187,7 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
     const ggml_tensor * x         = op->src[1];
     const int64_t       k         = x->ne[0];
     const size_t        row_bytes = kernel_.row_size(k);
-    auto *              rows      = static_cast<uint8_t *>(params->wdata);
+    auto *              rows      = first_line(params->wdata);
 
     const size_t n_out     = kernel_.n_rows * n_groups_together(k) * kernel_.n_channels;
     const size_t own_bytes = expert_rows::size(op) + aligned(n_out * sizeof(float));

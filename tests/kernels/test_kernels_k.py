@@ -97,7 +97,7 @@ FORMATS = {
     "q2_K": Format(TYPE.Q2_K, 80, slice(0, 16), True),
 }
 KERNELS = [name for name in _core.cpu_kernel_names() if format_of(name) in FORMATS]
-WITH_VNNI = [name for name in KERNELS if "vnni" in name]
+WITH_VNNI = [name for name in KERNELS if "vnni" in name or "amx" in name]
 
 pytestmark = pytest.mark.skipif(not KERNELS, reason="no kernel for this processor")
 
@@ -130,7 +130,7 @@ def mul_mat(kernel: str, blocks: Blocks, x: npt.NDArray[np.float32]) -> npt.NDAr
 def test_agrees_with_float64(kernel: str, fmt: Format, k: int, groups: int) -> None:
     rng = np.random.default_rng(k + groups)
     # blocks of very different size, and one of zeros
-    x = rng.standard_normal((5, k), dtype=np.float32) * np.repeat(10.0 ** rng.uniform(-3, 1, k // QK), QK)
+    x = rng.standard_normal((37, k), dtype=np.float32) * np.repeat(10.0 ** rng.uniform(-3, 1, k // QK), QK)
     x[1, :QK] = 0
     x = x.astype(np.float32)
     blocks = fmt.random(rng, groups * fmt.n_channels, k)
@@ -148,7 +148,7 @@ def test_largest_values_do_not_overflow(kernel: str, fmt: Format, quants: int, s
     blocks[..., fmt.scales] = scales
     fmt.with_d(blocks, 1)
     k = 4 * QK
-    signs = np.array([np.ones(k), -np.ones(k), np.where(np.arange(k) % 64 < 32, 1, -1)], np.float32)
+    signs = np.array([np.ones(k), -np.ones(k), np.where(np.arange(k) % 64 < 32, 1, -1)] * 11, np.float32)
     for d in ((1, 1), (1, 0), (0, 1)) if fmt.has_min else ((1,),):
         fmt.with_d(blocks, d)
         expected = 127.0 * signs.astype(np.float64) @ fmt.values(blocks).T
@@ -159,15 +159,15 @@ def test_largest_values_do_not_overflow(kernel: str, fmt: Format, quants: int, s
 
 def test_a_row_does_not_depend_on_its_company(kernel: str, fmt: Format) -> None:
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((33, 512), dtype=np.float32)
+    x = rng.standard_normal((165, 512), dtype=np.float32)
     blocks = fmt.random(rng, 40, 512)
     together = mul_mat(kernel, blocks, x)
-    for n_rows in (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 32):
+    for n_rows in (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 32, 33, 64, 71, 128, 129):
         assert (mul_mat(kernel, blocks, x[:n_rows]) == together[:n_rows]).all()
         assert (mul_mat(kernel, blocks, x[-n_rows:]) == together[-n_rows:]).all()
 
 
-@pytest.mark.parametrize("n_rows", [3, 14])
+@pytest.mark.parametrize("n_rows", [3, 14, 33])
 def test_a_channel_does_not_depend_on_its_company(kernel: str, fmt: Format, n_rows: int) -> None:
     """A thread may begin and end at any group of channels. Few rows and many may have loops of their own."""
     rng = np.random.default_rng(0)
@@ -183,7 +183,7 @@ def test_a_channel_does_not_depend_on_its_company(kernel: str, fmt: Format, n_ro
 def test_layouts_of_a_type_agree_to_the_bit(mapped: str) -> None:
     rng = np.random.default_rng(0)
     blocks = FORMATS[mapped].random(rng, 16, 1024)
-    x = rng.standard_normal((6, 1024), dtype=np.float32)
+    x = rng.standard_normal((38, 1024), dtype=np.float32)
     first, *others = [mul_mat(name, blocks, x) for name in KERNELS if format_of(name) in (mapped, f"{mapped}x8")]
     assert others
     assert all((result == first).all() for result in others)
@@ -197,7 +197,7 @@ def test_instruction_sets_agree_to_the_bit(name: str) -> None:
     fmt, avx2 = FORMATS[format_of(name)], f"{format_of(name)}/avx2"
     for n_blocks in (1, 3, 8):
         k = n_blocks * QK
-        x = rng.standard_normal((19, k), dtype=np.float32) * 10.0 ** rng.uniform(-3, 3, k).astype(np.float32)
+        x = rng.standard_normal((51, k), dtype=np.float32) * 10.0 ** rng.uniform(-3, 3, k).astype(np.float32)
         some = [fmt.random(rng, 24, k)]  # one and a half times what AVX-512 takes together
         for byte in (0x00, 0x7F, 0x80, 0xFF):
             some.append(fmt.with_d(np.full_like(some[0], byte), 1))
