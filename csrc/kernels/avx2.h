@@ -6,6 +6,7 @@
 #ifdef EAGLE3_HAS_KERNELS
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 // The library runs on every x86-64, so each function names the instruction set that it needs.
@@ -26,7 +27,11 @@ namespace eagle3::kernels::avx2 {
 
 inline bool is_supported() {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    static const bool has_f16c = [] { // which Clang 16's __builtin_cpu_supports does not know
+        unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+        return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & 1U << 29);
+    }();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c;
 #else
     return true; // NEON is part of the architecture
 #endif
