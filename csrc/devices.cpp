@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 namespace eagle3 {
 
@@ -12,15 +13,53 @@ bool is_remote(ggml_backend_dev_t dev) {
     return reg && strcmp(ggml_backend_reg_name(reg), "RPC") == 0;
 }
 
-std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t dev) {
+// The list that llama.cpp reads whenever it loads a model, ended by null; null if there is none.
+static ggml_backend_buffer_type_t * list_of_extra(ggml_backend_dev_t dev) {
     ggml_backend_reg_t reg       = ggml_backend_dev_backend_reg(dev);
     auto               get_extra = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
         reg ? ggml_backend_reg_get_proc_address(reg, "ggml_backend_dev_get_extra_bufts") : nullptr);
+    return get_extra ? get_extra(dev) : nullptr;
+}
+
+std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t dev) {
     std::vector<ggml_backend_buffer_type_t> bufts;
-    for (auto * buft = get_extra ? get_extra(dev) : nullptr; buft && *buft; ++buft) {
+    for (auto * buft = list_of_extra(dev); buft && *buft; ++buft) {
         bufts.push_back(*buft);
     }
     return bufts;
+}
+
+// While AMX is hidden it lies behind the null that ends the list: then place is where it was.
+static struct {
+    std::mutex                   mutex;
+    size_t                       n_hiding = 0;
+    ggml_backend_buffer_type_t * list     = nullptr;
+    size_t                       place = 0, end = 0;
+} amx;
+
+hidden_amx::hidden_amx() {
+    const std::lock_guard lock(amx.mutex);
+    if (amx.n_hiding++ > 0) {
+        return;
+    }
+    const auto types = extra_buffer_types(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+    const auto found = std::find_if(types.begin(), types.end(), [](ggml_backend_buffer_type_t type) {
+        return strcmp(ggml_backend_buft_name(type), "AMX") == 0;
+    });
+    if (found != types.end()) {
+        amx.list  = list_of_extra(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+        amx.place = static_cast<size_t>(found - types.begin());
+        amx.end   = types.size() + 1;
+        std::rotate(amx.list + amx.place, amx.list + amx.place + 1, amx.list + amx.end);
+    }
+}
+
+hidden_amx::~hidden_amx() {
+    const std::lock_guard lock(amx.mutex);
+    if (--amx.n_hiding == 0 && amx.list) {
+        std::rotate(amx.list + amx.place, amx.list + amx.end - 1, amx.list + amx.end);
+        amx.list = nullptr;
+    }
 }
 
 bool can_get(const ggml_tensor * tensor) {

@@ -69,6 +69,13 @@ class Device:
     @property
     def name(self) -> str: ...
 
+class HiddenAmx:
+    """A context manager: models that are loaded meanwhile do not use AMX's layout of weights."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: object) -> None: ...
+    def __init__(self) -> None: ...
+
 class RpcConnection:
     """Keeps the connection to a ggml-rpc server open as long as it lives.
 

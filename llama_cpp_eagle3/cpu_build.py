@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
 
-from ._core import local_devices
+from ._core import HiddenAmx, local_devices
 from ._version import LLAMA_CPP_PYTHON_VERSION
 
 NATIVE = (
@@ -75,14 +75,17 @@ def broken_amx_here() -> str | None:
     return broken_amx(types, compilers()) if "AMX" in types else None
 
 
-def avoid_broken_amx(params: Any) -> None:
-    """Let a llama_model_params keep the layout of weights if AMX's would crash, and log it."""
+def without_amx(uses_kernels: bool) -> AbstractContextManager[None]:
+    """Keep models that are loaded meanwhile from AMX's layout of weights: our kernels, which use AMX too, read others.
+
+    uses_kernels: whether ours may compute; else AMX's layout is hidden only if it would crash, which is logged.
+    """
     compiler = broken_amx_here()
-    if compiler is not None and params.use_extra_bufts:
-        params.use_extra_bufts = False
+    if compiler is not None and not uses_kernels:
         _log.warning(
             "llama.cpp was compiled for AMX by %s, whose bug 114098 makes quantized models crash: this model runs "
-            "without AMX and without repacked weights, more slowly. Type %s",
+            "without AMX. Type %s",
             compiler,
             AMX_CURE,
         )
+    return HiddenAmx() if uses_kernels or compiler is not None else nullcontext()

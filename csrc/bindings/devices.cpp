@@ -89,6 +89,15 @@ void register_devices(py::module_ & m) {
         .def("__repr__",
              [](const py_device & self) { return std::string("<Device ") + ggml_backend_dev_name(self.dev) + ">"; });
 
+    struct amx_hiding {
+        std::unique_ptr<hidden_amx> now;
+    };
+    py::class_<amx_hiding>(m, "HiddenAmx",
+                           "A context manager: models that are loaded meanwhile do not use AMX's layout of weights.")
+        .def(py::init<>())
+        .def("__enter__", [](amx_hiding & self) { self.now = std::make_unique<hidden_amx>(); })
+        .def("__exit__", [](amx_hiding & self, const py::args &) { self.now.reset(); });
+
     m.attr("RPC_PROTO_VERSION") = py::make_tuple(RPC_PROTO_MAJOR_VERSION, RPC_PROTO_MINOR_VERSION);
     m.def("rpc_supported", &rpc_supported, "Whether llama.cpp was built with ggml-rpc.");
     py::class_<rpc_connection>(m, "RpcConnection",

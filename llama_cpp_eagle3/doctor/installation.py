@@ -96,8 +96,7 @@ def judge_build(
     if compiler is not None:
         text = (
             f"llama.cpp was compiled for AMX by {compiler}, which drops stores to the tile configuration (its bug "
-            "114098): llama-cpp-python by itself crashes with quantized models; here they run without AMX and without "
-            "repacked weights, more slowly"
+            "114098): llama-cpp-python by itself crashes with quantized models; here they run without ggml's AMX"
         )
         found.append(Finding("warning", text, AMX_CURE))
     missing = [name for flag, name in _CPU_FEATURES.items() if flag in flags and name not in features]

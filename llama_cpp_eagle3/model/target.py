@@ -89,7 +89,7 @@ class LoadedTarget:
         given, usual = self.plan.given, lib.llama_model_default_params()
         params = {k: value for k, value in (given["model_params"] or {}).items() if value != getattr(usual, k)}
         if cpu_build.broken_amx_here() is not None:  # ggml reports the same features with AMX
-            params["use_extra_bufts"] = False
+            params["amx"] = False
         tensors = tuple((str(pattern), str(buffer)) for pattern, buffer in given["override_tensor"])
         key: dict[str, Any] = {"devices": self.plan.devices, "override_tensor": tensors}
         key["lora"] = [(header_fingerprint(path), scale) for path, scale in self.plan.lora]
@@ -131,9 +131,9 @@ def load_target(plan: LoadPlan, servers: RpcServers, stack: ExitStack, log: Call
     choice, kernels = KernelChoice(given["cpu_kernels"]), None
     with file_errors(plan.path):
         model_params = _model_params(plan, options, servers, kept)
-        model = stack.enter_context(
-            closing(LlamaModel(path_model=_Path(plan.path), params=model_params, verbose=options["verbose"]))
-        )
+        with cpu_build.without_amx(choice.mode != "off"):
+            model = LlamaModel(path_model=_Path(plan.path), params=model_params, verbose=options["verbose"])
+        stack.enter_context(closing(model))
         guard_tokenizer(model)
         options["n_ctx"] = options["n_ctx"] or model.n_ctx_train()
         options["n_batch"] = min(options["n_ctx"], options["n_batch"])
@@ -221,7 +221,6 @@ def _model_params(plan: LoadPlan, options: Mapping[str, Any], servers: RpcServer
     _set_devices(params, plan, servers, kept)
     for name, value in (given["model_params"] or {}).items():
         setattr(params, name, value)
-    cpu_build.avoid_broken_amx(params)
     if (progress := given["progress"]) is not None:
 
         def on_progress(share: float, _: Any) -> bool:

@@ -15,7 +15,8 @@ import pytest
 
 from comparison import peer_tools
 from llama_cpp_eagle3 import cpu_build
-from llama_cpp_eagle3.cpu_build import avoid_broken_amx, broken_amx, extra_buffer_types
+from llama_cpp_eagle3._core import local_devices
+from llama_cpp_eagle3.cpu_build import broken_amx, extra_buffer_types, without_amx
 from loading import load, load_plain, take
 from tiny import write_target
 
@@ -63,31 +64,45 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_build, "broken_amx_here", lambda: "GCC 12.2.0")
 
 
-def test_weights_stay_as_they_are(
-    broken: None, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_amx_that_would_crash_is_not_used(
+    broken: None, mode: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is said where its user loses by that: our kernels use AMX themselves."""
     target = write_target(tmp_path / "t.gguf")
     with closing(load_plain(target)) as plain:
         expected = take(plain, [1, 2, 3], 8)
-    for options in ({}, {"model_params": {"use_extra_bufts": True}}):
-        caplog.clear()
-        with closing(load(target, **options)) as llm:
-            assert not llm.model_params.use_extra_bufts
-            key = llm.loaded.costs_key()["target"]
-            assert key["use_extra_bufts"] is False
-            assert take(llm, [1, 2, 3], 8) == expected
-        (record,) = [r for r in caplog.records if "AMX" in r.getMessage()]
+    with closing(load(target, cpu_kernels=mode)) as llm:
+        assert llm.loaded.costs_key()["target"]["amx"] is False
+        assert take(llm, [1, 2, 3], 8) == expected
+    said = [r for r in caplog.records if "AMX" in r.getMessage()]
+    assert len(said) == (mode == "off")
+    for record in said:
         assert record.levelno == logging.WARNING
         for part in ("GCC 12.2.0", "CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ pip install", "CXX=clang++"):
             assert part in record.getMessage()
-    # a user who has switched them off already gets no advice
-    caplog.clear()
-    with closing(load(target, model_params={"use_extra_bufts": False})):
-        assert not caplog.records
+
+
+def all_types() -> list[list[str]]:
+    return [device.extra_buffer_types for device in local_devices()]
+
+
+def test_amx_is_hidden_while_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ggml has it; elsewhere nothing changes."""
+    before = all_types()
+    without = [[name for name in names if name != "AMX"] for names in before]
+    with without_amx(uses_kernels=True):
+        assert all_types() == without
+        with without_amx(uses_kernels=True):
+            assert all_types() == without
+        assert all_types() == without
+    assert all_types() == before
     monkeypatch.setattr(cpu_build, "broken_amx_here", lambda: None)
-    params = llama_cpp.llama_model_default_params()
-    avoid_broken_amx(params)
-    assert params.use_extra_bufts
+    with without_amx(uses_kernels=False):
+        assert all_types() == before
+    monkeypatch.setattr(cpu_build, "broken_amx_here", lambda: "GCC 12.2.0")
+    with without_amx(uses_kernels=False):
+        assert all_types() == without
 
 
 def stub_compiler(folder: Path, version: int, *, has_amx: bool = True, is_clang: bool = False) -> Path:

@@ -40,8 +40,7 @@ def load_model(path: str, place: Place, *, load_mtp: bool = False) -> int:
         devices = (ctypes.c_void_p * 2)(place.device.address, None)
         params.devices, params.split_mode = ctypes.cast(devices, ctypes.c_void_p), lib.LLAMA_SPLIT_MODE_LAYER
         params.tensor_split = None
-    cpu_build.avoid_broken_amx(params)
-    with file_errors(path), without_details():
+    with file_errors(path), without_details(), cpu_build.without_amx(False):
         model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
             raise ValueError("cannot load model")
