@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -244,13 +245,16 @@ class Loaded:
         plan, target, params = self.plan, self.target, self.target.ctx.params
         n_streams = 1 if params.kv_unified else params.n_seq_max
         # some models have other factors of RoPE for long contexts: the length then counts
-        n_short = int(about.get(f"{about.get('general.architecture')}.rope.scaling.original_context_length", 0))
+        overrides = target.options["kv_overrides"] or {}
+        key = f"{about.get('general.architecture')}.rope.scaling.original_context_length"
+        n_short = overrides[key] if type(overrides.get(key)) is int else int(about.get(key, target.model.n_ctx_train()))
         settings: dict[str, Any] = {name: getattr(params, name) for name in _IN_FILES}
         settings |= {
-            "kv_overrides": {str(k): str(value) for k, value in (target.options["kv_overrides"] or {}).items()},
+            "kv_overrides": {str(k): repr(value) for k, value in overrides.items()},  # one of another type is ignored
+            "rotation": os.environ.get("LLAMA_ATTN_ROT_DISABLE", ""),  # of quantized K and V
             "model_options": {k: v for k, v in target.model_options.items() if k != "lora"},
             "n_streams": n_streams,
-            "long_context": 0 < n_short < params.n_ctx // n_streams,
+            "long_context": n_short < params.n_ctx // n_streams,
             "n_gpu_layers": target.n_gpu_layers,
             "cpu_kernels": {} if target.kernels is None else target.kernels.n_weights,
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],

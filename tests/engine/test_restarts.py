@@ -345,3 +345,39 @@ def test_two_at_once(files: dict[str, tuple[Path, Path]], tmp_path: Path, caplog
     with closing(load(path, prefix_cache_dir=tmp_path)) as llm:
         assert all(run(llm, talk).n_cached >= 100 for talk in talks)
     assert not caplog.messages
+
+
+LONG = {"kv_overrides": {"llama.rope.scaling.original_context_length": 768}}
+EPSILON = "llama.attention.layer_norm_rms_epsilon"
+
+
+@pytest.mark.parametrize(
+    ("arch", "one", "other", "is_same"),
+    [
+        # from where on factors of RoPE for long contexts hold is in the file, an override, or its context's length
+        ("phi3", {"n_ctx": 256}, {"n_ctx": 512}, True),
+        ("phi3", {"n_ctx": 512}, {"n_ctx": 1024}, False),
+        ("llama", {"n_ctx": 256}, {"n_ctx": 512}, True),
+        ("llama", {"n_ctx": 768, **LONG}, {"n_ctx": 1024, **LONG}, False),
+        # llama.cpp ignores an override of another type
+        ("llama", {"kv_overrides": {EPSILON: 0.01}}, {"kv_overrides": {EPSILON: "0.01"}}, False),
+        ("llama", {"kv_overrides": {EPSILON: 0.01}}, {"kv_overrides": {EPSILON: 0.01}}, True),
+        ("llama", {}, {"env": "1"}, False),  # quantized keys and values are not rotated then
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_changes_states_is_in_the_key(
+    arch: str,
+    one: dict[str, Any],
+    other: dict[str, Any],
+    is_same: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = write_random_arch(tmp_path, arch)
+    keys = set()
+    for options in (one, other):
+        monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", options.pop("env", ""))
+        with closing(load(path, **{"n_ctx": 256, "cpu_kernels": "off", **options})) as llm:
+            keys.add(llm.loaded.maker.key)
+    assert len(keys) == (1 if is_same else 2)
