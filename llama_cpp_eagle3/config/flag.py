@@ -87,8 +87,15 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, found {text!r:.80}") from None
 
 
-_NUMBERS: dict[Any, Reader] = {int: integer, float: number}
-"""Python's readers, whose errors name types, and ours."""
+def path_of(text: str) -> Path:
+    """A path. An empty one would be the working directory, where a variable that is not set was meant."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, found ''")
+    return Path(text)
+
+
+_READERS: dict[Any, Reader] = {int: integer, float: number, Path: path_of}
+"""Python's readers, and ours, whose errors name no types."""
 
 
 def flag(spec: str, help: str = "", read: Reader = str, **more: Any) -> Flag:
@@ -99,7 +106,7 @@ def flag(spec: str, help: str = "", read: Reader = str, **more: Any) -> Flag:
     variables = [word for word in words if word.startswith(_VARIABLES)]
     value = [word for word in words if word not in (*names, *variables)]
     return Flag(
-        names, "".join(value), help, _NUMBERS.get(read, read), env="".join(variables), no=tuple(off.split()), **more
+        names, "".join(value), help, _READERS.get(read, read), env="".join(variables), no=tuple(off.split()), **more
     )
 
 

@@ -66,7 +66,7 @@ class PrefixFolder:
         self.path, self.n_bytes_max = path, n_bytes_max
         self._maker = maker
         self._key = maker.key
-        self._has_warned = False
+        self._n_refused = 0  # bytes of a file that could not be written, which was logged
         self._writer = ThreadPoolExecutor(1, "prefix-writer")
         self._reader = ThreadPoolExecutor(1, "prefix-reader")
         self._probe()
@@ -78,7 +78,7 @@ class PrefixFolder:
             os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             part.unlink()
         except OSError as e:
-            self._warn(e)
+            self._warn(e, 1)
 
     def use_drafters(self, draft: str) -> None:
         """Note that other drafters' states are written from now on: their fingerprint."""
@@ -152,9 +152,10 @@ class PrefixFolder:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             n_bytes = write_prefix(self.path / name, self._maker, stored)
         except (OSError, MemoryError) as e:
-            self._warn(e)
+            self._warn(e, n_bytes)
             return None
-        self._has_warned = False
+        if n_bytes >= self._n_refused:  # smaller ones may fit in what a full disk has left
+            self._n_refused = 0
         return StoredFile(name, n_bytes)
 
     def _read(self, file: StoredFile) -> StoredPrefix | None:
@@ -202,9 +203,9 @@ class PrefixFolder:
         _log.warning("'%s' of the prefix cache is dropped: %s", self.path / name, e)
         self._remove([name])
 
-    def _warn(self, e: BaseException) -> None:
-        if not self._has_warned:
-            self._has_warned = True
+    def _warn(self, e: BaseException, n_bytes: int) -> None:
+        if not self._n_refused:
+            self._n_refused = n_bytes
             _log.warning("cannot write to the prefix cache's folder '%s': %s %s", self.path, _reason(e), _FLAGS)
 
     def _name_of(self, tokens: SequenceOf[int], *, is_state: bool) -> str:

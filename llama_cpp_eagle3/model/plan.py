@@ -400,6 +400,8 @@ def _check_sizes(p: LoadPlan) -> None:
         raise ValueError("vocab_only and embedding exclude each other: nothing can be evaluated without weights")
     if s.mode == "tree" and not p.is_pooled:
         raise ValueError("trees of several sequences need a shared cache: leave kv_unified out, or use kv_unified=True")
+    if 0 < n_ctx < n_parallel:
+        raise ValueError(f"n_parallel={n_parallel} sequences need as many tokens of context, found n_ctx={n_ctx}")
     if n_parallel > min(n_batch, n_ubatch):
         raise ValueError(
             f"n_parallel={n_parallel} sequences need batches of that size, found n_batch={n_batch} and "

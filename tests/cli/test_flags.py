@@ -171,6 +171,8 @@ def test_server_flags(capsys: Any) -> None:
     assert (args.reasoning, args.top_k) == ("off", 4)
     assert "--mmproj-url is not possible here" in fails(capsys, "--mmproj-url", "x", server=True)
     assert "-nocb is not possible here" in fails(capsys, "-nocb", server=True)
+    for flag in ("--slot-save-path", "--cache-disk"):
+        assert "expected a path, found ''" in fails(capsys, flag, "", server=True)
     args = parse("--mirostat-lr", 0.3, "-l", "5-1", "--samplers", "temp;top-k", "--ignore-eos", server=True)
     assert defaults_of(args) == {
         "mirostat_eta": 0.3,

@@ -169,6 +169,14 @@ BAD = {
     "hidden_size": (config_change(hidden_size=128), "hidden_size 128, the tensors are 64 wide"),
     "draft_vocab": (config_change(draft_vocab_size=95), r"expected 95 rows \(draft_vocab_size\), found 96"),
     "bad_number": (config_change(num_attention_heads="four"), "'num_attention_heads': expected a positive number"),
+    "large_window": (
+        config_change(sliding_window=1 << 32, use_sliding_window=True),
+        "key 'sliding_window': expected a positive number, found 4294967296",
+    ),
+    "large_original": (
+        config_change(rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1 << 32}),
+        "key 'original_max_position_embeddings': expected a positive number, found 4294967296",
+    ),
     "bad_flag": (config_change(norm_output="yes"), "'norm_output': expected true or false"),
     "bad_activation": (config_change(hidden_act="relu"), "expected silu or a gelu, found 'relu'"),
     "bad_ids": (config_change(eagle_aux_hidden_state_layer_ids="2"), "expected a list of layers"),

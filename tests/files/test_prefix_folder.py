@@ -243,6 +243,9 @@ def test_a_full_disk(folder: PrefixFolder, monkeypatch: pytest.MonkeyPatch, capl
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
         assert [folder.write(stored(n), ()).result() for n in (5, 6)] == [None, None]
+    small = folder.write(stored(1), ()).result()  # fits in what a full disk has left
+    assert small is not None
+    os.unlink(folder.path / small.name)
     with monkeypatch.context() as patch:
 
         def fail(*args: Any) -> None:

@@ -119,6 +119,7 @@ def test_what_drafters_read() -> None:
         ({"draft_tree_tokens": 2}, "draft_tree_depth <= draft_tree_tokens"),
         ({"n_parallel": 257}, "room for 256 sequences"),
         ({"n_parallel": 9, "n_ubatch": 8}, "need batches of that size"),
+        ({"n_parallel": 9, "n_ctx": 8}, "n_parallel=9 sequences need as many tokens of context, found n_ctx=8"),
         ({"n_batch": 0}, "n_batch >= 1"),
         ({"type_v": "q8_0", "flash_attn": False}, "use flash_attn=True too"),
         ({"file": HEAD, "draft_tree_topk": 2, "n_parallel": 2, "kv_unified": False}, "need a shared cache"),

@@ -495,3 +495,38 @@ def test_patience(target: Target, prompts: Path, tmp_path: Path) -> None:
     work = tmp_path / "head.gguf.work"
     assert [entry["step"] for entry in json.loads((work / "log.json").read_text())] == [3, 6, 9]
     assert torch.load(work / trainer.BEST, weights_only=True)["log"]["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("state.pt", b""),
+        ("d2t.npy", b""),
+        ("settings.json", b"null"),
+        ("plan.json", b'{"a": 1}'),
+        ("prompts.jsonl", b"null\n"),
+        ("texts.jsonl", b"[]\n"),
+    ],
+)
+def test_a_damaged_work_folder_names_its_file(
+    target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: bytes
+) -> None:
+    """A crash may leave a file empty, or something else may write there."""
+    output, work = tmp_path / "head.gguf", tmp_path / "head.gguf.work"
+    assert _train(target, output, "-f", prompts, "--steps", "1") == 0
+    (work / name).write_bytes(text)
+    capsys.readouterr()
+    assert _train(target, output, "-f", prompts, "--steps", "2", "--resume") == 2
+    assert f"error: '{work / name}' is damaged: remove it" in capsys.readouterr().err
+
+
+def test_damaged_rows_are_made_again(target: Target, prompts: Path, tmp_path: Path) -> None:
+    output, cache = tmp_path / "head.gguf", tmp_path / "cache"
+    assert _train(target, output, "-f", prompts, "--steps", "1", "--cache", cache) == 0
+    text = Store(tmp_path / "head.gguf.work").texts[0]
+    path = rows.cache_path(cache, text.id)
+    path.write_bytes(b"")
+    extractor = Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1)
+    assert Source(extractor, cache).get(text).tokens.tolist() == text.tokens
+    assert path.stat().st_size > 0
+    extractor.close()

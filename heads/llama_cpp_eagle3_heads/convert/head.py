@@ -309,6 +309,7 @@ def _sliding_window(config: Config, n_layer: int) -> int:
     window = config.values.get("sliding_window")
     if not isinstance(window, int) or isinstance(window, bool) or window <= 0:
         return 0
+    window = int(config.check_number("sliding_window", window, 1, 1 << 28))
     types = config.values.get("layer_types")
     if isinstance(types, list) and types:
         kinds = {str(kind) for kind in types[:n_layer]}

@@ -84,7 +84,9 @@ def read_rope(
     factor = _number(config, scaling, "factor")
     if kind == "linear":
         return rope(kind, {"factor": factor})
-    n_ctx = int(_number(config, scaling, "original_max_position_embeddings", config.get("max_position_embeddings")))
+    original = "original_max_position_embeddings"
+    n_ctx = _number(config, scaling, original, config.get("max_position_embeddings"))
+    n_ctx = int(config.check_number(original, n_ctx, 1, 1 << 31))
     if kind == "llama3":
         low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
         if low >= high:

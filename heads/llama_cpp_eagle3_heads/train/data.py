@@ -14,6 +14,7 @@ from llama_cpp_eagle3.errors import Eagle3Error
 from llama_cpp_eagle3.files.whole_file import naming
 
 from .conversations import read_prompts
+from .work_file import reading
 
 if TYPE_CHECKING:
     from llama_cpp_eagle3.llama import Eagle3Llama
@@ -119,7 +120,7 @@ def file_prompts(
             try:
                 tokens = _tokens_of(llm, templates, value)
             except ValueError as e:  # images, for example
-                refused.append(str(e))
+                refused.append(f"of '{path}': {e}")
                 continue
             if len(tokens) > n_max:
                 n_long += 1
@@ -219,8 +220,10 @@ class Store:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.prompts_path, self.texts_path = folder / "prompts.jsonl", folder / "texts.jsonl"
-        self.prompts = [Prompt(**value) for value in _read_whole_lines(self.prompts_path)]
-        self.texts = [Text(**value) for value in _read_whole_lines(self.texts_path)]
+        with reading(self.prompts_path):
+            self.prompts = [Prompt(**value) for value in _read_whole_lines(self.prompts_path)]
+        with reading(self.texts_path):
+            self.texts = [Text(**value) for value in _read_whole_lines(self.texts_path)]
         self.n_tokens = sum(len(text.tokens) - text.n_prompt for text in self.texts)
         """Number of tokens of all answers."""
 

@@ -19,6 +19,7 @@ from .data import Text
 from .eagle import Head
 from .job import Job, log
 from .trainer import STATE, split
+from .work_file import reading
 
 N_DRAFT_VOCAB = 8192
 """Tokens that a fresh head can draft."""
@@ -116,4 +117,8 @@ def _draft_vocabulary(
         log(f"draft vocabulary: {_coverage(counts, d2t)}")
         with whole_file(path) as part, part.open("wb") as f:
             np.save(f, d2t)
-    return torch.from_numpy(np.load(path))
+    with reading(path):
+        d2t = np.load(path)
+        if d2t.ndim != 1 or not 0 <= d2t.min() <= d2t.max() < len(counts):
+            raise ValueError(f"expected tokens below {len(counts)}")
+    return torch.from_numpy(d2t)

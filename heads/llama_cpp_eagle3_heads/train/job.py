@@ -22,6 +22,7 @@ from ..convert import convert
 from .measure import Side
 from .plan import MINUTES, Budget, Plan
 from .trainer import STATE, Settings, default_device, native_bf16
+from .work_file import reading
 
 _SETTINGS = "settings.json"
 _VERSION = 4
@@ -215,7 +216,8 @@ def is_begun(folder: Path) -> bool:
 def read_settings(job: Job) -> dict[str, Any]:
     """Return the settings that the run was begun with; empty = it was not begun."""
     path = job.folder / _SETTINGS
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    with reading(path):
+        return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def log(text: str) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from llama_cpp_eagle3.files.whole_file import write_whole
 
+from .work_file import reading
+
 MINUTES = 60.0
 """The default budget."""
 
@@ -135,8 +137,9 @@ class Plan:
         path = folder / _PLAN
         if not path.exists():
             return None
-        fields = json.loads(path.read_text())
-        return cls(**{**fields, "budget": Budget(**fields["budget"]), "speeds": Speeds(**fields["speeds"])})
+        with reading(path):
+            fields = json.loads(path.read_text())
+            return cls(**{**fields, "budget": Budget(**fields["budget"]), "speeds": Speeds(**fields["speeds"])})
 
 
 def best_epochs(seconds_new: float, seconds_again: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from llama_cpp_eagle3.engine import Sampling
@@ -265,9 +267,9 @@ class Source:
         if self.cache is None:
             return self._extract(text)
         path = cache_path(self.cache, text.id)
-        if path.exists():
-            found = Sample(text.id, text.n_prompt, text.temperature, **load_file(path))
-            if found.tokens.tolist() == text.tokens:
+        with suppress(SafetensorError):  # one that is damaged is made again
+            found = Sample(text.id, text.n_prompt, text.temperature, **load_file(path)) if path.exists() else None
+            if found is not None and found.tokens.tolist() == text.tokens:
                 return found
         sample = self._extract(text)
         sample.save(path)

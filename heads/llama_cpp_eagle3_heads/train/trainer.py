@@ -32,6 +32,7 @@ from .loss import Loss, Teacher, sample_anchors, ttt_loss
 from .optimizer import Optimizer
 from .ranks import Ranks
 from .rows import Sample, Source
+from .work_file import reading
 
 STATE, BEST = "state.pt", "best.pt"
 _STANDSTILL = 20
@@ -376,7 +377,8 @@ class Trainer:
         path = self.folder / STATE
 
         def read() -> Any:
-            return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+            with reading(path):
+                return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
 
         state = self.ranks.broadcast(read)
         if state is None:
@@ -390,7 +392,8 @@ class Trainer:
     def load_best(self) -> dict[str, Any]:
         """Load the best head's weights, and return its evaluation; {} = no head was evaluated."""
         if (self.folder / BEST).exists():
-            state = torch.load(self.folder / BEST, map_location="cpu", weights_only=True)
+            with reading(self.folder / BEST):
+                state = torch.load(self.folder / BEST, map_location="cpu", weights_only=True)
             self.head.load_state_dict(state["head"])
             return dict(state["log"])
         return {}
