@@ -245,7 +245,8 @@ def test_conversations_with_tools_and_images(target: Target, tmp_path: Path) -> 
         expected = [templates.tokens([asked, call, result], tools=tools), templates.tokens([asked])]
         assert [prompt.tokens for prompt in prompts] == expected
     assert len(said) == 1
-    assert "1 records are left out, or a part of them, the first one because: image input is not supported" in said[0]
+    assert "1 records are left out, or a part of them, the first one because: '" in said[0]
+    assert "traffic.jsonl': image input is not supported" in said[0]
 
 
 def test_a_standstill_does_not_count(

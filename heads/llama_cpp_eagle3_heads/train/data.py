@@ -120,7 +120,7 @@ def file_prompts(
             try:
                 tokens = _tokens_of(llm, templates, value)
             except ValueError as e:  # images, for example
-                refused.append(f"of '{path}': {e}")
+                refused.append(f"'{path}': {e}")
                 continue
             if len(tokens) > n_max:
                 n_long += 1
