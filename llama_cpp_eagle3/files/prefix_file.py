@@ -64,7 +64,7 @@ class Maker:
             for name in sorted({*ours, *theirs}):
                 mine, found = (json.dumps(settings.get(name)) for settings in (ours, theirs))
                 if mine != found:
-                    return f"another {name}: {found}, this one has {mine}"
+                    return f"another {name}: {found:.200}, this one has {mine:.200}"
         return ""
 
     def has_draft_of(self, other: Maker) -> bool:

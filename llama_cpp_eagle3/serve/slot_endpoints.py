@@ -108,7 +108,7 @@ def _path(server: Server, body: dict[str, Any]) -> Path:
     ):
         raise invalid("Invalid filename")
     path = folder / name
-    if path.is_symlink() or path.resolve().parent != folder.resolve():
+    if path.is_symlink() or (path.exists() and not path.is_file()) or path.resolve().parent != folder.resolve():
         raise invalid("Invalid filename")
     return path
 

@@ -137,7 +137,9 @@ def test_files(running: Running, tmp_path: Path) -> None:
         response = running.post("/slots/0?action=restore", {"filename": name})
         assert response.status_code == 400, name
         assert "secret" not in response.text
-    assert running.post("/slots/0?action=save", {"filename": "link"}).status_code == 400
+    (folder / "folder").mkdir()
+    for name in ("link", "folder"):
+        assert running.post("/slots/0?action=save", {"filename": name}).status_code == 400
     assert secret.read_text() == "secret"
     for path, body in (("/slots/9?action=erase", {}), ("/slots/x?action=erase", {}), ("/slots/0?action=what", {})):
         assert running.post(path, body).status_code == 400

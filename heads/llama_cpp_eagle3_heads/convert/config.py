@@ -95,7 +95,7 @@ class Config:
         """The value of a key if it is a number of a sane size, else a `ModelFileError`."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             kind = "a positive number" if low > 0 else "a number"
-            raise ModelFileError(f"'{self.path}': key '{key}': expected {kind}, found {value!r}")
+            raise ModelFileError(f"'{self.path}': key '{key}': expected {kind}, found {value!r:.80}")
         return float(value)
 
 
