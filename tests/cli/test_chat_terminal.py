@@ -312,7 +312,7 @@ def test_a_base_model_goes_on_with_a_text(pair: Any, tmp_path: Path) -> None:
         (["-p", "a", "-f", "b"], "-p and -f exclude"),
         (["--chat-template", "{% bad"], "error"),
         (["--chat-template-file", os.devnull], f"expected a template in '{os.devnull}', found no text"),
-        (["--grammar", "root ::= x"], "x"),
+        (["--grammar", "root ::= x"], "Undefined rule identifier 'x'"),
     ],
     ids=str,
 )
@@ -320,7 +320,14 @@ def test_errors(flags: list[str], message: str, pair: Any) -> None:
     code, _, err = run(pair, *flags, stdin="hello\n")
     assert message in err
     assert "Traceback" not in err
-    assert code == (0 if "--grammar" in flags else 2)  # a failed turn does not end the conversation
+    assert code == 2
+
+
+def test_a_failed_turn_does_not_end_the_conversation(pair: Any) -> None:
+    code, out, err = run(pair, "--temp", "0", "-n", "2", stdin=f"{'a ' * 2000}\nhello\n")
+    assert code == 0
+    assert "error" in err
+    assert out.strip()
 
 
 def test_a_single_turn_that_fails(pair: Any) -> None:
