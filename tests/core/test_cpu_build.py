@@ -56,7 +56,7 @@ def test_this_machine() -> None:
     assert types <= {"AMX", "CPU_REPACK", "CPU_KLEIDIAI", "CPU_EAGLE3"}
     if "REPACK = 1" in llama_cpp.llama_print_system_info().decode():
         assert "CPU_REPACK" in types
-    assert cpu_build.compilers()
+    assert cpu_build.compilers() or b"GCC: (" not in library.read_bytes()  # Clang's libraries may name none
 
 
 @pytest.fixture
