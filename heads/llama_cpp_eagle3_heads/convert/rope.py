@@ -84,9 +84,8 @@ def read_rope(
     factor = _number(config, scaling, "factor")
     if kind == "linear":
         return rope(kind, {"factor": factor})
-    original = "original_max_position_embeddings"
-    n_ctx = _number(config, scaling, original, config.get("max_position_embeddings"))
-    n_ctx = int(config.check_number(original, n_ctx, 1, 1 << 31))
+    trained = config.get("max_position_embeddings")
+    n_ctx = int(_number(config, scaling, "original_max_position_embeddings", trained, 1, 1 << 31))
     if kind == "llama3":
         low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
         if low >= high:
@@ -153,9 +152,11 @@ def _own_set(config: Config, key: str, table: dict[str, Any], layer_type: str) -
     return {k: x for k, x in table.items() if k not in sets} | (sets[name] or {})
 
 
-def _number(config: Config, scaling: dict[str, Any], key: str, default: Any = None) -> float:
+def _number(
+    config: Config, scaling: dict[str, Any], key: str, default: Any = None, low: float = 1e-6, high: float = 1e12
+) -> float:
     value = scaling.get(key)
-    return _positive(config, key, default if value is None else value)
+    return config.check_number(key, default if value is None else value, low, high)
 
 
 def _first(*values: Any) -> Any:

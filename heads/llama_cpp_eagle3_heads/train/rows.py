@@ -267,9 +267,9 @@ class Source:
         if self.cache is None:
             return self._extract(text)
         path = cache_path(self.cache, text.id)
-        with suppress(SafetensorError):  # one that is damaged is made again
-            found = Sample(text.id, text.n_prompt, text.temperature, **load_file(path)) if path.exists() else None
-            if found is not None and found.tokens.tolist() == text.tokens:
+        with suppress(FileNotFoundError, SafetensorError):  # one that is damaged is made again
+            found = Sample(text.id, text.n_prompt, text.temperature, **load_file(path))
+            if found.tokens.tolist() == text.tokens:
                 return found
         sample = self._extract(text)
         sample.save(path)
