@@ -37,7 +37,7 @@ static struct {
     size_t                       place = 0, end = 0;
 } amx;
 
-hidden_amx::hidden_amx() {
+void hide_amx() {
     const std::lock_guard lock(amx.mutex);
     if (amx.n_hiding++ > 0) {
         return;
@@ -54,7 +54,7 @@ hidden_amx::hidden_amx() {
     }
 }
 
-hidden_amx::~hidden_amx() {
+void show_amx() {
     const std::lock_guard lock(amx.mutex);
     if (--amx.n_hiding == 0 && amx.list) {
         std::rotate(amx.list + amx.place, amx.list + amx.end - 1, amx.list + amx.end);

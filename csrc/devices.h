@@ -36,15 +36,10 @@ std::vector<ggml_backend_dev_t> local_accelerators();
 // The buffer types that a device's backend has for weights besides its usual one: CPU_REPACK, AMX, ...
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t dev);
 
-// Keeps AMX's buffer type from models that are loaded while one exists. Those that have its weights keep them.
-class hidden_amx {
-  public:
-    hidden_amx();
-    ~hidden_amx();
-
-    hidden_amx(const hidden_amx &)             = delete;
-    hidden_amx & operator=(const hidden_amx &) = delete;
-};
+// Keeps AMX's buffer type from models that are loaded until it is shown as often as it was hidden. Those that have its
+// weights keep them.
+void hide_amx();
+void show_amx();
 
 // Was llama.cpp built with ggml-rpc?
 bool rpc_supported();

@@ -89,14 +89,12 @@ void register_devices(py::module_ & m) {
         .def("__repr__",
              [](const py_device & self) { return std::string("<Device ") + ggml_backend_dev_name(self.dev) + ">"; });
 
-    struct amx_hiding {
-        std::unique_ptr<hidden_amx> now;
-    };
-    py::class_<amx_hiding>(m, "HiddenAmx",
+    struct hidden_amx {};
+    py::class_<hidden_amx>(m, "HiddenAmx",
                            "A context manager: models that are loaded meanwhile do not use AMX's layout of weights.")
         .def(py::init<>())
-        .def("__enter__", [](amx_hiding & self) { self.now = std::make_unique<hidden_amx>(); })
-        .def("__exit__", [](amx_hiding & self, const py::args &) { self.now.reset(); });
+        .def("__enter__", [](hidden_amx &) { hide_amx(); })
+        .def("__exit__", [](hidden_amx &, const py::args &) { show_amx(); });
 
     m.attr("RPC_PROTO_VERSION") = py::make_tuple(RPC_PROTO_MAJOR_VERSION, RPC_PROTO_MINOR_VERSION);
     m.def("rpc_supported", &rpc_supported, "Whether llama.cpp was built with ggml-rpc.");
