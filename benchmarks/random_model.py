@@ -3,8 +3,8 @@
     python benchmarks/random_model.py --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
-disk allows; blocks of K-quants, IQ4_NL and IQ4_XS are random bytes with suitable scales. Q4_K_M and Q5_K_M are mixes of
-types like llama.cpp's. The heads are in llama.cpp's dialect: its own tools load the same files. This file also runs
+disk allows; blocks of K-quants, IQ types and TQ2_0 are random bytes with suitable scales. Q4_K_M and Q5_K_M are mixes
+of types like llama.cpp's. The heads are in llama.cpp's dialect: its own tools load the same files. This file also runs
 without the package.
 """
 
@@ -24,7 +24,11 @@ from llama_cpp_eagle3.files.whole_file import whole_file
 _Q4_K, _Q5_K, _Q6_K = (gguf.GGMLQuantizationType[name] for name in ("Q4_K", "Q5_K", "Q6_K"))
 _Q2_K, _Q3_K = gguf.GGMLQuantizationType.Q2_K, gguf.GGMLQuantizationType.Q3_K
 _IQ4_NL, _IQ4_XS = gguf.GGMLQuantizationType.IQ4_NL, gguf.GGMLQuantizationType.IQ4_XS
-_NAMES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "MXFP4"]
+_IQ2_XXS, _IQ2_S = gguf.GGMLQuantizationType.IQ2_XXS, gguf.GGMLQuantizationType.IQ2_S
+_IQ3_XXS, _IQ3_S = gguf.GGMLQuantizationType.IQ3_XXS, gguf.GGMLQuantizationType.IQ3_S
+_TQ2_0 = gguf.GGMLQuantizationType.TQ2_0
+_NAMES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "MXFP4", "IQ2_XXS", "IQ2_S"]
+_NAMES += ["IQ3_XXS", "IQ3_S", "TQ2_0"]
 TYPES = {name: gguf.GGMLQuantizationType[name] for name in _NAMES}
 TYPES |= {"Q2_K": _Q2_K, "Q3_K": _Q3_K, "Q4_K_M": _Q4_K, "Q5_K_M": _Q5_K, "Q6_K": _Q6_K}
 # the offset of d (scale of scales) and dmin in a block, and their values for a root mean square of about 1
@@ -34,6 +38,11 @@ _SCALES = {
     _Q4_K: (0, [1 / 240, 7.5 / 240]),  # as Q2_K, with 6 bits and 4
     _Q5_K: (0, [1 / 480, 15.5 / 480]),
     _IQ4_NL: (0, [1 / 68]),  # d times an entry of a table whose root mean square is 68
+    _IQ2_XXS: (0, [1 / 53]),  # d (2 sc + 1) / 8 times an entry of a grid, with 4 bits of sc
+    _IQ2_S: (0, [1 / 53]),
+    _IQ3_XXS: (0, [1 / 140]),  # d (2 sc + 1) / 4
+    _IQ3_S: (0, [1 / 157]),  # d (2 sc + 1)
+    _TQ2_0: (64, [1 / 1.2]),  # d (q - 1), with 2 bits
     _IQ4_XS: (0, [1 / 68 / 18.5]),  # d (sc - 32) times an entry of that table, with 6 bits of sc
 }
 _N_BLOCK = 32  # values of a block

@@ -26,10 +26,10 @@ std::vector<kernel> blocks_kernels(const std::string & name, ggml_type type) {
                        type,
                        format::n_channels > 1 ? layout::repacked : layout::mapped,
                        format::n_channels,
-                       rows::n_inputs,
+                       std::max(rows::n_inputs, format::block_inputs),
                        format::n_together,
                        set::is_supported,
-                       avx2::q8_row_size,
+                       avx2::q8_row_size<avx2::sums_of<set, format>>,
                        rows::template quantize<avx2::sums_of<set, format>>,
                        compute_of<set, format>() };
     });

@@ -14,28 +14,47 @@
 
 namespace eagle3::kernels::avx2 {
 
-// One block of eight channels. In fours: q[i] holds inputs 4 i to 4 i + 3 of the channels in order. In eights: q[i]
+// 32 inputs of eight channels. In fours: q[i] holds inputs 4 i to 4 i + 3 of the channels in order. In eights: q[i]
 // holds inputs 8 i to 8 i + 7 of channels 0 to 3, and q[4 + i] those of channels 4 to 7.
 struct unpacked {
     __m256i q[8];
-    __m256  d; // scales of the channels, in order
-    __m256  m; // minimums of the channels, if the format has them
+    __m256  d;      // scales of the channels, in order
+    __m256  d_high; // those of inputs 16 to 31, if these have their own
+    __m256  m;      // minimums of the channels, if the format has them
+    __m256i signs;  // a bit for each input, which is then to be negated, if the format has them
 
     // a format may keep these from one block to the next
     __m256  super_d         = {};
     __m256i super_scales[2] = {};
+    __m256i packed[8]       = {};
+};
+
+// What a format has whose weights lie as in the file, by default in blocks of 32 inputs with one scale.
+template <int64_t BYTES, int64_t INPUTS = QK, int SCALES = 1>
+struct mapped_blocks {
+    static constexpr int64_t block_bytes  = BYTES;
+    static constexpr int64_t block_inputs = INPUTS;
+    static constexpr int     n_scales     = SCALES;
+    static constexpr int64_t n_channels   = 1;
+    static constexpr int64_t n_together   = 0;
+    static constexpr bool    eights       = false;
+    static constexpr bool    has_signs    = false;
 };
 
 // A format has
 //   block_bytes      bytes of one channel's block
+//   block_inputs     its inputs: 32, or a multiple
+//   n_scales         scales of 32 inputs: 1, or 2 where 16 have one (not in repacked layouts)
 //   n_channels       channels of a group: 1 as the file has them, 8 or 4 in ggml's repacked layouts
 //   n_together       in repacked layouts, the bytes of a channel that lie together
 //   eights           whether vectors are in eights
+//   has_signs        whether values are to be negated where a sign is set (not in eights)
 //   is_signed        whether values are int8, or uint8
 //   largest          the greatest magnitude of a value
 //   sums             what rows keep of their blocks' sums
 // and
-//   unpack(p, b, stride, w)   unpacks block b of eight channels, or of two groups of four, `stride` bytes apart
+//   unpack(p, b, stride, w)   unpacks inputs 32 b to 32 b + 31 of eight channels, or of two groups of four, `stride`
+//                             bytes apart
 // or, in octets of nibbles,
 //   values_at, flip  where the nibbles begin in a block of eight channels, and which bits of each byte are inverted
 //   has_table, table()   the int8 or uint8 value that each nibble stands for
@@ -47,7 +66,16 @@ template <class isa, class format>
 constexpr bool is_biased = isa::has_vnni && !isa::has_signed && format::is_signed;
 
 template <class isa, class format>
-using sums_of = std::conditional_t<is_biased<isa, format>, offset_sums<128>, typename format::sums>;
+using sums_of = std::conditional_t<is_biased<isa, format>, offset_sums<128, format::n_scales>, typename format::sums>;
+
+// Bytes of a channel of k inputs, and those of eight channels that a step of 32 inputs goes on, on average.
+template <class format>
+constexpr size_t channel_bytes(int64_t k) {
+    return k / format::block_inputs * format::block_bytes;
+}
+
+template <class format>
+constexpr int64_t step_bytes = 8 * format::block_bytes * QK / format::block_inputs;
 
 // The row's values that q[i] is multiplied by.
 template <class format>
@@ -70,7 +98,7 @@ AVX2_INLINE __m256i multiply(const __m256i * q, const uint8_t * y) {
         return sum;
     }
     constexpr int n_fit      = 32767 / (2 * 127 * format::largest);
-    constexpr int n_together = n_fit >= n ? n : n_fit >= 4 ? 4 : 1;
+    constexpr int n_together = n_fit >= n ? n : n_fit >= 4 ? 4 : n_fit >= 2 ? 2 : 1;
     static_assert(n_fit > 0 && n % n_together == 0, "");
 
     const __m256i ones = _mm256_set1_epi16(1);
@@ -92,6 +120,28 @@ AVX2_INLINE __m256i dot(const unpacked & w, const uint8_t * y) {
         return isa::fold(multiply<isa, format, 4>(w.q, y), multiply<isa, format, 4>(w.q + 4, y));
     } else {
         return multiply<isa, format, 8>(w.q, y);
+    }
+}
+
+// Mask i of a channel has four bytes, which are all ones where the channel's bits 4 i to 4 i + 3 are set.
+AVX2_INLINE void masks_of_bits(__m256i bits, __m256i (&masks)[8]) {
+    const __m256i bit[] = { _mm256_set1_epi32(0x08040201), _mm256_set1_epi32(static_cast<int>(0x80402010)) };
+    for (int i = 0; i < 8; ++i) {
+        // byte i / 2 of each channel, four times
+        const __m256i places = _mm256_add_epi8(
+            _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c),
+            _mm256_set1_epi8(static_cast<char>(i / 2)));
+        const __m256i byte = _mm256_shuffle_epi8(bits, places);
+        masks[i]           = _mm256_cmpeq_epi8(_mm256_and_si256(byte, bit[i % 2]), bit[i % 2]);
+    }
+}
+
+// Negates the values whose bit is set.
+AVX2_INLINE void negate(__m256i bits, __m256i * q) {
+    __m256i set[8];
+    masks_of_bits(bits, set);
+    for (int i = 0; i < 8; ++i) {
+        q[i] = _mm256_sub_epi8(_mm256_xor_si256(q[i], set[i]), set[i]);
     }
 }
 
@@ -126,12 +176,12 @@ AVX2_INLINE __m256 in_order(__m256 v) {
     return format::eights ? isa::unfold(v) : v;
 }
 
-// Adds a block's products with a row, whose integer sums are q, to the row's sums.
+// Adds a block's products with a row, whose integer sums are q, to the row's sums; or those of its half `part`.
 template <class isa, class format>
 AVX2_INLINE void add_block(const unpacked & w, __m256 scales, const uint8_t * row, int64_t k, int64_t b, __m256i q,
-                           __m256 & sum) {
+                           __m256 & sum, int part = 0) {
     using row_sums       = sums_of<isa, format>;
-    const uint8_t * kept = q8_sums(row, k) + 4 * b;
+    const uint8_t * kept = q8_sums(row, k) + 4 * (row_sums::n_parts * b + part);
     if constexpr (row_sums::has_offset) {
         q = _mm256_add_epi32(q, _mm256_set1_epi32(read<int32_t>(kept)));
     }
@@ -147,8 +197,8 @@ template <class isa, class format>
 AVX2_INLINE int64_t add_block_to_pairs(const unpacked & w, __m256 scales, const uint8_t * rows, int64_t n_rows,
                                        int64_t k, int64_t b, __m256 * sums) {
     int64_t r = 0;
-    if constexpr (isa::has_matrices) {
-        const size_t row_bytes = q8_row_size(k);
+    if constexpr (isa::has_matrices && format::n_scales == 1) {
+        const size_t row_bytes = q8_row_size<sums_of<isa, format>>(k);
         __m256i      eights[8];
         if constexpr (format::eights) {
             std::copy(w.q, w.q + 8, eights);
@@ -172,21 +222,25 @@ AVX2_INLINE int64_t add_block_to_pairs(const unpacked & w, __m256 scales, const 
 template <class isa, class format>
 AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_t stride, int64_t k,
                                                   const uint8_t * rows, int64_t n_rows, __m256 * sums) {
-    const size_t row_bytes = q8_row_size(k);
-    const auto * next      = reinterpret_cast<const char *>(weights) + k / QK * 8 * format::block_bytes;
+    constexpr int64_t n_bytes   = step_bytes<format>;
+    const size_t      row_bytes = q8_row_size<sums_of<isa, format>>(k);
+    const auto *      next      = reinterpret_cast<const char *>(weights) + k / QK * n_bytes;
     for (int64_t r = 0; r < n_rows; ++r) {
         sums[r] = _mm256_setzero_ps();
     }
     unpacked w;
     for (int64_t b = 0; b < k / QK; ++b) {
         // the processor does not prefetch eight short streams by itself; after the last weights nothing is read
-        for (int64_t i = 0; i < 8 * format::block_bytes; i += 64) {
-            _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
+        for (int64_t i = 0; i < n_bytes; i += 64) {
+            _mm_prefetch(next + b * n_bytes + i, _MM_HINT_T0);
         }
         if constexpr (format::n_channels == 8) {
             unpack_octet<format>(weights, b, w);
         } else {
             format::unpack(weights, b, stride, w);
+        }
+        if constexpr (format::has_signs) {
+            negate(w.signs, w.q);
         }
         if constexpr (is_biased<isa, format>) {
             for (__m256i & q : w.q) {
@@ -196,7 +250,13 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
         const __m256 scales = in_order<isa, format>(w.d);
         for (int64_t r = add_block_to_pairs<isa, format>(w, scales, rows, n_rows, k, b, sums); r < n_rows; ++r) {
             const uint8_t * row = rows + r * row_bytes;
-            add_block<isa, format>(w, scales, row, k, b, dot<isa, format>(w, row + QK * b), sums[r]);
+            const uint8_t * y   = row + QK * b;
+            if constexpr (format::n_scales == 1) {
+                add_block<isa, format>(w, scales, row, k, b, dot<isa, format>(w, y), sums[r]);
+            } else {
+                add_block<isa, format>(w, w.d, row, k, b, multiply<isa, format, 4>(w.q, y), sums[r]);
+                add_block<isa, format>(w, w.d_high, row, k, b, multiply<isa, format, 4>(w.q + 4, y + 16), sums[r], 1);
+            }
         }
     }
 }
@@ -208,7 +268,7 @@ AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, co
     for (int64_t r0 = 0; r0 < n_rows; r0 += ROWS_TOGETHER) {
         const int64_t n = std::min(n_rows - r0, ROWS_TOGETHER);
         __m256        sums[ROWS_TOGETHER];
-        compute_group<isa, format>(weights, stride, k, rows + r0 * q8_row_size(k), n, sums);
+        compute_group<isa, format>(weights, stride, k, rows + r0 * q8_row_size<sums_of<isa, format>>(k), n, sums);
         for (int64_t r = 0; r < n; ++r) {
             alignas(32) float s[8];
             _mm256_store_ps(s, in_order<isa, format>(sums[r]));
@@ -220,7 +280,7 @@ AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, co
 template <class isa, class format>
 void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
-    const size_t stride = k / QK * format::block_bytes;
+    const size_t stride = channel_bytes<format>(k);
     if constexpr (format::n_channels == 8) {
         for (int64_t group = first; group < last; ++group) {
             compute_channels<isa, format>(weights + group * 8 * stride, 0, k, rows, n_rows, 0, 8, out + 8 * group, ldo);
@@ -254,20 +314,26 @@ AVX2_INLINE __m256i load_two(const uint8_t * low, const uint8_t * high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(low)), load128(high), 1);
 }
 
-// Loads 16 bytes of each of eight channels; v[i] gets bytes 4 i to 4 i + 3 of each.
-AVX2_INLINE void load_transposed(const uint8_t * p, size_t stride, __m256i * v) {
-    const __m256i c0  = load_two(p, p + 4 * stride);
-    const __m256i c1  = load_two(p + stride, p + 5 * stride);
-    const __m256i c2  = load_two(p + 2 * stride, p + 6 * stride);
-    const __m256i c3  = load_two(p + 3 * stride, p + 7 * stride);
-    const __m256i c01 = _mm256_unpacklo_epi32(c0, c1);
-    const __m256i c23 = _mm256_unpacklo_epi32(c2, c3);
-    const __m256i h01 = _mm256_unpackhi_epi32(c0, c1);
-    const __m256i h23 = _mm256_unpackhi_epi32(c2, c3);
+// Transposes 16 bytes of each of eight channels, where c[i] has those of channels i and 4 + i: v[i] gets bytes 4 i to
+// 4 i + 3 of each.
+AVX2_INLINE void transpose(const __m256i (&c)[4], __m256i * v) {
+    const __m256i c01 = _mm256_unpacklo_epi32(c[0], c[1]);
+    const __m256i c23 = _mm256_unpacklo_epi32(c[2], c[3]);
+    const __m256i h01 = _mm256_unpackhi_epi32(c[0], c[1]);
+    const __m256i h23 = _mm256_unpackhi_epi32(c[2], c[3]);
     v[0]              = _mm256_unpacklo_epi64(c01, c23);
     v[1]              = _mm256_unpackhi_epi64(c01, c23);
     v[2]              = _mm256_unpacklo_epi64(h01, h23);
     v[3]              = _mm256_unpackhi_epi64(h01, h23);
+}
+
+// Loads 16 bytes of each of eight channels, and transposes them.
+AVX2_INLINE void load_transposed(const uint8_t * p, size_t stride, __m256i * v) {
+    __m256i c[4];
+    for (int i = 0; i < 4; ++i) {
+        c[i] = load_two(p + i * stride, p + (4 + i) * stride);
+    }
+    transpose(c, v);
 }
 
 // Splits nibbles: q[i] gets the low ones of v[i], q[i + 4] the high ones.

@@ -9,6 +9,7 @@
 
 namespace eagle3::kernels::avx512 {
 
+using avx2::channel_bytes;
 using avx2::q8_row_size;
 using avx2::q8_scales;
 using avx2::q8_sums;
@@ -16,11 +17,12 @@ using avx2::QK;
 using avx2::read;
 using avx2::unpacked;
 
-// One block of sixteen channels. Mapped weights: q[i] holds inputs 4 i to 4 i + 3 of the channels. Repacked weights
+// 32 inputs of sixteen channels. Mapped weights: q[i] holds inputs 4 i to 4 i + 3 of the channels. Repacked weights
 // (octets): q[i] holds inputs 8 i to 8 i + 7 of the first eight channels, and q[4 + i] those of the others.
 struct wide_block {
     __m512i q[8];
     __m512  d; // scales of the channels, in the order of the sums
+    __m512  d_high;
     __m512  m;
 };
 
@@ -51,6 +53,17 @@ AVX512_INLINE void unpack_octets(const uint8_t * low, const uint8_t * high, int6
     w.d = as_summed(join(format::scales(blocks[0]), format::scales(blocks[1])));
 }
 
+// Negates the values whose bit is set in the channels' `signs`.
+AVX512_INLINE void negate(__m512i signs, wide_block & w) {
+    const __m512i bit[] = { _mm512_set1_epi32(0x08040201), _mm512_set1_epi32(static_cast<int>(0x80402010)) };
+    for (int i = 0; i < 8; ++i) {
+        const __m512i first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c));
+        const __m512i byte =
+            _mm512_shuffle_epi8(signs, _mm512_add_epi8(first, _mm512_set1_epi8(static_cast<char>(i / 2))));
+        w.q[i] = _mm512_mask_sub_epi8(w.q[i], _mm512_test_epi8_mask(byte, bit[i % 2]), _mm512_setzero_si512(), w.q[i]);
+    }
+}
+
 // Unpacks block b of sixteen mapped channels, eight at a time.
 template <class format>
 AVX512_INLINE void unpack_mapped(const uint8_t * p, int64_t b, size_t stride, unpacked & low, unpacked & high,
@@ -61,14 +74,20 @@ AVX512_INLINE void unpack_mapped(const uint8_t * p, int64_t b, size_t stride, un
         w.q[i] = join(low.q[i], high.q[i]);
     }
     w.d = join(low.d, high.d);
+    if constexpr (format::n_scales == 2) {
+        w.d_high = join(low.d_high, high.d_high);
+    }
+    if constexpr (format::has_signs) {
+        negate(join(low.signs, high.signs), w);
+    }
     if constexpr (format::sums::has_min) {
         w.m = join(low.m, high.m);
     }
 }
 
-// The channels' sums, plus `offset` each.
+// The channels' sums, plus `offset` each, or those of half `part`.
 template <class format>
-AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offset) {
+AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offset, int part) {
     if constexpr (format::n_channels == 8) {
         __m512i low  = _mm512_maskz_set1_epi32(0x5555, offset); // a channel has two lanes, of which one gets it
         __m512i high = low;
@@ -81,8 +100,9 @@ AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offse
         return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
                                 _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
     } else {
-        __m512i sum = _mm512_set1_epi32(offset);
-        for (int i = 0; i < 8; ++i) {
+        __m512i       sum = _mm512_set1_epi32(offset);
+        constexpr int n   = 8 / format::n_scales;
+        for (int i = n * part; i < n * (part + 1); ++i) {
             sum = _mm512_dpbusd_epi32(sum, w.q[i], _mm512_set1_epi32(read<int32_t>(y + 4 * i)));
         }
         return sum;
@@ -94,10 +114,10 @@ AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offse
 template <class isa, class format>
 AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const uint8_t * high, size_t stride, int64_t k,
                                                     const uint8_t * rows, int64_t n_rows, __m512 * sums) {
-    using row_sums          = avx2::sums_of<isa, format>;
-    const size_t  row_bytes = q8_row_size(k);
-    constexpr int n_bytes   = 16 * format::block_bytes;
-    const auto *  next      = reinterpret_cast<const char *>(low) + k / QK * n_bytes;
+    using row_sums              = avx2::sums_of<isa, format>;
+    const size_t      row_bytes = q8_row_size<row_sums>(k);
+    constexpr int64_t n_bytes   = 2 * avx2::step_bytes<format>;
+    const auto *      next      = reinterpret_cast<const char *>(low) + k / QK * n_bytes;
     for (int64_t r = 0; r < n_rows; ++r) {
         sums[r] = _mm512_setzero_ps();
     }
@@ -119,10 +139,14 @@ AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const u
         }
         for (int64_t r = 0; r < n_rows; ++r) {
             const uint8_t * row  = rows + r * row_bytes;
-            const uint8_t * kept = q8_sums(row, k) + 4 * b;
-            const __m512i   q    = dot<format>(w, row + QK * b, row_sums::has_offset ? read<int32_t>(kept) : 0);
-            const __m512    d    = _mm512_mul_ps(w.d, _mm512_set1_ps(q8_scales(row, k)[b]));
-            sums[r]              = _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), d, sums[r]);
+            const uint8_t * kept = q8_sums(row, k) + 4 * row_sums::n_parts * b;
+            const __m512    dy   = _mm512_set1_ps(q8_scales(row, k)[b]);
+            for (int part = 0; part < format::n_scales; ++part) {
+                const int32_t offset = row_sums::has_offset ? read<int32_t>(kept + 4 * part) : 0;
+                const __m512i q      = dot<format>(w, row + QK * b, offset, part);
+                const __m512  d      = _mm512_mul_ps(part ? w.d_high : w.d, dy);
+                sums[r]              = _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), d, sums[r]);
+            }
             if constexpr (row_sums::has_min) {
                 sums[r] = _mm512_fmadd_ps(w.m, _mm512_set1_ps(read<float>(kept)), sums[r]);
             }
@@ -136,7 +160,8 @@ AVX512 void compute_channels(const uint8_t * low, const uint8_t * high, size_t s
     for (int64_t r0 = 0; r0 < n_rows; r0 += ROWS_TOGETHER_WIDE) {
         const int64_t n = std::min(n_rows - r0, ROWS_TOGETHER_WIDE);
         __m512        sums[ROWS_TOGETHER_WIDE];
-        compute_group<isa, format>(low, high, stride, k, rows + r0 * q8_row_size(k), n, sums);
+        const size_t  row_bytes = q8_row_size<avx2::sums_of<isa, format>>(k);
+        compute_group<isa, format>(low, high, stride, k, rows + r0 * row_bytes, n, sums);
         for (int64_t r = 0; r < n; ++r) {
             _mm512_storeu_ps(out + (r0 + r) * ldo, format::n_channels == 8 ? in_order(sums[r]) : sums[r]);
         }
@@ -147,7 +172,7 @@ AVX512 void compute_channels(const uint8_t * low, const uint8_t * high, size_t s
 template <class isa, class format>
 void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
-    const size_t      stride   = k / QK * format::block_bytes;
+    const size_t      stride   = channel_bytes<format>(k);
     constexpr int64_t n_groups = format::n_channels == 8 ? 2 : 16, n_channels = format::n_channels == 8 ? 8 : 1;
     for (; first + n_groups <= last; first += n_groups) {
         const uint8_t * w = weights + first * n_channels * stride;

@@ -20,7 +20,9 @@ const std::vector<const kernel *> & all() {
             &q8_0_kernels,      &q4_Kx8_kernels,   &q4_K_kernels,     &q6_K_kernels,     &q5_K_kernels,
             &q3_K_kernels,      &q2_Kx8_kernels,   &q2_K_kernels,     &iq4_nlx8_kernels, &iq4_nl_kernels,
             &iq4_xs_kernels,    &mxfp4x8_kernels,  &mxfp4_kernels,    &f16_kernels,      &bf16_kernels,
-            &f32_kernels,
+            &f32_kernels,       &nvfp4_kernels,    &iq1_s_kernels,    &iq1_m_kernels,    &iq2_xxs_kernels,
+            &iq2_xs_kernels,    &iq2_s_kernels,    &iq3_xxs_kernels,  &iq3_s_kernels,    &q1_0_kernels,
+            &q2_0_kernels,      &tq1_0_kernels,    &tq2_0_kernels,
 #if defined(__aarch64__)
             &q4_0_4x4_kernels,  &q4_0_4x8_kernels, &q8_0_4x4_kernels, &q8_0_4x8_kernels, &q4_K_8x4_kernels,
             &q5_K_8x4_kernels,  &q5_K_8x8_kernels, &q6_K_8x4_kernels, &q6_K_8x8_kernels, &iq4_nl_4x4_kernels,

@@ -3,7 +3,6 @@
 // scale of six bits.
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
-#include "kernels/q8_K_avx2.h"
 
 #ifdef EAGLE3_HAS_KERNELS
 
@@ -17,15 +16,14 @@ AVX2_INLINE __m128i values() {
     return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
 }
 
-struct iq4_nl {
-    static constexpr int64_t block_bytes = 18;
-    static constexpr int64_t n_channels  = 1;
-    static constexpr int64_t n_together  = 0;
-    static constexpr bool    eights      = false;
-    static constexpr bool    is_signed   = true;
-    static constexpr int     largest     = 127;
-    using sums                           = offset_sums<0>;
+template <int64_t BYTES, int64_t INPUTS = QK>
+struct iq4 : mapped_blocks<BYTES, INPUTS> {
+    static constexpr bool is_signed = true;
+    static constexpr int  largest   = 127;
+    using sums                      = offset_sums<0>;
+};
 
+struct iq4_nl : iq4<18> {
     AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
         p += b * block_bytes;
         w.d = load_halves(p, stride);
@@ -61,12 +59,10 @@ struct iq4_nl_4x4 : iq4_nl {
 #endif
 
 // A block of IQ4_XS is a scale, the high bits of eight more scales, their low bits, then the indices.
-struct iq4_xs : iq4_nl {
-    static constexpr int64_t block_bytes = 17; // an eighth of 136: a block counts as eight of 32 inputs
-
+struct iq4_xs : iq4<136, QK_K> {
     AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
         const int i = static_cast<int>(b % 8);
-        p += b / 8 * 8 * block_bytes;
+        p += b / 8 * block_bytes;
         if (i == 0) {
             w.super_d         = load_halves(p, stride);
             w.super_scales[0] = load_dwords(p + 4, stride);
@@ -80,26 +76,6 @@ struct iq4_xs : iq4_nl {
         w.super_scales[1] = _mm256_srli_epi32(w.super_scales[1], 2);
         load_nibbles(p + 8 + 16 * i, stride, w.q);
         look_up(values(), w.q);
-    }
-};
-
-// Rows in Q8_K, whose scale of 256 values is written for each 32 of them.
-struct q8_K_rows {
-    static constexpr int64_t n_inputs = QK_K;
-
-    template <class sums>
-    AVX2 static void quantize(const float * x, int64_t k, uint8_t * row) {
-        auto *    scales = reinterpret_cast<float *>(row + k);
-        uint8_t * kept   = row + k + k / QK * sizeof(float);
-        for (int64_t b = 0; b < k; b += QK_K) {
-            int32_t     sums16[QK_K / 16];
-            const float d = quantize_q8_K(x + b, reinterpret_cast<int8_t *>(row + b), sums16);
-            for (int64_t i = 0; i < QK_K / QK; ++i) {
-                const auto keep    = sums::keep(sums16[2 * i] + sums16[2 * i + 1], d);
-                scales[b / QK + i] = d;
-                std::memcpy(kept + (b / QK + i) * sizeof(keep), &keep, sizeof(keep));
-            }
-        }
     }
 };
 

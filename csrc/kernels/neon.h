@@ -137,7 +137,9 @@ NEON_OF_TWO(or_si, vorrq_s8(a, b))
 NEON_OF_TWO(xor_si, veorq_s8(a, b))
 NEON_OF_TWO(max_epi16, bytes(vmaxq_s16(words(a), words(b))))
 NEON_OF_TWO(min_epi16, bytes(vminq_s16(words(a), words(b))))
+NEON_OF_TWO(max_epu8, bytes(vmaxq_u8(vreinterpretq_u8_s8(a), vreinterpretq_u8_s8(b))))
 NEON_OF_TWO(cmpeq_epi8, bytes(vceqq_s8(a, b)))
+NEON_OF_TWO(cmpeq_epi32, bytes(vceqq_s32(dwords(a), dwords(b))))
 NEON_OF_TWO(cmpgt_epi32, bytes(vcgtq_s32(dwords(a), dwords(b))))
 NEON_OF_TWO(packs_epi16, vcombine_s8(vqmovn_s16(words(a)), vqmovn_s16(words(b))))
 NEON_OF_TWO(packs_epi32, bytes(vcombine_s16(vqmovn_s32(dwords(a)), vqmovn_s32(dwords(b)))))
@@ -266,6 +268,10 @@ NEON_INLINE __m256i _mm256_setr_epi32(int a, int b, int c, int d, int e, int f, 
     return { _mm_setr_epi32(a, b, c, d), _mm_setr_epi32(e, f, g, h) };
 }
 
+NEON_INLINE __m256i _mm256_setr_epi64x(int64_t a, int64_t b, int64_t c, int64_t d) {
+    return { bytes(int64x2_t{ a, b }), bytes(int64x2_t{ c, d }) };
+}
+
 NEON_INLINE __m256 _mm256_setr_ps(float a, float b, float c, float d, float e, float f, float g, float h) {
     return { float32x4_t{ a, b, c, d }, float32x4_t{ e, f, g, h } };
 }
@@ -369,6 +375,10 @@ NEON_INLINE __m256i _mm256_inserti128_si256(__m256i a, __m128i b, int half) {
 
 NEON_INLINE int _mm256_extract_epi32(__m256i a, int lane) {
     return lane < 4 ? dwords(a.low)[lane] : dwords(a.high)[lane - 4];
+}
+
+NEON_INLINE int _mm_extract_epi32(__m128i a, int lane) {
+    return dwords(a)[lane];
 }
 
 NEON_INLINE int _mm_cvtsi128_si32(__m128i a) {

@@ -11,14 +11,10 @@ namespace {
 
 using namespace avx2;
 
-struct q8_0 {
-    static constexpr int64_t block_bytes = 34;
-    static constexpr int64_t n_channels  = 1;
-    static constexpr int64_t n_together  = 0;
-    static constexpr bool    eights      = false;
-    static constexpr bool    is_signed   = true;
-    static constexpr int     largest     = 128;
-    using sums                           = offset_sums<0>;
+struct q8_0 : mapped_blocks<34> {
+    static constexpr bool is_signed = true;
+    static constexpr int  largest   = 128;
+    using sums                      = offset_sums<0>;
 
     AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
         p += b * block_bytes;

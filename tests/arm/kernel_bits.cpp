@@ -66,7 +66,8 @@ void fail(const std::string & what) {
     std::exit(1);
 }
 
-// returns the offsets of a block's half floats; MXFP4 has an exponent instead, an F16 block is one half float
+// returns the offsets of a block's half floats; MXFP4 has an exponent instead, NVFP4 and IQ1_M have scales of their own
+// kind, an F16 block is one half float
 std::vector<int> places_of_halves(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_0:
@@ -74,7 +75,17 @@ std::vector<int> places_of_halves(ggml_type type) {
         case GGML_TYPE_Q8_0:
         case GGML_TYPE_IQ4_NL:
         case GGML_TYPE_IQ4_XS:
+        case GGML_TYPE_IQ1_S:
+        case GGML_TYPE_IQ2_XXS:
+        case GGML_TYPE_IQ2_XS:
+        case GGML_TYPE_IQ2_S:
+        case GGML_TYPE_IQ3_XXS:
+        case GGML_TYPE_IQ3_S:
+        case GGML_TYPE_Q1_0:
+        case GGML_TYPE_Q2_0:
         case GGML_TYPE_F16: return { 0 };
+        case GGML_TYPE_TQ1_0: return { 52 };
+        case GGML_TYPE_TQ2_0: return { 64 };
         case GGML_TYPE_Q4_1:
         case GGML_TYPE_Q5_1:
         case GGML_TYPE_Q4_K:
@@ -102,6 +113,13 @@ std::vector<uint8_t> random_weights(random_numbers & random, ggml_type type, int
         const float x = random.uniform();
         if (type == GGML_TYPE_MXFP4) {
             block[0] = static_cast<uint8_t>(112 + block[0] % 12);
+        } else if (type == GGML_TYPE_NVFP4) {
+            std::transform(block, block + 4, block, [](uint8_t byte) { return static_cast<uint8_t>(byte % 0x40); });
+        } else if (type == GGML_TYPE_IQ1_M) { // a nibble in each of four words
+            const uint16_t half = random.half();
+            for (int i = 0; i < 4; ++i) {
+                block[49 + 2 * i] = static_cast<uint8_t>((block[49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4);
+            }
         } else if (type == GGML_TYPE_BF16) {
             std::memcpy(block, reinterpret_cast<const char *>(&x) + 2, 2);
         } else if (type == GGML_TYPE_F32) {

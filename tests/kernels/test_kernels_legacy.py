@@ -1,4 +1,4 @@
-"""Kernels for types with blocks of 32, F16 and BF16 match float64, and a row does not depend on the other rows."""
+"""Kernels for all types but K-quants match float64, and a row does not depend on the other rows."""
 
 import ctypes
 from dataclasses import replace
@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Type
 from kernel_formats import LEGACY, Format, format_of
 from llama_cpp_eagle3 import _core
 
+QUANTIZED = [f for f in LEGACY if f.type not in (Type.F16, Type.BF16)]
 WITH_VNNI = [f for f in LEGACY if "vnni" in f.kernel]
 BYTES = (0x00, 0x0F, 0x77, 0x78, 0x7F, 0x80, 0x81, 0x87, 0x88, 0xF0, 0xFF)
 
@@ -71,7 +72,7 @@ class TestKernel:
 
 
 @pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
-@pytest.mark.parametrize("f", [f for f in LEGACY if f.n_head], ids=lambda f: f.kernel)
+@pytest.mark.parametrize("f", QUANTIZED, ids=lambda f: f.kernel)
 def test_agrees_with_ggml(f):
     """The result is that of ggml's own product of two rows, with the activations as ggml quantizes them."""
     ggml = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / "libggml-cpu.so"))
@@ -79,7 +80,7 @@ def test_agrees_with_ggml(f):
     rng = np.random.default_rng(4)
     k, weights = 2048, f.random(rng, 16, 2048)
     x = rng.standard_normal((1, k), dtype=np.float32)
-    kind = "q8_K" if f.type == Type.IQ4_XS else "q8_1" if f.scales == 2 else "q8_0"
+    kind = "q8_K" if f.is_super else "q8_1" if f.scales == 2 else "q8_0"
     row, dots = np.empty(k * 2, np.uint8), np.zeros(16, np.float32)
     getattr(ggml, f"quantize_row_{kind}")(x.ctypes, row.ctypes, ctypes.c_int64(k))
     dot, none = getattr(ggml, f"ggml_vec_dot_{f.type.name.lower()}_{kind}"), ctypes.c_size_t(0)
@@ -90,14 +91,30 @@ def test_agrees_with_ggml(f):
 
 @pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
 @pytest.mark.parametrize("byte", BYTES)
-@pytest.mark.parametrize("f", [f for f in LEGACY if f.n_head], ids=lambda f: f.kernel)
+@pytest.mark.parametrize("f", QUANTIZED, ids=lambda f: f.kernel)
 def test_the_largest_sums_do_not_overflow(f, byte):
-    """All products of a block have one sign, and the activations are at their bound: exact, as sums are integers."""
+    """All products of a block have one sign, and the activations are at their bound: exact, as sums are integers.
+
+    The scaled sums of some types with blocks of 256 have more than 24 bits.
+    """
     k = f.n_inputs(128)
     weights = f.alike(8, k, byte)
     for sign in (1, -1):
         x = np.full((1, k), 127 * sign, np.float32)
-        assert (mul_mat(f, weights, x) == f.product(weights, x)).all()
+        np.testing.assert_allclose(mul_mat(f, weights, x), f.product(weights, x), rtol=2e-7 if f.is_super else 0)
+
+
+@pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
+@pytest.mark.parametrize("f", [f for f in LEGACY if f.type == Type.NVFP4], ids=lambda f: f.kernel)
+def test_all_scales(f):
+    """Each byte is a scale. Two of them have no float in ggml's format."""
+    weights = f.alike(256, 64, 0x12).reshape(256, 36)
+    weights[:, :4] = np.arange(256)[:, None]
+    x = np.full((1, 64), 127, np.float32)
+    expected = f.product(weights, x)
+    expected[:, 0x80:] = expected[:, :0x80]
+    expected[:, 0xFF] = 64 * 1.5 * 127 * 240
+    assert (mul_mat(f, weights, x) == expected).all()
 
 
 @pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")

@@ -5,6 +5,7 @@ it is the same with drafts, beside others, after a cached prefix, in other proce
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
+import numpy as np
 import pytest
 
 from inflate import quantize_target
@@ -66,6 +69,25 @@ def test_what_ggml_computes_is_said(
     with closing(Eagle3Llama(target, n_ctx=256, n_threads=1, **options)) as llm:
         assert llm.loaded.batch_invariance == expected
     assert expected in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Q1_0", "Q2_0", "TQ1_0", "TQ2_0", "IQ3_M"])
+def test_types_of_few_bits(tmp_path: Path, name: str) -> None:
+    """A row has the same bits in a pass as alone, with weights of the types that ggml repacks nowhere."""
+    plain, path = tmp_path / "f16.gguf", tmp_path / f"{name}.gguf"
+    write_target(plain, Shape(2, 256, 512, 4, 2, 300, 256, 256), "F16")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.pure, params.nthread = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}"), True, 1
+    assert llama_cpp.llama_model_quantize(bytes(plain), bytes(path), ctypes.byref(params)) == 0
+    tokens = list(range(40, 53))
+    with closing(Eagle3Llama(str(path), n_ctx=64, n_threads=1, verbose=False, logits_all=True)) as llm:
+        assert llm.loaded.batch_invariance == INVARIANT
+        llm.eval(tokens)
+        together = llm.scores[: len(tokens)].copy()
+        llm.reset()
+        for token in tokens:
+            llm.eval([token])
+        np.testing.assert_array_equal(llm.scores[: len(tokens)], together)
 
 
 def test_doctor(target: str, capsys: pytest.CaptureFixture[str]) -> None:

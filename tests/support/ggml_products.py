@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from kernel_formats import GRIDS, Format, dequantize
 from llama_cpp_eagle3 import _core
 
 _P = ctypes.c_void_p
@@ -108,10 +109,11 @@ class Weights:
         self.shape = tuple(shape)
         k, n = shape[:2]
         n_slabs = int(np.prod(shape[2:]))
-        rows = quantize(rng.standard_normal((n * n_slabs, k), dtype=np.float32), type)
-        values = gguf.quants.dequantize(
-            np.frombuffer(rows, np.uint8).reshape(n * n_slabs, -1), gguf.GGMLQuantizationType(type)
-        )
+        if type in GRIDS:  # of which ggml would search the nearest entry for seconds
+            rows = Format("", GRIDS[type], 1).random(rng, n * n_slabs, k).tobytes()
+        else:
+            rows = quantize(rng.standard_normal((n * n_slabs, k), dtype=np.float32), type)
+        values = dequantize(np.frombuffer(rows, np.uint8).reshape(n * n_slabs, -1), type)
         self.values = values.reshape(n_slabs, n, k).astype(np.float64)
         self._context = Context()
         self.address = self._context.new(type, shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import gguf
 import numpy as np
@@ -16,14 +17,27 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 
+class NewerType(IntEnum):
+    """Types of ggml that the gguf package does not know yet."""
+
+    Q2_0 = 42
+
+
+_SIZES = {**gguf.GGML_QUANT_SIZES, NewerType.Q2_0: (64, 18)}
+_FLOATS = (Type.F16, Type.BF16)
+_GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+GRIDS = {int(Type[name]): Type[name] for name in _GRIDS}
+"""The types whose weights are indices into a grid."""
+
+
 @dataclass(frozen=True)
 class Format:
     """The layout of one kernel's weights."""
 
     kernel: str
-    type: Type
+    type: Type | NewerType
     scales: int = 0
-    """Half floats at the beginning of a block: 0, a scale, or a scale and a minimum."""
+    """Half floats in a block: 0, a scale, or a scale and a minimum."""
     flip: int | None = None
     """The value that flips the bytes of ggml's eight interleaved channels in repacked weights; None = mapped."""
 
@@ -35,7 +49,7 @@ class Format:
     @property
     def block(self) -> tuple[int, int]:
         """Values and bytes of a block."""
-        return gguf.GGML_QUANT_SIZES[self.type]
+        return _SIZES[self.type]
 
     def n_inputs(self, k: int) -> int:
         """Return the next number from k on that fits the type."""
@@ -43,30 +57,47 @@ class Format:
         return -(-k // n) * n
 
     @property
+    def is_super(self) -> bool:
+        """Whether rows have a scale for 256 inputs."""
+        return self.block[0] == 256
+
+    @property
     def n_head(self) -> int:
         """Bytes before a block's values: scales, or an exponent."""
         return 1 if self.type == Type.MXFP4 else 2 * self.scales
 
+    def put_scales(self, blocks: Bytes, scales: npt.NDArray[np.float16]) -> None:
+        """Write scales (..., `scales`) into blocks (..., bytes)."""
+        halves = scales.view(np.uint8).reshape(*blocks.shape[:-1], self.n_head)
+        if self.type == Type.IQ1_M:  # a nibble in each of four words
+            nibbles = np.stack([halves[..., 0] & 15, halves[..., 0] >> 4, halves[..., 1] & 15, halves[..., 1] >> 4], -1)
+            blocks[..., 49::2] = blocks[..., 49::2] & 15 | nibbles << 4
+        else:
+            at = -2 if self.type in (Type.TQ1_0, Type.TQ2_0) else 0
+            blocks[..., at : at + self.n_head or None] = halves
+
     def random(self, rng: np.random.Generator, n: int, k: int) -> Bytes:
         """Return weights (n, bytes of a row) whose values are random in all bits."""
-        if not self.n_head:
+        if self.type in _FLOATS:
             return gguf.quants.quantize(rng.standard_normal((n, k), dtype=np.float32), self.type).view(np.uint8)
         n_values, n_bytes = self.block
         blocks = rng.integers(0, 256, (n, k // n_values, n_bytes), np.uint8)
         if self.type == Type.MXFP4:
             blocks[..., 0] = rng.integers(118, 130, blocks.shape[:2])
-        else:
-            scales = rng.standard_normal((n, k // n_values, self.scales)).astype(np.float16)
-            blocks[..., : self.n_head] = scales.view(np.uint8).reshape(*blocks.shape[:2], self.n_head)
+        elif self.scales:
+            self.put_scales(blocks, rng.standard_normal((n, k // n_values, self.scales)).astype(np.float16))
         return blocks.reshape(n, -1)
 
     def alike(self, n: int, k: int, byte: int) -> Bytes:
         """Return weights whose values are all `byte`, and whose scales are 1."""
         n_values, n_bytes = self.block
         blocks = np.full((n, k // n_values, n_bytes), byte, np.uint8)
-        blocks[..., : self.n_head] = (
-            128 if self.type == Type.MXFP4 else np.full(self.scales, 1, np.float16).view(np.uint8)
-        )
+        if self.type == Type.MXFP4:
+            blocks[..., 0] = 128
+        elif self.type == Type.NVFP4:
+            blocks[..., :4] = 0x38
+        else:
+            self.put_scales(blocks, np.ones((n, k // n_values, self.scales), np.float16))
         return blocks.reshape(n, -1)
 
     def stored(self, weights: Bytes) -> bytes:
@@ -82,10 +113,10 @@ class Format:
 
     def product(self, weights: Bytes, x: Floats) -> Doubles:
         """Return activations as ggml quantizes them for this type, times the weights."""
-        w = gguf.quants.dequantize(weights, self.type).astype(np.float64)
-        if self.type in (Type.F16, Type.BF16):
+        w = dequantize(weights, self.type).astype(np.float64)
+        if self.type in _FLOATS:
             return x.astype(np.float64) @ w.T
-        if self.type == Type.IQ4_XS:
+        if self.is_super:
             return super_quantized_rows(x) @ w.T
         rows, sums = quantized_rows(x)
         if self.scales < 2:
@@ -93,6 +124,18 @@ class Format:
         heads = weights.reshape(len(weights), -1, self.block[1])[..., 2:4]
         minima = np.ascontiguousarray(heads).view(np.float16)[..., 0].astype(np.float64)
         return rows @ (w - np.repeat(minima, 32, -1)).T + sums @ minima.T
+
+
+def dequantize(weights: Bytes, type: int) -> Floats:
+    """Return rows of weights as floats, by the gguf package where it knows the type."""
+    if type not in (Type.Q1_0, NewerType.Q2_0):
+        return gguf.quants.dequantize(weights, Type(type))
+    blocks = weights.reshape(len(weights), -1, _SIZES[type][1])
+    d = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float32)
+    n_bits = 1 if type == Type.Q1_0 else 2
+    values = blocks[..., 2:, None] >> np.arange(0, 8, n_bits).astype(np.uint8) & (1 << n_bits) - 1
+    signed = values.reshape(*blocks.shape[:2], -1).astype(np.float32)
+    return (d * (2 * signed - 1 if n_bits == 1 else signed - 1)).reshape(len(weights), -1)
 
 
 def quantized_rows(x: Floats) -> tuple[Doubles, Doubles]:
@@ -128,6 +171,12 @@ _LEGACY = (
     Format("iq4_xs", Type.IQ4_XS, 1),
     Format("mxfp4x8", Type.MXFP4, 0, 0),
     Format("mxfp4", Type.MXFP4),
+    Format("nvfp4", Type.NVFP4),
+    Format("q1_0", Type.Q1_0, 1),
+    Format("q2_0", NewerType.Q2_0, 1),
+    Format("tq1_0", Type.TQ1_0, 1),
+    Format("tq2_0", Type.TQ2_0, 1),
+    *(Format(type.name.lower(), type, 1) for type in GRIDS.values()),
     Format("f16", Type.F16),
     Format("bf16", Type.BF16),
 )
