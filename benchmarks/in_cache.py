@@ -21,6 +21,8 @@ from comparison.runs import n_cores
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.bench.report import table
 
+SIZES = {int(type): size for type, size in gguf.GGML_QUANT_SIZES.items()} | {42: (64, 18)}
+"""Values and bytes of a block by type. The gguf package does not know Q2_0 (42) yet."""
 N_IN = 1536
 N_OUT = (64, 320)
 """Channels of the two matrices; the larger one has 0.1 to 0.5 MB."""
@@ -53,7 +55,7 @@ def main() -> None:
     data: dict[str, object] = {"bandwidth": [of_one, of_all]}
     for kernel in args.kernels:
         common.progress(kernel)
-        n_values, n_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(_core.cpu_kernel_format(kernel)[0])]
+        n_values, n_bytes = SIZES[_core.cpu_kernel_format(kernel)[0]]
         sizes = [n * N_IN // n_values * n_bytes for n in N_OUT]
         small, large = (np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes() for size in sizes)
         speeds = [

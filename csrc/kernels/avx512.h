@@ -32,6 +32,22 @@ AVX512_INLINE __m512i low_bits(__m512i x, int shift, int mask) {
     return _mm512_and_si512(_mm512_srli_epi16(x, shift), _mm512_set1_epi8(static_cast<char>(mask)));
 }
 
+// The half floats in the low 16 bits of each channel.
+AVX512_INLINE __m512 floats(__m512i x) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
+}
+
+// Transposes the dwords in each 128 bits.
+AVX512_INLINE void transpose_dwords(__m512i & x, __m512i & y, __m512i & z, __m512i & w) {
+    const __m512i a = _mm512_unpacklo_epi32(x, y), b = _mm512_unpacklo_epi32(z, w);
+    const __m512i c = _mm512_unpackhi_epi32(x, y), d = _mm512_unpackhi_epi32(z, w);
+
+    x = _mm512_unpacklo_epi64(a, b);
+    y = _mm512_unpackhi_epi64(a, b);
+    z = _mm512_unpacklo_epi64(c, d);
+    w = _mm512_unpackhi_epi64(c, d);
+}
+
 // Sixteen channels that were made of two octets lie in lanes of 128 bits, of which each has two channels of the first
 // octet and two of the second. This returns them in order.
 AVX512_INLINE __m512 in_order(__m512 v) {

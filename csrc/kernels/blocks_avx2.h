@@ -39,6 +39,7 @@ struct mapped_blocks {
     static constexpr int64_t n_together   = 0;
     static constexpr bool    eights       = false;
     static constexpr bool    has_signs    = false;
+    static constexpr bool    has_wide     = false;
 };
 
 // A format has
@@ -49,12 +50,13 @@ struct mapped_blocks {
 //   n_together       in repacked layouts, the bytes of a channel that lie together
 //   eights           whether vectors are in eights
 //   has_signs        whether values are to be negated where a sign is set (not in eights)
+//   has_wide         whether it unpacks sixteen channels, too
 //   is_signed        whether values are int8, or uint8
 //   largest          the greatest magnitude of a value
 //   sums             what rows keep of their blocks' sums
 // and
 //   unpack(p, b, stride, w)   unpacks inputs 32 b to 32 b + 31 of eight channels, or of two groups of four, `stride`
-//                             bytes apart
+//                             bytes apart; or of sixteen, if w is avx512::wide_block
 // or, in octets of nibbles,
 //   values_at, flip  where the nibbles begin in a block of eight channels, and which bits of each byte are inverted
 //   has_table, table()   the int8 or uint8 value that each nibble stands for
@@ -134,6 +136,19 @@ AVX2_INLINE void masks_of_bits(__m256i bits, __m256i (&masks)[8]) {
         const __m256i byte = _mm256_shuffle_epi8(bits, places);
         masks[i]           = _mm256_cmpeq_epi8(_mm256_and_si256(byte, bit[i % 2]), bit[i % 2]);
     }
+}
+
+// Transposes 16 bytes of each of eight channels, where v[i] has those of channels i and 4 + i: then it has bytes 4 i to
+// 4 i + 3 of each.
+AVX2_INLINE void transpose(__m256i * v) {
+    const __m256i c01 = _mm256_unpacklo_epi32(v[0], v[1]);
+    const __m256i c23 = _mm256_unpacklo_epi32(v[2], v[3]);
+    const __m256i h01 = _mm256_unpackhi_epi32(v[0], v[1]);
+    const __m256i h23 = _mm256_unpackhi_epi32(v[2], v[3]);
+    v[0]              = _mm256_unpacklo_epi64(c01, c23);
+    v[1]              = _mm256_unpackhi_epi64(c01, c23);
+    v[2]              = _mm256_unpacklo_epi64(h01, h23);
+    v[3]              = _mm256_unpackhi_epi64(h01, h23);
 }
 
 // Negates the values whose bit is set.
@@ -314,26 +329,12 @@ AVX2_INLINE __m256i load_two(const uint8_t * low, const uint8_t * high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(low)), load128(high), 1);
 }
 
-// Transposes 16 bytes of each of eight channels, where c[i] has those of channels i and 4 + i: v[i] gets bytes 4 i to
-// 4 i + 3 of each.
-AVX2_INLINE void transpose(const __m256i (&c)[4], __m256i * v) {
-    const __m256i c01 = _mm256_unpacklo_epi32(c[0], c[1]);
-    const __m256i c23 = _mm256_unpacklo_epi32(c[2], c[3]);
-    const __m256i h01 = _mm256_unpackhi_epi32(c[0], c[1]);
-    const __m256i h23 = _mm256_unpackhi_epi32(c[2], c[3]);
-    v[0]              = _mm256_unpacklo_epi64(c01, c23);
-    v[1]              = _mm256_unpackhi_epi64(c01, c23);
-    v[2]              = _mm256_unpacklo_epi64(h01, h23);
-    v[3]              = _mm256_unpackhi_epi64(h01, h23);
-}
-
 // Loads 16 bytes of each of eight channels, and transposes them.
 AVX2_INLINE void load_transposed(const uint8_t * p, size_t stride, __m256i * v) {
-    __m256i c[4];
     for (int i = 0; i < 4; ++i) {
-        c[i] = load_two(p + i * stride, p + (4 + i) * stride);
+        v[i] = load_two(p + i * stride, p + (4 + i) * stride);
     }
-    transpose(c, v);
+    transpose(v);
 }
 
 // Splits nibbles: q[i] gets the low ones of v[i], q[i + 4] the high ones.
@@ -360,12 +361,35 @@ AVX2_INLINE __m256 load_halves(const uint8_t * p, size_t stride) {
     return _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)));
 }
 
+// Values of memory as a vector. On x86 a load that is repeated in all lanes takes no shuffle, as an insertion does.
+AVX2_INLINE __m256i join(int64_t a, int64_t b, int64_t c, int64_t d) {
+#if defined(__x86_64__)
+    const __m256i low  = _mm256_blend_epi32(_mm256_set1_epi64x(a), _mm256_set1_epi64x(b), 0x0c);
+    const __m256i high = _mm256_blend_epi32(_mm256_set1_epi64x(c), _mm256_set1_epi64x(d), 0xc0);
+    return _mm256_blend_epi32(low, high, 0xf0);
+#else
+    return _mm256_setr_epi64x(a, b, c, d);
+#endif
+}
+
+AVX2_INLINE __m256i join(int32_t a, int32_t b, int32_t c, int32_t d, int32_t e, int32_t f, int32_t g, int32_t h) {
+#if defined(__x86_64__)
+    const __m256i ab = _mm256_blend_epi32(_mm256_set1_epi32(a), _mm256_set1_epi32(b), 0x02);
+    const __m256i cd = _mm256_blend_epi32(_mm256_set1_epi32(c), _mm256_set1_epi32(d), 0x08);
+    const __m256i ef = _mm256_blend_epi32(_mm256_set1_epi32(e), _mm256_set1_epi32(f), 0x20);
+    const __m256i gh = _mm256_blend_epi32(_mm256_set1_epi32(g), _mm256_set1_epi32(h), 0x80);
+    return _mm256_blend_epi32(_mm256_blend_epi32(ab, cd, 0x0c), _mm256_blend_epi32(ef, gh, 0xc0), 0xf0);
+#else
+    return _mm256_setr_epi32(a, b, c, d, e, f, g, h);
+#endif
+}
+
 // Loads four bytes of each of eight channels.
 AVX2_INLINE __m256i load_dwords(const uint8_t * p, size_t stride) {
     const auto at = [=](int c) {
         return read<int32_t>(p + c * stride);
     };
-    return _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+    return join(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
 }
 
 // Repacked weights of ARM: two quads, `stride` bytes apart.

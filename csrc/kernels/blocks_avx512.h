@@ -24,6 +24,10 @@ struct wide_block {
     __m512  d; // scales of the channels, in the order of the sums
     __m512  d_high;
     __m512  m;
+
+    // a format may keep these from one block to the next
+    __m512  super_d         = {};
+    __m512i super_scales[2] = {};
 };
 
 // Octets: dot returns sixteen channels in the order that in_order undoes. This makes it.
@@ -53,14 +57,60 @@ AVX512_INLINE void unpack_octets(const uint8_t * low, const uint8_t * high, int6
     w.d = as_summed(join(format::scales(blocks[0]), format::scales(blocks[1])));
 }
 
+// The bits 4 i to 4 i + 3 of each channel, as masks of its four bytes in a vector.
+AVX512_INLINE __mmask64 mask_of_bits(__m512i bits, int i) {
+    const __m512i first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c));
+    const __m512i byte  = _mm512_shuffle_epi8(bits, _mm512_add_epi8(first, _mm512_set1_epi8(static_cast<char>(i / 2))));
+    return _mm512_test_epi8_mask(byte, _mm512_set1_epi32(i % 2 ? static_cast<int>(0x80402010) : 0x08040201));
+}
+
 // Negates the values whose bit is set in the channels' `signs`.
 AVX512_INLINE void negate(__m512i signs, wide_block & w) {
-    const __m512i bit[] = { _mm512_set1_epi32(0x08040201), _mm512_set1_epi32(static_cast<int>(0x80402010)) };
     for (int i = 0; i < 8; ++i) {
-        const __m512i first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c));
-        const __m512i byte =
-            _mm512_shuffle_epi8(signs, _mm512_add_epi8(first, _mm512_set1_epi8(static_cast<char>(i / 2))));
-        w.q[i] = _mm512_mask_sub_epi8(w.q[i], _mm512_test_epi8_mask(byte, bit[i % 2]), _mm512_setzero_si512(), w.q[i]);
+        w.q[i] = _mm512_mask_sub_epi8(w.q[i], mask_of_bits(signs, i), _mm512_setzero_si512(), w.q[i]);
+    }
+}
+
+// Loads 16 bytes of each of sixteen channels: v[i] gets bytes 4 i to 4 i + 3.
+AVX512_INLINE void load_transposed(const uint8_t * p, size_t stride, __m512i * v) {
+    for (int i = 0; i < 4; ++i) {
+        v[i] = _mm512_castsi128_si512(avx2::load128(p + i * stride));
+        v[i] = _mm512_inserti32x4(v[i], avx2::load128(p + (i + 4) * stride), 1);
+        v[i] = _mm512_inserti32x4(v[i], avx2::load128(p + (i + 8) * stride), 2);
+        v[i] = _mm512_inserti32x4(v[i], avx2::load128(p + (i + 12) * stride), 3);
+    }
+    transpose_dwords(v[0], v[1], v[2], v[3]);
+}
+
+// Loads 16 bytes of each, whose low nibbles are inputs 0 to 15 and high nibbles 16 to 31.
+AVX512_INLINE void load_nibbles(const uint8_t * p, size_t stride, wide_block & w) {
+    __m512i v[4];
+    load_transposed(p, stride, v);
+    for (int i = 0; i < 4; ++i) {
+        w.q[i]     = low_bits(v[i], 0, 15);
+        w.q[4 + i] = low_bits(v[i], 4, 15);
+    }
+}
+
+AVX512_INLINE __m512i load_dwords(const uint8_t * p, size_t stride) {
+    return join(avx2::load_dwords(p, stride), avx2::load_dwords(p + 8 * stride, stride));
+}
+
+// Loads the half floats with which blocks begin.
+AVX512_INLINE __m512 load_halves(const uint8_t * p, size_t stride) {
+    return floats(load_dwords(p, stride));
+}
+
+AVX512_INLINE void load_scale_and_min(const uint8_t * p, size_t stride, wide_block & w) {
+    const __m512i both = load_dwords(p, stride);
+    w.d                = floats(both);
+    w.m                = floats(_mm512_srli_epi32(both, 16));
+}
+
+// Replaces indices below 16 by a table's values.
+AVX512_INLINE void look_up(__m128i table, wide_block & w) {
+    for (__m512i & q : w.q) {
+        q = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), q);
     }
 }
 
@@ -68,6 +118,9 @@ AVX512_INLINE void negate(__m512i signs, wide_block & w) {
 template <class format>
 AVX512_INLINE void unpack_mapped(const uint8_t * p, int64_t b, size_t stride, unpacked & low, unpacked & high,
                                  wide_block & w) {
+    if constexpr (format::has_wide) {
+        return format::unpack(p, b, stride, w);
+    }
     format::unpack(p, b, stride, low);
     format::unpack(p + 8 * stride, b, stride, high);
     for (int i = 0; i < 8; ++i) {

@@ -32,40 +32,16 @@ inline void put_half(uint8_t * p, uint16_t half) {
     std::memcpy(p, &half, sizeof(half));
 }
 
-// Four of the grid's entries, or eight. On x86 a load that is repeated in all lanes takes no shuffle, as an insertion
-// does.
-AVX2_INLINE __m256i join(int64_t a, int64_t b, int64_t c, int64_t d) {
-#if defined(__x86_64__)
-    const __m256i low  = _mm256_blend_epi32(_mm256_set1_epi64x(a), _mm256_set1_epi64x(b), 0x0c);
-    const __m256i high = _mm256_blend_epi32(_mm256_set1_epi64x(c), _mm256_set1_epi64x(d), 0xc0);
-    return _mm256_blend_epi32(low, high, 0xf0);
-#else
-    return _mm256_setr_epi64x(a, b, c, d);
-#endif
-}
-
-AVX2_INLINE __m256i join(int32_t a, int32_t b, int32_t c, int32_t d, int32_t e, int32_t f, int32_t g, int32_t h) {
-#if defined(__x86_64__)
-    const __m256i ab = _mm256_blend_epi32(_mm256_set1_epi32(a), _mm256_set1_epi32(b), 0x02);
-    const __m256i cd = _mm256_blend_epi32(_mm256_set1_epi32(c), _mm256_set1_epi32(d), 0x08);
-    const __m256i ef = _mm256_blend_epi32(_mm256_set1_epi32(e), _mm256_set1_epi32(f), 0x20);
-    const __m256i gh = _mm256_blend_epi32(_mm256_set1_epi32(g), _mm256_set1_epi32(h), 0x80);
-    return _mm256_blend_epi32(_mm256_blend_epi32(ab, cd, 0x0c), _mm256_blend_epi32(ef, gh, 0xc0), 0xf0);
-#else
-    return _mm256_setr_epi32(a, b, c, d, e, f, g, h);
-#endif
-}
-
-// Writes 32 inputs of eight channels in fours: entry(c, l) are inputs 8 l to 8 l + 7 of channel c.
+// Writes inputs in fours: entry(c, l) are inputs 8 l to 8 l + 7 of channel c.
 template <class F>
 AVX2_INLINE void load_eights(F && entry, __m256i * q) {
-    for (int l = 0; l < 4; l += 2) {
-        __m256i c[4];
-        for (int i = 0; i < 4; ++i) {
-            c[i] = join(entry(i, l), entry(i, l + 1), entry(4 + i, l), entry(4 + i, l + 1));
-        }
-        transpose(c, q + 2 * l);
+#pragma GCC      unroll 8
+    for (int i = 0; i < 8; ++i) {
+        const int c = i % 4, l = i / 4 * 2;
+        q[i] = join(entry(c, l), entry(c, l + 1), entry(4 + c, l), entry(4 + c, l + 1));
     }
+    transpose(q);
+    transpose(q + 4);
 }
 
 // The same where entry(c, l) are inputs 4 l to 4 l + 3.

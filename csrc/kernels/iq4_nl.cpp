@@ -30,6 +30,17 @@ struct iq4_nl : iq4<18> {
         load_nibbles(p + 2, stride, w.q);
         look_up(values(), w.q);
     }
+
+#if defined(__x86_64__)
+    static constexpr bool has_wide = true;
+
+    AVX512_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, avx512::wide_block & w) {
+        p += b * block_bytes;
+        w.d = avx512::load_halves(p, stride);
+        avx512::load_nibbles(p + 2, stride, w);
+        avx512::look_up(values(), w);
+    }
+#endif
 };
 
 struct iq4_nlx8 : iq4_nl {
@@ -77,6 +88,29 @@ struct iq4_xs : iq4<136, QK_K> {
         load_nibbles(p + 8 + 16 * i, stride, w.q);
         look_up(values(), w.q);
     }
+
+#if defined(__x86_64__)
+    static constexpr bool has_wide = true;
+
+    AVX512_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, avx512::wide_block & w) {
+        const int i = static_cast<int>(b % 8);
+        p += b / 8 * block_bytes;
+        if (i == 0) {
+            const __m512i first = avx512::load_dwords(p, stride);
+            w.super_d           = avx512::floats(first);
+            w.super_scales[0]   = avx512::load_dwords(p + 4, stride);
+            w.super_scales[1]   = _mm512_srli_epi32(first, 16);
+        }
+        const __m512i low   = _mm512_and_si512(w.super_scales[0], _mm512_set1_epi32(15));
+        const __m512i high  = _mm512_and_si512(w.super_scales[1], _mm512_set1_epi32(3));
+        const __m512i scale = _mm512_or_si512(low, _mm512_slli_epi32(high, 4));
+        w.d = _mm512_mul_ps(w.super_d, _mm512_cvtepi32_ps(_mm512_sub_epi32(scale, _mm512_set1_epi32(32))));
+        w.super_scales[0] = _mm512_srli_epi32(w.super_scales[0], 4);
+        w.super_scales[1] = _mm512_srli_epi32(w.super_scales[1], 2);
+        avx512::load_nibbles(p + 8 + 16 * i, stride, w);
+        avx512::look_up(values(), w);
+    }
+#endif
 };
 
 } // namespace

@@ -41,27 +41,11 @@ AVX512_INLINE void put_mins(__m512i x, __m512i * min) {
     min[1]              = _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(last));
 }
 
-// The half floats in the low 16 bits of each channel.
-AVX512_INLINE __m512 floats(__m512i x) {
-    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
-}
-
 // The two half floats of each channel.
 template <int SUB>
 AVX512_INLINE void put_d_dmin(__m512i x, wide_block<SUB> & block) {
     block.d    = floats(x);
     block.dmin = _mm512_xor_ps(floats(_mm512_srli_epi32(x, 16)), _mm512_set1_ps(-0.0f));
-}
-
-// Transposes the dwords in each 128 bits.
-AVX512_INLINE void transpose_dwords(__m512i & x, __m512i & y, __m512i & z, __m512i & w) {
-    const __m512i a = _mm512_unpacklo_epi32(x, y), b = _mm512_unpacklo_epi32(z, w);
-    const __m512i c = _mm512_unpackhi_epi32(x, y), d = _mm512_unpackhi_epi32(z, w);
-
-    x = _mm512_unpacklo_epi64(a, b);
-    y = _mm512_unpackhi_epi64(a, b);
-    z = _mm512_unpacklo_epi64(c, d);
-    w = _mm512_unpackhi_epi64(c, d);
 }
 
 // Sixteen mapped channels: w[c] is a block of channel c. While bytes are read, as many of the channels after these are

@@ -21,6 +21,16 @@ struct q4_0 : mapped_blocks<18> {
         w.d = load_halves(p, stride);
         load_nibbles(p + 2, stride, w.q);
     }
+
+#if defined(__x86_64__)
+    static constexpr bool has_wide = true;
+
+    AVX512_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, avx512::wide_block & w) {
+        p += b * block_bytes;
+        w.d = avx512::load_halves(p, stride);
+        avx512::load_nibbles(p + 2, stride, w);
+    }
+#endif
 };
 
 struct q4_0x8 : q4_0 {

@@ -20,6 +20,16 @@ struct q4_1 : mapped_blocks<20> {
         load_scale_and_min(p, stride, w);
         load_nibbles(p + 4, stride, w.q);
     }
+
+#if defined(__x86_64__)
+    static constexpr bool has_wide = true;
+
+    AVX512_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, avx512::wide_block & w) {
+        p += b * block_bytes;
+        avx512::load_scale_and_min(p, stride, w);
+        avx512::load_nibbles(p + 4, stride, w);
+    }
+#endif
 };
 
 } // namespace

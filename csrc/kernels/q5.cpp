@@ -20,6 +20,15 @@ AVX2_INLINE void add_fifth_bits(const uint8_t * p, size_t stride, __m256i * q) {
     }
 }
 
+#if defined(__x86_64__)
+AVX512_INLINE void add_fifth_bits(const uint8_t * p, size_t stride, avx512::wide_block & w) {
+    const __m512i bits = avx512::load_dwords(p, stride);
+    for (int i = 0; i < 8; ++i) {
+        w.q[i] = _mm512_mask_add_epi8(w.q[i], avx512::mask_of_bits(bits, i), w.q[i], _mm512_set1_epi8(16));
+    }
+}
+#endif
+
 struct q5_0 : mapped_blocks<22> {
     static constexpr bool is_signed = false;
     static constexpr int  largest   = 31;
@@ -31,6 +40,17 @@ struct q5_0 : mapped_blocks<22> {
         load_nibbles(p + 6, stride, w.q);
         add_fifth_bits(p + 2, stride, w.q);
     }
+
+#if defined(__x86_64__)
+    static constexpr bool has_wide = true;
+
+    AVX512_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, avx512::wide_block & w) {
+        p += b * block_bytes;
+        w.d = avx512::load_halves(p, stride);
+        avx512::load_nibbles(p + 6, stride, w);
+        add_fifth_bits(p + 2, stride, w);
+    }
+#endif
 };
 
 struct q5_1 : mapped_blocks<24> {
@@ -44,6 +64,17 @@ struct q5_1 : mapped_blocks<24> {
         load_nibbles(p + 8, stride, w.q);
         add_fifth_bits(p + 4, stride, w.q);
     }
+
+#if defined(__x86_64__)
+    static constexpr bool has_wide = true;
+
+    AVX512_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, avx512::wide_block & w) {
+        p += b * block_bytes;
+        avx512::load_scale_and_min(p, stride, w);
+        avx512::load_nibbles(p + 8, stride, w);
+        add_fifth_bits(p + 4, stride, w);
+    }
+#endif
 };
 
 } // namespace

@@ -22,6 +22,17 @@ struct q8_0 : mapped_blocks<34> {
         load_transposed(p + 2, stride, w.q);
         load_transposed(p + 18, stride, w.q + 4);
     }
+
+#if defined(__x86_64__)
+    static constexpr bool has_wide = true;
+
+    AVX512_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, avx512::wide_block & w) {
+        p += b * block_bytes;
+        w.d = avx512::load_halves(p, stride);
+        avx512::load_transposed(p + 2, stride, w.q);
+        avx512::load_transposed(p + 18, stride, w.q + 4);
+    }
+#endif
 };
 
 #if defined(__aarch64__)
