@@ -4,6 +4,8 @@
 #include "kernels/attention.h"
 
 #include "kernels/attention_keys.h"
+#include "kernels/attention_keys_avx512.h"
+#include "kernels/attention_values_avx512.h"
 #include "kernels/attention_weights.h"
 #include "kernels/op_rows.h"
 
@@ -26,6 +28,24 @@ constexpr int64_t N_BYTES_SCORES = 16 << 20; // of all rows that are computed at
 constexpr int64_t N_HEADS        = 8;        // heads of a block that are multiplied together, at most
 
 static_assert(N_CELLS_SUMMED == 2 * N_CELLS);
+
+// The loops of this processor. All of them give the same bits.
+struct loops {
+    decltype(&multiply_keys) keys;
+    int64_t                  n_queries; // rows of a tile of keys
+    decltype(&add_block)     values;
+};
+
+const loops & fastest_loops() {
+#if defined(__x86_64__)
+    if (avx512::has_floats()) {
+        static constexpr loops wide = { avx512::multiply_keys, avx512::N_QUERIES_TILE, avx512::add_block };
+        return wide;
+    }
+#endif
+    static constexpr loops narrow = { multiply_keys, N_QUERIES_TILE, add_block };
+    return narrow;
+}
 
 int64_t padded(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
@@ -163,7 +183,7 @@ class part {
             int64_t n_tiles = 0;
             for (int64_t i = 0; i < n_parts; ++i) {
                 n_all -= parts[i].take_queries(block, next[i], rows[i]);
-                n_tiles += n_tiles_of(rows[i]);
+                n_tiles += (rows[i].n + fastest_loops().n_queries - 1) / fastest_loops().n_queries;
             }
             keys_ahead ahead;
             if (is_first) {
@@ -264,7 +284,7 @@ class part {
 
     void multiply_cells(int64_t begin, int64_t cell, int64_t n, const block_of_queries & rows,
                         keys_ahead & ahead) const {
-        multiply_keys(rows_of(a_.k, begin + cell, n), cell, a_.k->ne[0], rows, own_, ahead);
+        fastest_loops().keys(rows_of(a_.k, begin + cell, n), cell, a_.k->ne[0], rows, own_, ahead);
     }
 
     void find_bounds(int64_t begin, int64_t n) const {
@@ -395,8 +415,8 @@ class part {
         for (int64_t cell = 0; cell < a_.n_cells; cell += N_CELLS_SUMMED) {
             const auto [first, last] = take_weights(cell, row, n_rows, b);
             if (b.n > 0) {
-                add_block(b, rows_of(a_.v, first, last - first), bounds_ + first, begin, n_channels, scratch, sums,
-                          rows_after(a_.v, first, last - first, begin, n_channels));
+                fastest_loops().values(b, rows_of(a_.v, first, last - first), bounds_ + first, begin, n_channels,
+                                       scratch, sums, rows_after(a_.v, first, last - first, begin, n_channels));
             }
         }
         for (int64_t r = 0; r < n_rows; ++r) {

@@ -55,18 +55,18 @@ struct keys_ahead {
         n_keys   = (keys.n_lines() + n_tiles - 1) / n_tiles;
         n_values = (values.n_lines() + n_tiles - 1) / n_tiles;
     }
-};
 
-inline int64_t n_tiles_of(const block_of_queries & rows) {
-    return (rows.n + N_QUERIES_TILE - 1) / N_QUERIES_TILE;
-}
+    AVX2_INLINE void ask() {
+        keys.ask(n_keys);
+        values.ask(n_values);
+    }
+};
 
 template <class format>
 AVX2 void multiply_tiles(const char * keys, size_t stride, int64_t n_dims, const block_of_queries & rows, int64_t cell,
                          keys_ahead & ahead) {
     for (int64_t r = 0; r < rows.n; r += N_QUERIES_TILE) {
-        ahead.keys.ask(ahead.n_keys);
-        ahead.values.ask(ahead.n_values);
+        ahead.ask();
         const float * const * queries = rows.queries + r;
         float * const *       out     = rows.out + r;
         switch (rows.n - r) {

@@ -115,24 +115,35 @@ AVX2_INLINE bool has_infinite(const float * bounds, int64_t n) {
     return largest_lane(max) == INF || std::find(bounds + i, bounds + n, INF) != bounds + n;
 }
 
-// Adds channels [begin, begin + n) of a block's values. bounds: of each cell's values; a cell whose bound is infinite
-// has the weight 0 here, and is left out, as 0 times infinity is no number.
+// May the values be read from the cache for each tile of rows? That takes less time than to convert them once.
+AVX2 inline bool is_read_directly(const block_of_weights & b, const cache_rows & values, const float * bounds) {
+    return values.type == GGML_TYPE_F16 && b.n <= N_ROWS_TILE && !has_infinite(bounds, values.n);
+}
+
+// Converts n channels, from `begin` on. A cell whose bound is infinite has the weight 0, and its values become 0, as 0
+// times infinity is no number.
+AVX2 inline void to_finite_f32(const cache_rows & values, const float * bounds, int64_t begin, int64_t n, float * out) {
+    to_f32(values, begin, n, out);
+    if (has_infinite(bounds, values.n)) {
+        for (int64_t c = 0; c < values.n; ++c) {
+            if (bounds[c] == INF) {
+                std::fill_n(out + c * n, n, 0.0f);
+            }
+        }
+    }
+}
+
+// Adds channels [begin, begin + n) of a block's values. bounds: of each cell's values.
 // sums: [channels / N_LANES][N_ROWS][N_LANES]. `scratch` has room for 32 channels of a block.
 AVX2 inline void add_block(const block_of_weights & b, const cache_rows & values, const float * bounds, int64_t begin,
                            int64_t n, float * scratch, int32_t * sums, rows_ahead ahead) {
     const int64_t n_tiles   = (n + N_LANES - 1) / N_LANES * ((b.n + N_ROWS_TILE - 1) / N_ROWS_TILE);
     const int64_t n_ahead   = (ahead.n_lines() + n_tiles - 1) / n_tiles;
-    const bool    is_finite = !has_infinite(bounds, values.n);
-    const bool    is_direct = values.type == GGML_TYPE_F16 && b.n <= N_ROWS_TILE && is_finite;
+    const bool    is_direct = is_read_directly(b, values, bounds);
     for (int64_t i = 0; i < n; i += N_CHANNELS) {
         const int64_t n_together = std::min(N_CHANNELS, n - i);
         if (!is_direct) {
-            to_f32(values, begin + i, n_together, scratch);
-            for (int64_t c = 0; c < values.n && !is_finite; ++c) {
-                if (bounds[c] == INF) {
-                    std::fill_n(scratch + c * n_together, n_together, 0.0f);
-                }
-            }
+            to_finite_f32(values, bounds, begin + i, n_together, scratch);
         }
         for (int64_t j = 0; j < n_together; j += N_LANES) {
             const bool is_whole = n_together - j > N_LANES / 2;

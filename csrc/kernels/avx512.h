@@ -16,6 +16,11 @@
 
 namespace eagle3::kernels::avx512 {
 
+inline bool has_floats() {
+    return avx2::is_supported() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
 AVX512_INLINE __m512i load512(const void * p) {
     return _mm512_loadu_si512(p);
 }

@@ -9,11 +9,6 @@
 
 namespace eagle3::kernels::avx512 {
 
-inline bool has_floats() {
-    return avx2::is_supported() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
 // A format's load returns the lanes in `mask` of sixteen inputs.
 
 struct f32 {
