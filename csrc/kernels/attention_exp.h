@@ -31,6 +31,15 @@ class exact_sum {
   public:
     AVX2_INLINE exact_sum() : low_(_mm256_setzero_pd()), high_(_mm256_setzero_pd()) {}
 
+    // Goes on with the eight lanes that `store` wrote.
+    AVX2_INLINE explicit exact_sum(const double * lanes) :
+        low_(_mm256_loadu_pd(lanes)), high_(_mm256_loadu_pd(lanes + 4)) {}
+
+    AVX2_INLINE void store(double * lanes) const {
+        _mm256_storeu_pd(lanes, low_);
+        _mm256_storeu_pd(lanes + 4, high_);
+    }
+
     AVX2_INLINE void add(__m256 x) {
         const __m256d middle = _mm256_set1_pd(1.5 * (1 << 20));
         const __m256d low    = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x)), middle);

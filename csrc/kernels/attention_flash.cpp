@@ -7,6 +7,7 @@
 #include "kernels/attention_keys_avx512.h"
 #include "kernels/attention_values_avx512.h"
 #include "kernels/attention_weights.h"
+#include "kernels/attention_weights_avx512.h"
 #include "kernels/op_rows.h"
 
 #ifdef EAGLE3_HAS_KERNELS
@@ -23,7 +24,6 @@ namespace {
 
 using namespace avx2;
 
-constexpr int64_t N_CELLS        = 32;       // cells of a block of keys
 constexpr int64_t N_BYTES_SCORES = 16 << 20; // of all rows that are computed at a time, about
 constexpr int64_t N_HEADS        = 8;        // heads of a block that are multiplied together, at most
 
@@ -34,41 +34,27 @@ struct loops {
     decltype(&multiply_keys) keys;
     int64_t                  n_queries; // rows of a tile of keys
     decltype(&add_block)     values;
+
+    decltype(&finish_scores)   scores;
+    decltype(&to_exponentials) exponentials;
+    decltype(&finish_weights)  weights;
 };
 
 const loops & fastest_loops() {
 #if defined(__x86_64__)
     if (avx512::has_floats()) {
-        static constexpr loops wide = { avx512::multiply_keys, avx512::N_QUERIES_TILE, avx512::add_block };
+        static constexpr loops wide = { avx512::multiply_keys, avx512::N_QUERIES_TILE,  avx512::add_block,
+                                        avx512::finish_scores, avx512::to_exponentials, avx512::finish_weights };
         return wide;
     }
 #endif
-    static constexpr loops narrow = { multiply_keys, N_QUERIES_TILE, add_block };
+    static constexpr loops narrow = { multiply_keys, N_QUERIES_TILE,  add_block,
+                                      finish_scores, to_exponentials, finish_weights };
     return narrow;
 }
 
 int64_t padded(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
-}
-
-// Scales and caps the scores of a block, and adds the mask. A masked cell gets -INF whatever its score is, NaN
-// included. Returns the largest score.
-AVX2 float finish_scores(float * x, const float * mask, float scale, float cap, float slope) {
-    const __m256 none = _mm256_set1_ps(-INF);
-    for (int64_t i = 0; i < N_CELLS; i += 8) {
-        __m256 y = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(scale));
-        if (cap != 0.0f) { // tanh
-            const __m256 sign = _mm256_and_ps(y, _mm256_set1_ps(-0.0f));
-            const __m256 e    = exp8(_mm256_mul_ps(_mm256_set1_ps(-2.0f), _mm256_xor_ps(y, sign)));
-            const __m256 one  = _mm256_set1_ps(1.0f);
-            y                 = _mm256_div_ps(_mm256_sub_ps(one, e), _mm256_add_ps(one, e));
-            y                 = _mm256_or_ps(_mm256_mul_ps(y, _mm256_set1_ps(cap)), sign);
-        }
-        const __m256 added = _mm256_loadu_ps(mask + i);
-        y                  = _mm256_fmadd_ps(added, _mm256_set1_ps(slope), y);
-        _mm256_storeu_ps(x + i, _mm256_blendv_ps(y, none, _mm256_cmp_ps(added, none, _CMP_EQ_OQ)));
-    }
-    return largest(x, N_CELLS);
 }
 
 // Is any of the n F16 values of a mask not -INF?
@@ -211,7 +197,7 @@ class part {
     }
 
     // Replaces a row's scores by weights.
-    AVX2 void soft_max(int64_t row) const {
+    void soft_max(int64_t row) const {
         float *       x    = record(row);
         heavy_cells & end  = this->end(row);
         const int64_t head = head_of(row);
@@ -226,16 +212,15 @@ class part {
             end.unit = max == -INF ? 0.0f : std::numeric_limits<float>::quiet_NaN();
             return;
         }
-        exact_sum exponentials;
-        __m256    bounds = _mm256_setzero_ps();
+        sums_of_row sums;
         for (int64_t block = 0; block < a_.n_blocks; ++block) {
             if (seen(row, block) != -INF) {
                 const int64_t cell = block * N_CELLS;
-                to_exponentials(x + cell, bounds_ + cell, N_CELLS, _mm256_set1_ps(max), exponentials, bounds);
+                fastest_loops().exponentials(x + cell, bounds_ + cell, max, sums);
             }
         }
-        const double sum   = exponentials.total() + (a_.sinks ? std::exp(sink - max) : 0.0);
-        float        bound = largest_lane(bounds);
+        const double sum   = sums.total() + (a_.sinks ? std::exp(sink - max) : 0.0);
+        float        bound = sums.bound();
         if (!std::isfinite(bound)) {
             std::fill_n(&seen(row, 0), a_.n_blocks, -INF);
             end.unit = std::numeric_limits<float>::quiet_NaN();
@@ -246,9 +231,9 @@ class part {
         for (int64_t block = 0; block < a_.n_blocks; ++block) {
             const int64_t cell = block * N_CELLS;
             if (seen(row, block) != -INF) {
-                const int64_t step =
-                    finish_weights(x + cell, bounds_ + cell, static_cast<int32_t>(cell), factor, end.cells, end.n);
-                seen(row, block) = static_cast<float>(step);
+                const int64_t step = fastest_loops().weights(x + cell, bounds_ + cell, static_cast<int32_t>(cell),
+                                                             factor, end.cells, end.n);
+                seen(row, block)   = static_cast<float>(step);
             } else if (seen(row, block ^ 1) != -INF) { // 64 cells are summed together
                 std::fill_n(x + cell, N_CELLS, 0.0f);
             }
@@ -368,7 +353,7 @@ class part {
                     read_mask(r, begin, n, added);
                 }
                 const float slope = slope_of(head_of(r), a_.q->ne[2], a_.max_bias);
-                seen(r, block)    = finish_scores(record(r) + begin, added, a_.scale, a_.cap, slope);
+                seen(r, block)    = fastest_loops().scores(record(r) + begin, added, a_.scale, a_.cap, slope);
             }
         }
     }
