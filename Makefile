@@ -94,14 +94,14 @@ wheels: $(STAMPS)/base
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/clang-format --dry-run -Werror $(CSRC) $(wildcard tests/arm/*.cpp tests/vulkan/*.cpp)
+	$(BIN)/clang-format --dry-run -Werror $(CSRC) $(wildcard tests/*/*.cpp)
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
 
 format: $(STAMPS)/dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	$(BIN)/clang-format -i $(CSRC) $(wildcard tests/arm/*.cpp tests/vulkan/*.cpp)
+	$(BIN)/clang-format -i $(CSRC) $(wildcard tests/*/*.cpp)
 
 docs: $(STAMPS)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
