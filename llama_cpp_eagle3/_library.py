@@ -68,7 +68,7 @@ def mismatches() -> Iterator[None]:
     """
     try:
         yield
-    except (ImportError, AttributeError, NameError) as e:
+    except (ImportError, AttributeError, NameError, RuntimeError, FileNotFoundError) as e:
         error = e if isinstance(e, LibraryMismatchError) else _lack(e)
         if error is None:
             raise
@@ -78,15 +78,17 @@ def mismatches() -> Iterator[None]:
         raise SystemExit(2) from None
 
 
-def _lack(e: ImportError | AttributeError | NameError) -> LibraryMismatchError | None:
-    """The error of a module of llama_cpp that is not there, or lacks a name; None: it is another's."""
+def _lack(e: Exception) -> LibraryMismatchError | None:
+    """The error of a module of llama_cpp that is not there, or lacks a name or its library; None: it is another's."""
     if isinstance(e, ImportError):
         name = e.name
     elif isinstance(e, AttributeError):
         name = getattr(e.obj, "__name__", None) or type(e.obj).__module__
-    else:  # the module that lacks a name of its own
+    else:  # the module that lacks a name of its own, or that loads libraries
         (*_, (frame, _)) = traceback.walk_tb(e.__traceback__)
         name = frame.f_globals.get("__name__")
+        if not isinstance(e, NameError) and name != "llama_cpp._ctypes_extensions":
+            return None
     if str(name).partition(".")[0] != "llama_cpp":
         return None
     return LibraryMismatchError(f"llama-cpp-python {LLAMA_CPP_PYTHON_VERSION} is damaged: {e}. {_ADVICE_IF_DAMAGED}")

@@ -35,9 +35,10 @@ def heads(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] != HEADS.replace("-", "_"):
-            raise
-        raise Eagle3Error(needs(what, HEADS)) from e
+        module = (e.name or "").partition(".")[0]
+        if module == HEADS.replace("-", "_"):
+            raise Eagle3Error(needs(what, HEADS)) from e
+        raise Eagle3Error(f"{what} needs {module}, which is missing: {install_command(of=HEADS)}") from e
 
 
 def needs(what: str, package: str) -> str:

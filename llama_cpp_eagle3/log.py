@@ -57,6 +57,11 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
+def shortened(text: str) -> str:
+    """A text without its middle if it is very long: it quotes what a stranger gave."""
+    return text if len(text) <= 2000 else f"{text[:1000]} [{len(text) - 1500} characters] {text[-500:]}"
+
+
 def log_to(path: Path) -> None:
     """Append the log to a file too.
 

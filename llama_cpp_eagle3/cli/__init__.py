@@ -13,13 +13,13 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from .._library import mismatches
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..extras import heads
-from ..log import printable, show_llama_cpp
+from ..log import printable, shortened, show_llama_cpp
 from .parser import Parser
 from .streams import broken_stdout, open_streams
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _reason(e: Exception) -> str:
     """An error in a line, in which a file's name cannot move the cursor of a terminal."""
-    return printable(_message(e), keep="\n\t")
+    return printable(shortened(_message(e)), keep="\n\t")
 
 
 def _message(e: Exception) -> str:
@@ -131,15 +131,15 @@ def _complete(typed: Sequence[str]) -> None:
 
 def _run(command: str, argv: Sequence[str]) -> int:
     module_name, help_text = COMMANDS[command]
-    with heads(f"`{command}`"):
+    with heads(f"`{command}`") if module_name.startswith(_HEADS) else nullcontext():
         module = importlib.import_module(module_name)
-    parser = Parser(f"{_PROG} {command}", description=(module.__doc__ or help_text).strip())
-    module.add_arguments(parser)
-    parser.shorten_usage()
-    args = parser.parse_args(argv)
-    show_llama_cpp(getattr(args, "verbose", False))
-    if getattr(args, "list_devices", False):
-        from .load_model import list_devices
+        parser = Parser(f"{_PROG} {command}", description=(module.__doc__ or help_text).strip())
+        module.add_arguments(parser)
+        parser.shorten_usage()
+        args = parser.parse_args(argv)
+        show_llama_cpp(getattr(args, "verbose", False))
+        if getattr(args, "list_devices", False):
+            from .load_model import list_devices
 
-        return list_devices()
-    return int(module.run(args))
+            return list_devices()
+        return int(module.run(args))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from ..config.flag import FALSY, TRUTHY, Flag
+from ..log import shortened
 from .flags import COMMON, VARIABLES
 
 _BEGIN = "LLAMA_ARG_"
@@ -73,7 +74,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and where to read on; the flags are too many to repeat here."""
-        self.exit(2, f"{self.prog}: error: {message} (see `{self.prog} --help`)\n")
+        self.exit(2, f"{self.prog}: error: {shortened(message)} (see `{self.prog} --help`)\n")
 
     def shorten_usage(self) -> None:
         """Reduce the usage to required arguments, in one line; call this once all arguments are added."""

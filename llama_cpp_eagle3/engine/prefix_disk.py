@@ -219,8 +219,8 @@ class PrefixDisk:
         if n_bytes > tree.n_file_bytes_max and not self._has_said_size:
             self._has_said_size = True
             _log.warning(
-                "a %s of %d tokens has %.1f MiB and is not written: the prefix cache may have %.1f MiB on disk "
-                "(--cache-disk-size, prefix_cache_disk_bytes)",
+                "a %s of %d tokens has %.1f MiB and is not written: the prefix cache may have %.1f MiB on disk, a "
+                "quarter of what is free there unless --cache-disk-size, prefix_cache_disk_bytes says otherwise",
                 "state" if isinstance(item, KeptState) else "prefix",
                 *(item.n_tokens, n_bytes / 2**20, tree.n_file_bytes_max / 2**20),
             )

@@ -26,8 +26,13 @@ _PACKERS = {
 """Python's modules -> how their files begin."""
 _OTHER_PACKERS = {"zip": b"PK\3\4", "zstd": b"\x28\xb5\x2f\xfd", "7-zip": b"7z\xbc\xaf"}
 _N_MAX = 1 << 30  # bytes of a text that is read at once
+_N_LINE = 1 << 26  # characters of a line that is read at once
 _HALF = re.compile("[\ud800-\udfff]")
 _NUL = "found a NUL character: save it as UTF-8, or as UTF-16 with a byte order mark"
+
+
+class _LongLineError(ValueError):
+    """A line has more characters than are read."""
 
 
 def read_text(path: str | Path) -> str:
@@ -61,7 +66,7 @@ def iter_lines(path: str | Path) -> Iterator[str]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it cannot be unpacked, or its mark of UTF-16 is wrong.
+        ValueError: it cannot be unpacked, its mark of UTF-16 is wrong, or a line has no end, as a device's may.
     """
     packer = _packer_of(path)
     try:
@@ -69,12 +74,14 @@ def iter_lines(path: str | Path) -> Iterator[str]:
             mark = _mark_of(file.read(4))
             file.seek(len(mark))
             reader = io.TextIOWrapper(file, _MARKS.get(mark, "utf-8"), errors="surrogateescape", newline="\n")
-            for line in reader:
+            for line in iter(lambda: reader.readline(_N_LINE), ""):
+                if len(line) == _N_LINE:
+                    raise _LongLineError(f"'{path}': expected lines of less than {_N_LINE} characters, found more")
                 yield line.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
     except UnicodeDecodeError as e:
         raise ValueError(f"'{path}': expected text in {e.encoding[:6].upper()}, as its mark says: {e}") from None
     except Exception as e:  # each module has errors of its own
-        if not packer or (isinstance(e, OSError) and e.errno is not None):
+        if not packer or isinstance(e, _LongLineError) or (isinstance(e, OSError) and e.errno is not None):
             raise
         raise ValueError(f"'{path}': {packer} cannot unpack it: {e}") from None
 

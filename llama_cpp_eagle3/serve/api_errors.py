@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..log import shortened
+
 OLLAMA = "/api/"
 """The beginning of the paths of Ollama's API, which is not served."""
 
@@ -15,6 +17,7 @@ class ApiError(Exception):
         self, code: int, kind: str, message: str, *, headers: dict[str, str] | None = None, **fields: Any
     ) -> None:
         """fields: more of the error's object."""
+        message = shortened(message)
         super().__init__(message)
         self.code, self.kind, self.message = code, kind, message
         self.headers, self.fields = headers or {}, fields

@@ -101,6 +101,17 @@ def test_commands_that_make_heads(command: str) -> None:
     assert line == f"llama-cpp-eagle3: error: {needs}"
 
 
+def test_a_module_that_the_package_of_heads_needs() -> None:
+    code = (
+        "import sys\nsys.modules['gguf'] = None\n"
+        "from llama_cpp_eagle3.cli import main\nsys.exit(main(['quantize', 'a', 'b', 'Q8_0']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    needs = f"`quantize` needs gguf, which is missing: {install_command(of=HEADS)}"
+    assert done.stderr == f"llama-cpp-eagle3: error: {needs}\n"
+
+
 def test_all_packages_have_one_version() -> None:
     of_heads = distribution(HEADS)
     assert of_heads.version == distribution(MODELS).version == __version__

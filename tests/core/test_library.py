@@ -197,6 +197,13 @@ def test_a_module_of_llama_cpp_that_lacks_its_own_names(monkeypatch: pytest.Monk
         llama_cpp._internals.LlamaBatch(n_tokens=1, embd=0, n_seq_max=1, verbose=False)
 
 
+def test_a_library_of_images_that_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "libmtmd.so").write_text("no library")
+    told = r"is damaged: Failed to load shared library '.*libmtmd.so': .*Type `pip install --force-reinstall"
+    with pytest.raises(LibraryMismatchError, match=told), _library.mismatches():
+        llama_cpp._ctypes_extensions.load_shared_library("mtmd", tmp_path)
+
+
 @pytest.mark.parametrize("code", ["os.nothing", "import llama_cpp_eagle3.nothing", "nothing"])
 def test_what_others_lack_is_theirs(code: str) -> None:
     with pytest.raises((AttributeError, ModuleNotFoundError, NameError)) as e, _library.mismatches():

@@ -121,3 +121,12 @@ def test_a_text_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_cpp_eagle3.files.text_file._N_MAX", 1 << 20)
     with pytest.raises(ValueError, match="'/dev/zero': expected a text of at most 1 MiB, found more"):
         read_text("/dev/zero")
+
+
+def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "long.jsonl.gz"
+    path.write_bytes(gzip.compress(b"short\n" + b"x" * 100))
+    assert list(iter_lines(path)) == ["short", "x" * 100]
+    monkeypatch.setattr("llama_cpp_eagle3.files.text_file._N_LINE", 100)
+    with pytest.raises(ValueError, match=r"long.jsonl.gz': expected lines of less than 100 characters, found more"):
+        list(iter_lines(path))

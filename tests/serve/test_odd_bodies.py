@@ -109,6 +109,14 @@ def test_escapes(text: str, expected: str) -> None:
     assert parse_json(b'\xef\xbb\xbf{"a": "%s"}' % text.encode()) == {"a": expected}
 
 
+def test_errors_quote_a_part_of_what_is_long() -> None:
+    message = ApiError(400, "invalid_request_error", f"found {'many ' * 20_000}: expected one").message
+    assert message.startswith("found many many")
+    assert message.endswith("many : expected one")
+    assert " characters] " in message
+    assert len(message) < 1600
+
+
 def test_bodies_that_are_no_utf8() -> None:
     for body in (b'{"a": "\xed\xa0\xbd"}', b'{"a": "\xff"}', '{"a": 1}'.encode("utf-16")):
         with pytest.raises(ApiError, match="the body is not JSON"):
