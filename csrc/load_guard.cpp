@@ -72,6 +72,17 @@ void guard_state::on_log(ggml_log_level level, const char * text, void *) {
             guard->tensors_.insert(line.substr(mark.size(), line.find_last_not_of(" \n\r") + 1 - mark.size()));
         }
     }
+    if (guard && level == GGML_LOG_LEVEL_WARN) {
+        // "validate_override: Warning: Bad metadata override type for key 'llama.block_count', expected int but got
+        // str\n"
+        const std::string line = text;
+        const std::string mark = "Bad metadata override type for key ";
+        const size_t      at   = line.find(mark);
+        if (at != std::string::npos) {
+            guard->ignored_.insert(
+                line.substr(at + mark.size(), line.find_last_not_of(" \n\r") + 1 - at - mark.size()));
+        }
+    }
     if (guard && level == GGML_LOG_LEVEL_ERROR && !guard->asserted_) {
         std::string       line     = text;
         // "llama_model_load: error loading model: missing tensor 'output_norm.weight'\n"

@@ -46,6 +46,9 @@ class load_guard {
     // The tensors that llama.cpp has asked the file for: those of its graph.
     const std::set<std::string> & tensors() const { return tensors_; }
 
+    // The keys whose overrides have another type than the file, so that llama.cpp ignores them, and both types.
+    const std::set<std::string> & ignored() const { return ignored_; }
+
     // Was the reason an assertion?
     bool asserted() const { return asserted_; }
 
@@ -56,7 +59,7 @@ class load_guard {
     load_guard * outer_;
     std::string  reason_;
 
-    std::set<std::string> tensors_;
+    std::set<std::string> tensors_, ignored_;
 
     bool is_cause_ = false; // the reason is what ended the load, not just the first warning
     bool asserted_ = false;

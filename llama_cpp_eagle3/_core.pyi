@@ -678,6 +678,10 @@ class LoadGuard:
         """Whether an assertion has failed."""
 
     @property
+    def ignored(self) -> set[str]:
+        """Keys whose overrides llama.cpp ignores, since the file's value has another type, and both types."""
+
+    @property
     def reason(self) -> str:
         """Why a call has failed, in llama.cpp's words; empty if it gave no reason."""
 

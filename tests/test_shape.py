@@ -9,9 +9,9 @@ from import_graph import CHECKOUT, PACKAGE, import_graph, longest_chain
 
 CORE = ("engine", "draft", "model", "llama", "config", "files")
 MOST = {
-    "lines of Python, core": 17_300,  # 58 since libraries' errors of full disks are named
-    "lines of Python, edges": 20_540,  # 20,490 before endless and odd files, and long quotes in errors
-    "lines of C++, without kernels": 26_260,  # 200 before ggml's layout for AMX was hidden
+    "lines of Python, core": 17_310,  # 58 since libraries' errors of full disks are named
+    "lines of Python, edges": 20_510,  # 20,490 before endless lines and long quotes in errors
+    "lines of C++, without kernels": 26_290,  # 26,260 before overrides of another type were said
     "lines of C++, kernels": 8_480,  # 7,290 before twelve types of few bits and loops of 512 bits
     "lines of csrc/policy": 2_100,
     "lines of the longest file": 600,

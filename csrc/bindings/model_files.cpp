@@ -27,7 +27,7 @@ struct py_load_guard {
     abort_guard::scope          scope;
     std::unique_ptr<load_guard> guard;
     std::string                 reason;
-    std::set<std::string>       tensors;
+    std::set<std::string>       tensors, ignored;
     bool                        asserted = false;
 
     explicit py_load_guard(abort_guard::scope scope) : scope(scope) {}
@@ -43,10 +43,19 @@ struct py_load_guard {
         if (guard) {
             reason   = guard->reason();
             tensors  = guard->tensors();
+            ignored  = guard->ignored();
             asserted = guard->asserted();
         }
     }
 };
+
+py::typing::Set<py::str> set_of(const std::set<std::string> & texts) {
+    py::typing::Set<py::str> res;
+    for (const std::string & text : texts) {
+        res.add(text_of(text));
+    }
+    return res;
+}
 
 const llama_vocab * vocab_at(uintptr_t vocab) {
     if (!vocab) {
@@ -88,13 +97,16 @@ void register_model_files(py::module_ & m) {
             "tensors",
             [](py_load_guard & self) {
                 self.read();
-                py::typing::Set<py::str> res;
-                for (const std::string & name : self.tensors) {
-                    res.add(text_of(name));
-                }
-                return res;
+                return set_of(self.tensors);
             },
             "Names of the tensors that llama.cpp has asked a model's file for: those of its graph.")
+        .def_property_readonly(
+            "ignored",
+            [](py_load_guard & self) {
+                self.read();
+                return set_of(self.ignored);
+            },
+            "Keys whose overrides llama.cpp ignores, since the file's value has another type, and both types.")
         .def_property_readonly(
             "asserted",
             [](py_load_guard & self) {

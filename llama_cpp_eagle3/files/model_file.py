@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ _ADVICE = (
 _LESS = ". Where memory is short take a smaller n_ctx, quantized type_k and type_v, or a smaller model"
 BLOCKS = "layers for multi-token prediction (nextn_predict_layers)"
 """Layers that a file's header may announce and that may be missing."""
+_log = logging.getLogger("llama_cpp_eagle3")
 _OVERRIDE_SIZE = lib.llama_model_kv_override_value.val_str.size
 
 
@@ -156,6 +158,8 @@ def file_errors(path: str) -> Iterator[None]:
             if not is_full and (guard.asserted or "load model" in str(e)):
                 raise ModelFileError(f"'{path}': llama.cpp cannot load it: {reason}. {_advice(path)}") from e
             raise ValueError(f"{e}: {reason}{_LESS if is_full else ''}") from e
+    for key in sorted(guard.ignored):
+        _log.warning("kv_overrides (--override-kv): not used for key %s", key)
 
 
 def guard_tokenizer(model: Any) -> None:

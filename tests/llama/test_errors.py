@@ -19,6 +19,7 @@ import pytest
 
 from gguf_raw import STR, U32, RawFile, spoil
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, IncompatibleDraftError, ModelFileError, errors
+from llama_cpp_eagle3.models import bundled_pair
 from llama_cpp_eagle3_heads.convert.output import add_keys
 from loading import OPTIONS, load, load_plain, path_of, take
 from tiny import CORRUPTIONS, corrupt, with_template, write_head
@@ -425,3 +426,10 @@ def test_files_of_other_kinds(arch: str, keys: dict[str, Any], words: str, tiny_
         load(tiny_target, path)
     with pytest.raises(ModelFileError, match="a block drafter, not a target" if arch == "dflash" else words):
         load(path)
+
+
+def test_an_override_of_another_type_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    overrides = {"llama.context_length": "many", "llama.rope.freq_base": 1e4}
+    Eagle3Llama(str(bundled_pair()[0]), n_ctx=64, kv_overrides=overrides, verbose=False).close()
+    said = [record.getMessage() for record in caplog.records if "kv_overrides" in record.getMessage()]
+    assert said == ["kv_overrides (--override-kv): not used for key 'llama.context_length', expected int but got str"]
