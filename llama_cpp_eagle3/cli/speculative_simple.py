@@ -12,13 +12,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from .._core import read_target
 from ..doctor.pair_check import size_of
 from ..draft.siblings import advice
-from ..files.text_file import as_text, read_text
+from ..files.text_file import as_text, read_bytes, read_text
 from ..files.whole_file import output_path, write_whole
 from ..llama import Eagle3Llama
 from ..log import progress_bar
@@ -97,7 +96,7 @@ def read_prompt(args: argparse.Namespace) -> str:
     if sum(given is not None for given in (args.prompt, args.file, args.binary_file)) != 1:
         raise ValueError("give the prompt with -p TEXT or -f FNAME")
     if args.binary_file is not None:
-        return Path(args.binary_file).read_bytes().decode("utf-8")
+        return read_bytes(args.binary_file).decode("utf-8")
     if args.file is not None:
         text = as_text(sys.stdin.buffer.read(), "standard input") if args.file == "-" else read_text(args.file)
         return text[:-1] if text.endswith("\n") else text  # llama.cpp drops it too

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
+import os
 import re
+import select
+import stat
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -25,29 +29,47 @@ _PACKERS = {
 }
 """Python's modules -> how their files begin."""
 _OTHER_PACKERS = {"zip": b"PK\3\4", "zstd": b"\x28\xb5\x2f\xfd", "7-zip": b"7z\xbc\xaf"}
-_N_MAX = 1 << 30  # bytes of a text that is read at once
-_N_LINE = 1 << 26  # characters of a line that is read at once
+_N_MAX = 1 << 30  # bytes of a text that is read at once, characters of a line
+_FIFO_SECONDS = 2.0  # so long may a FIFO be without a writer
 _HALF = re.compile("[\ud800-\udfff]")
 _NUL = "found a NUL character: save it as UTF-8, or as UTF-16 with a byte order mark"
-
-
-class _LongLineError(ValueError):
-    """A line has more characters than are read."""
 
 
 def read_text(path: str | Path) -> str:
     r"""Text of a file: without a byte order mark, and with \n where lines end by \r\n.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is not UTF-8, and has no mark of UTF-16, or it is too large, such as a device without an end.
+        OSError, ValueError: as `read_bytes`.
+        ValueError: it is not UTF-8, and has no mark of UTF-16.
     """
-    with open(path, "rb") as file:
-        pieces = iter(lambda: file.read(1 << 20), b"")  # Python allocates as much as it is asked to read
-        data = b"".join(piece for piece, _ in zip(pieces, range((_N_MAX >> 20) + 1), strict=False))
-    if len(data) > _N_MAX:
+    return as_text(read_bytes(path), f"'{path}'")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Bytes of a file, or what comes from a pipe or a terminal until its end.
+
+    Raises:
+        OSError: it cannot be read, or is a FIFO that nothing writes to.
+        ValueError: it is too large, such as a device without an end.
+    """
+    pieces: list[bytes] = []
+    n_bytes, flag = 0, getattr(os, "O_NONBLOCK", 0)  # opening a FIFO waits for its writer without the flag
+    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | flag)) as file:
+        may_wait = flag and not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        while n_bytes <= _N_MAX:
+            if may_wait:
+                select.select([file], [], [], _FIFO_SECONDS)
+            piece = file.read(1 << 20)  # Python allocates as much as it is asked to read
+            if piece is not None:  # else a writer has written nothing yet
+                pieces.append(piece)
+                n_bytes += len(piece)
+                if not piece:
+                    break
+    if n_bytes > _N_MAX:
         raise ValueError(f"'{path}': expected a text of at most {_N_MAX >> 20} MiB, found more")
-    return as_text(data, f"'{path}'")
+    if not n_bytes and Path(os.path.realpath(path)).is_fifo():
+        raise OSError(errno.EINVAL, "it is a FIFO that nothing writes to", str(path))
+    return b"".join(pieces)
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -63,33 +85,37 @@ def iter_lines(path: str | Path) -> Iterator[str]:
     r"""Lines of a file, as `read_lines` has them, but read one after another, and unpacked (gzip, bzip2, xz).
 
     Bytes that are no text do not end the reading: they become half surrogates, as Python has them in names of files.
+    What is no regular file is read whole first, as it cannot be read twice.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it cannot be unpacked, its mark of UTF-16 is wrong, or a line has no end, as a device's may.
+        OSError, ValueError: as `read_bytes`.
+        ValueError: it cannot be unpacked, its mark of UTF-16 is wrong, or a line is too long.
     """
-    packer = _packer_of(path)
+    packer = ""
     try:
-        with _opened(path, packer) as file:
+        with open(path, "rb") if Path(path).is_file() else io.BytesIO(read_bytes(path)) as whole:
+            packer = _packer_of(whole, path)
+            file = _unpacked(whole, packer)
             mark = _mark_of(file.read(4))
             file.seek(len(mark))
             reader = io.TextIOWrapper(file, _MARKS.get(mark, "utf-8"), errors="surrogateescape", newline="\n")
-            for line in iter(lambda: reader.readline(_N_LINE), ""):
-                if len(line) == _N_LINE:
-                    raise _LongLineError(f"'{path}': expected lines of less than {_N_LINE} characters, found more")
+            while line := reader.readline(_N_MAX + 1):
+                if len(line) > _N_MAX:
+                    why = f"expected lines of at most {_N_MAX:,} characters, found a longer one"
+                    raise OSError(errno.EFBIG, why, str(path))
                 yield line.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
     except UnicodeDecodeError as e:
         raise ValueError(f"'{path}': expected text in {e.encoding[:6].upper()}, as its mark says: {e}") from None
     except Exception as e:  # each module has errors of its own
-        if not packer or isinstance(e, _LongLineError) or (isinstance(e, OSError) and e.errno is not None):
+        if not packer or (isinstance(e, OSError) and e.errno is not None):
             raise
         raise ValueError(f"'{path}': {packer} cannot unpack it: {e}") from None
 
 
-def _packer_of(path: str | Path) -> str:
+def _packer_of(file: IO[bytes], path: str | Path) -> str:
     """The module that unpacks a file; empty: it is not packed."""
-    with open(path, "rb") as file:
-        begin = file.read(10)
+    begin = file.read(10)
+    file.seek(0)
     for name, other in _OTHER_PACKERS.items():
         if begin.startswith(other):
             raise ValueError(f"'{path}': {name} has packed it: unpack it first, or pack it by gzip")
@@ -97,8 +123,8 @@ def _packer_of(path: str | Path) -> str:
     return "gzip" if str(path).lower().endswith(".gz") else found
 
 
-def _opened(path: str | Path, packer: str) -> IO[Any]:
-    return open(path, "rb") if not packer else import_module(packer).open(path)
+def _unpacked(file: IO[bytes], packer: str) -> IO[Any]:
+    return import_module(packer).open(file) if packer else file
 
 
 def as_text(data: bytes, source: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,14 +121,38 @@ def test_half_surrogates(text: str, expected: str) -> None:
 
 def test_a_text_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_cpp_eagle3.files.text_file._N_MAX", 1 << 20)
-    with pytest.raises(ValueError, match="'/dev/zero': expected a text of at most 1 MiB, found more"):
-        read_text("/dev/zero")
+    for read in (read_text, lambda path: list(iter_lines(path))):
+        with pytest.raises(ValueError, match="'/dev/zero': expected a text of at most 1 MiB, found more"):
+            read("/dev/zero")
 
 
 def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "long.jsonl.gz"
-    path.write_bytes(gzip.compress(b"short\n" + b"x" * 100))
-    assert list(iter_lines(path)) == ["short", "x" * 100]
-    monkeypatch.setattr("llama_cpp_eagle3.files.text_file._N_LINE", 100)
-    with pytest.raises(ValueError, match=r"long.jsonl.gz': expected lines of less than 100 characters, found more"):
+    monkeypatch.setattr("llama_cpp_eagle3.files.text_file._N_MAX", 1000)
+    path = tmp_path / "long.jsonl"
+    path.write_text("short\n" + "a" * 1001)
+    with pytest.raises(OSError, match=r"lines of at most 1,000 characters, found a longer one: .*long\.jsonl'"):
         list(iter_lines(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="makes FIFOs")
+@pytest.mark.parametrize("read", [read_lines, lambda path: list(iter_lines(path))], ids=["whole", "lines"])
+def test_pipes(read: Callable[[Path], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a shell are read, and a FIFO if something writes to it, however late."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with monkeypatch.context() as changed:
+        changed.setattr("llama_cpp_eagle3.files.text_file._FIFO_SECONDS", 0.1)
+        with pytest.raises(OSError, match=r"it is a FIFO that nothing writes to: .*fifo'"):
+            read(fifo)
+    for script in (f"exec > '{fifo}'; echo one; sleep 0.5; echo two", f"echo one > '{fifo}'"):
+        with subprocess.Popen(["sh", "-c", script]):
+            assert read(fifo) == ["one", "two"][: script.count("echo")]
+    for script, lines in (
+        ("sleep 0.3; echo one", ["one"]),
+        ("true", []),
+        ("printf 'one\\ntwo' | gzip", ["one", "two"]),
+    ):
+        if lines != ["one", "two"] or read is not read_lines:
+            with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as writer:
+                assert writer.stdout is not None
+                assert read(Path(f"/dev/fd/{writer.stdout.fileno()}")) == lines
