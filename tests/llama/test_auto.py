@@ -75,6 +75,8 @@ def test_auto_is_the_default(tiny_target: Any, tiny_head: Any) -> None:
 
 def test_measured_once(tiny_target: Any, tiny_head: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
+    # what is measured on a busy machine is measured again
+    monkeypatch.setattr("llama_cpp_eagle3.draft.costs.timing.Contention.share", 0.0)
     assert cache_dir() == tmp_path
     with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
         # nothing is measured after text in the context: three tokens are drafted until then
