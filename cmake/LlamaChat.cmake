@@ -89,8 +89,12 @@ add_changed_source(grammar peg-parser
     "arena_.resolve_refs()" "arena_.resolve_refs(), eagle3::chat::apply_wishes(arena_, *this)")
 file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)
 list(TRANSFORM _parsers REPLACE "\\.cpp$" "")
-list(REMOVE_ITEM _parsers parsers/functionary-v3-2)
+list(REMOVE_ITEM _parsers parsers/functionary-v3-2 parsers/kimi-k3)
 add_chat_group(parsers ${_parsers})
+# a call ends a thought that the model has not ended, as a text does
+add_changed_source(parsers parsers/kimi-k3
+    "#include \"parsers.h\"" "#include \"parsers/parsers.h\""
+    "until_one_of({ THINK_END, RESP_START })" "until_one_of(include_grammar ? std::vector<std::string>{ THINK_END, RESP_START, TOOLS_START } : std::vector<std::string>{ THINK_END, RESP_START })")
 # a call after a text or another call begins with >>>, which llama.cpp's parser and grammar do not expect there
 add_changed_source(parsers parsers/functionary-v3-2
     "#include \"parsers.h\"" "#include \"parsers/parsers.h\"\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/calls.h\""

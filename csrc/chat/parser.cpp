@@ -199,9 +199,22 @@ class parser {
         };
         if (is_more(end)) {
             (thinks ? msg.reasoning_content : msg.content) += ctx.input.substr(end);
-        } else if (tag_end != std::string::npos && is_more(tag_end + 1)) {
+        } else if (tag_end != std::string::npos && is_more(tag_end + 1) && !begins_an_end(ctx.input.substr(end))) {
             msg.content += ctx.input.substr(ctx.input.find_first_not_of(BLANK, tag_end + 1));
         }
+    }
+
+    // Whether a text is the beginning of what ends a part of an answer: Kimi K3's "<|close|>think<|sep|>" has two signs.
+    bool begins_an_end(const std::string & rest) const {
+        for (part_id id = 0; id < params.parser.size(); ++id) {
+            const auto * until = std::get_if<common_peg_until_parser>(&params.parser.get(id));
+            for (const std::string & end : until ? until->delimiters : std::vector<std::string>{}) {
+                if (rest.size() < end.size() && end.compare(0, rest.size(), rest) == 0) {
+                    return true;
+                }
+            }
+        }
+        return false;
     }
 
     // A text that was sent stays, also if its end turns out to begin a tag, which goes on with it if it is none.

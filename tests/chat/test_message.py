@@ -41,6 +41,11 @@ QWEN3_CODER = "Qwen3-Coder.jinja"
 FUNCTION = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n"
 DEVSTRAL = "unsloth-mistral-Devstral-Small-2507.jinja"
 LING = "inclusionai-ling-3.0-flash.jinja"
+KIMI_K3 = "Kimi-K3.jinja"
+KIMI_K3_CALL = (
+    '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"'
+    "<|sep|>Rome<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"
+)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,11 @@ LING = "inclusionai-ling-3.0-flash.jinja"
         ("GLM-4.7-Flash.jinja", "Hm.</", ("", "Hm.</", [])),
         ("GLM-4.7-Flash.jinja", "Hm.</think><", ("<", "Hm.", [])),
         ("GLM-4.7-Flash.jinja", "Hm.</think>a <", ("a <", "Hm.", [])),
+        # the end of a thought may be cut off between its signs, or lack before a call
+        (KIMI_K3, "Hm.<|close|>think", ("", "Hm.", [])),
+        (KIMI_K3, "Hm.<|close|>think<|se", ("", "Hm.", [])),
+        (KIMI_K3, "Hm." + KIMI_K3_CALL, ("", "Hm.", ["get_weather"])),
+        (KIMI_K3, KIMI_K3_CALL, ("", "", ["get_weather"])),
     ],
 )
 @pytest.mark.parametrize("n_each", [1, 2, 3])
