@@ -89,8 +89,12 @@ add_changed_source(grammar peg-parser
     "arena_.resolve_refs()" "arena_.resolve_refs(), eagle3::chat::apply_wishes(arena_, *this)")
 file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)
 list(TRANSFORM _parsers REPLACE "\\.cpp$" "")
-list(REMOVE_ITEM _parsers parsers/functionary-v3-2 parsers/kimi-k3)
+list(REMOVE_ITEM _parsers parsers/cohere2moe parsers/functionary-v3-2 parsers/kimi-k3)
 add_chat_group(parsers ${_parsers})
+# in a thought that is content, a tag that has begun may be another than its end
+add_changed_source(parsers parsers/cohere2moe
+    "#include \"parsers.h\"" "#include \"parsers/parsers.h\""
+    "ACTION_START }) +\n                                             p.optional(p.literal(THINK_END))))" "ACTION_START })) + p.optional(p.atomic(p.content(p.literal(THINK_END)))))")
 # a call ends a thought that the model has not ended, as a text does
 add_changed_source(parsers parsers/kimi-k3
     "#include \"parsers.h\"" "#include \"parsers/parsers.h\""

@@ -42,10 +42,8 @@ FUNCTION = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</param
 DEVSTRAL = "unsloth-mistral-Devstral-Small-2507.jinja"
 LING = "inclusionai-ling-3.0-flash.jinja"
 KIMI_K3 = "Kimi-K3.jinja"
-KIMI_K3_CALL = (
-    '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"'
-    "<|sep|>Rome<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"
-)
+KIMI_CALL = """<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city"\
+ type="string"<|sep|>Ro<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"""
 
 
 @pytest.mark.parametrize(
@@ -75,8 +73,8 @@ KIMI_K3_CALL = (
         # the end of a thought may be cut off between its signs, or lack before a call
         (KIMI_K3, "Hm.<|close|>think", ("", "Hm.", [])),
         (KIMI_K3, "Hm.<|close|>think<|se", ("", "Hm.", [])),
-        (KIMI_K3, "Hm." + KIMI_K3_CALL, ("", "Hm.", ["get_weather"])),
-        (KIMI_K3, KIMI_K3_CALL, ("", "", ["get_weather"])),
+        (KIMI_K3, "Hm." + KIMI_CALL, ("", "Hm.", ["get_weather"])),
+        (KIMI_K3, KIMI_CALL, ("", "", ["get_weather"])),
     ],
 )
 @pytest.mark.parametrize("n_each", [1, 2, 3])
@@ -168,8 +166,6 @@ def test_a_whole_answer_is_what_its_deltas_are(params: ChatParams, text: str) ->
 
 
 LING_CALL = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>\n"
-KIMI_CALL = """<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city"\
- type="string"<|sep|>Ro<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"""
 DEEPSEEK_CALL = """<|function_calls>\n<|invoke name="get_weather">\n<|parameter nng="false">1</|parameter>\n</|invoke>
 </|function_calls>"""
 TAKEN_BACK = [
@@ -178,10 +174,15 @@ TAKEN_BACK = [
     (LING, "Hm.</think></think>I look.\n" + LING_CALL.replace("</arg_key>", "")),
     ("meetkai-functionary-medium-v3.2.jinja", 'all\nI look.>>>get_weather\n{"city": "Ro"x'),
     (
-        "Kimi-K3.jinja",
+        KIMI_K3,
         "I think.<|close|>th\nnk<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|>" + KIMI_CALL,
     ),
     ("deepseek-ai-DeepSeek-V3.2.jinja", "hm</think}>\n\n" + DEEPSEEK_CALL.replace("|", "\uff5cDSML\uff5c")),
+    (
+        "Cohere2MoE.jinja",
+        'Hm.<|START_ACTION|>[\n {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome"}}\n]'
+        "<|END_ACTION|>",
+    ),
     (HERMES, 'hm<tool_call>\n{"name": "get_weather", "arguments":<tool_call> {"city": "Rome"}}\n</tool_call>'),
 ]
 
@@ -189,8 +190,9 @@ TAKEN_BACK = [
 @pytest.mark.parametrize(("template", "text"), TAKEN_BACK)
 def test_calls_and_thoughts_that_are_malformed_after_their_opening(load: Load, template: str, text: str) -> None:
     """A whole answer has what a stream has sent: the format's parser takes it back, a client cannot."""
-    for choice, n_each in itertools.product(("auto", "required"), (1, 3, 7)):
-        params = load(template).apply(MESSAGES, tools=[WEATHER], tool_choice=choice, enable_thinking=True)
+    for choice, form, n_each in itertools.product(("auto", "required"), ("auto", "none"), (1, 3, 7)):
+        options = {"tool_choice": choice, "reasoning_format": form, "enable_thinking": True}
+        params = load(template).apply(MESSAGES, tools=[WEATHER], **options)
         parts = [text[i : i + n_each] for i in range(0, len(text), n_each)]
         grown, whole = GrowingMessage(params), GrowingMessage(params)
         for part in parts:
