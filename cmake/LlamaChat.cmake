@@ -45,6 +45,7 @@ add_changed_source(chat chat-peg-parser
     "for (const auto & node : result.nodes) {\n        visit(arena, node)" "for (const auto & node : result.nodes) {\n        visit(eagle3::chat::names_in(arena), node)"
     "current_tool->name = std::string(trim_trailing_space(node.text))" "current_tool->name = eagle3::chat::given_name(node, std::string(trim_trailing_space(node.text)))"
     "ordered_json(trim(node.text)).dump()" "ordered_json(eagle3::chat::given_name(node, std::string(trim(node.text)))).dump()"
+    "\"gemma4-dict-key-name\") {\n        return std::string(node.text)" "\"gemma4-dict-key-name\") {\n        return eagle3::chat::given_name(node, std::string(node.text))"
     "call.name = std::string(name_node.text)" "call.name = eagle3::chat::given_name(name_node, std::string(name_node.text))"
     "std::string(arena.get(name_id).text)" "eagle3::chat::given_name(arena.get(name_id), std::string(arena.get(name_id).text))"
     "ordered_json(arena.get(name_id).text)" "ordered_json(eagle3::chat::given_name(arena.get(name_id), std::string(arena.get(name_id).text)))"

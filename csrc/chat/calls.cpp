@@ -491,11 +491,7 @@ void apply_wishes(common_peg_arena & parser, common_peg_parser_builder & builder
         shape.require_call(parser.root());
         shape.leave_no_content(parser.root(), wishes->begun);
     }
-    std::set<std::string> keys;
-    for (const common_chat_tool & tool : wishes->tools) {
-        keys.merge(odd_keys(tool.parameters));
-    }
-    add_ways_to_write(parser, builder, keys);
+    add_ways_to_write(parser, builder, odd_keys(wishes->tools));
 }
 
 std::string first_call() {

@@ -29,6 +29,11 @@ std::string as_attribute(std::string name) {
     return name;
 }
 
+// A name without the blanks that it begins with, which a format may have there anyway.
+std::string without_indent(const std::string & name) {
+    return name.substr(std::min(name.find_first_not_of(BLANK), name.size()));
+}
+
 void collect_keys(const common_json & schema, std::set<std::string> & keys) {
     if (!schema.is_object() && !schema.is_array()) {
         return;
@@ -63,8 +68,8 @@ void add_ways_to_write(common_peg_arena & parser, common_peg_parser_builder & bu
     std::set<part_id> done;
     for (const auto & [part, name] : found) {
         std::vector<std::string> ways;
-        for (const std::string & way : { as_json(name), as_attribute(name), name }) {
-            const bool is_other = way != name && names.count(way) > 0;
+        for (const std::string & way : { as_json(name), as_attribute(name), name, without_indent(name) }) {
+            const bool is_other = way.empty() || (way != name && names.count(way) > 0);
             if (!is_other && std::find(ways.begin(), ways.end(), way) == ways.end()) {
                 ways.push_back(way);
             }
@@ -86,6 +91,10 @@ void add_ways_to_write(common_peg_arena & parser, common_peg_parser_builder & bu
             for (auto key = keys.rbegin(); key != keys.rend(); ++key) { // the longer one of two that begin alike first
                 const part_id colon = builder.peek(builder.literal(":")).id();
                 all.push_back(builder.sequence({ builder.literal(*key).id(), colon }).id());
+                if (const std::string way = without_indent(*key); way != *key) {
+                    const part_id given = builder.tag(GIVEN + *key, builder.literal(way)).id();
+                    all.push_back(builder.sequence({ given, colon }).id());
+                }
             }
             auto & changed = std::get<common_peg_rule_parser>(parser.get(id));
             all.push_back(changed.child);
@@ -95,12 +104,15 @@ void add_ways_to_write(common_peg_arena & parser, common_peg_parser_builder & bu
     }
 }
 
-std::set<std::string> odd_keys(const std::string & schema) {
+std::set<std::string> odd_keys(const std::vector<common_chat_tool> & tools) {
     std::set<std::string> all;
     std::set<std::string> odd;
-    collect_keys(common_json::parse(schema), all);
+    for (const common_chat_tool & tool : tools) {
+        collect_keys(common_json::parse(tool.parameters), all);
+    }
     for (const std::string & key : all) {
-        if (key.find_first_of(ENDS_A_KEY) != std::string::npos) {
+        const std::string way = without_indent(key);
+        if (key.find_first_of(ENDS_A_KEY) != std::string::npos || (!way.empty() && all.count(way) == 0)) {
             odd.insert(key);
         }
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "chat-peg-parser.h"
+#include "chat.h"
 
 #include <set>
 #include <string>
@@ -16,8 +17,9 @@ namespace eagle3::chat {
 void add_ways_to_write(common_peg_arena & parser, common_peg_parser_builder & builder,
                        const std::set<std::string> & keys);
 
-// A client's names of parameters, at any depth, that Gemma 4's arguments could not have: a colon ends a key there.
-std::set<std::string> odd_keys(const std::string & schema);
+// Tools' names of parameters, at any depth, that Gemma 4's arguments could not have: a colon ends a key there, and
+// blanks before it are left out.
+std::set<std::string> odd_keys(const std::vector<common_chat_tool> & tools);
 
 // The functions that cmake/LlamaChat.cmake has chat-peg-parser.cpp call.
 

@@ -363,6 +363,26 @@ def test_names_come_back_as_the_client_gave_them(name: str, text: str, load: Loa
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("google-gemma-4-31B-it.jinja", '<|tool_call>call:f{%s:<|"|>x<|"|>,%s:{%s:1}}<tool_call|>'),
+        ("LFM2.5-8B-A1B.jinja", "<|tool_call_start|>[f(%s='x',%s={\"%s\": 1})]<|tool_call_end|>"),
+    ],
+)
+@pytest.mark.parametrize("keys", [(" a", " b", " a"), ("a", " b", " a"), (" a", "b", " a")])
+def test_names_may_begin_with_blanks(name: str, text: str, keys: tuple[str, str, str], load: Load) -> None:
+    """Calls may have blanks before any name."""
+    inner = {"type": "object", "properties": {" a": {"type": "integer"}}}
+    tools = [tool("f", {"type": "object", "properties": {" a": {"type": "string"}, " b": inner}})]
+    answer = GrowingMessage(load(name).apply([USER], tools=tools))
+    for letter in text % keys:
+        answer.add(letter)
+    answer.add("", is_partial=False)
+    ((call,),) = [answer.message["tool_calls"]]
+    assert json.loads(call["function"]["arguments"]) == {" a": "x", " b": {" a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
         (
             "MiniMax-M1.jinja",
             '<tool_calls>\n{"name": "count", "arguments": {"n": 3}}\n{"name": "switch", "arguments": {"on": true}}\n'
