@@ -204,7 +204,8 @@ class parser {
         }
     }
 
-    // Whether a text is the beginning of what ends a part of an answer: Kimi K3's "<|close|>think<|sep|>" has two signs.
+    // Whether a text is the beginning of what ends a part of an answer: Kimi K3's "<|close|>think<|sep|>" has two
+    // signs.
     bool begins_an_end(const std::string & rest) const {
         for (part_id id = 0; id < params.parser.size(); ++id) {
             const auto * until = std::get_if<common_peg_until_parser>(&params.parser.get(id));
