@@ -298,6 +298,8 @@ def test_bounds_of_numbers(llm: Eagle3Llama) -> None:
         ({"type": "string", "maxLength": 10**9}, "maxLength 1000000000 is not kept"),
         ({"type": "integer", "minimum": 5, "maximum": 2}, "no number is between"),
         ({"type": "integer", "minimum": 1e300, "maximum": 1e308, "multipleOf": 3}, "multiples"),
+        ({"type": "number", "multipleOf": -2}, "multipleOf: expected a number above 0, found -2"),
+        ({"type": "array", "uniqueItems": "true"}, "uniqueItems is not kept"),
         ({"type": "string", "minLength": 5, "maxLength": 2}, "is less than minLength"),
         ({"type": "string", "pattern": "^a$", "minLength": 5}, "no text of its lengths"),
         ({"type": "string", "pattern": "^(a+b?)+$", "maxLength": 5000}, "too many ways"),

@@ -37,8 +37,12 @@ def core_of(schema: dict[str, Any], say: Say, work: Work) -> Core:
     for key in _NOT_KEPT:
         if key in schema and not _is_idle(schema, key):
             say(f"{key} is not kept")
-    if schema.get("uniqueItems") is True:
+    if schema.get("uniqueItems") not in (None, False):
         say("uniqueItems is not kept")
+    multiples = _numbers(schema, "multipleOf", say)
+    for multiple in multiples:
+        if multiple <= 0:
+            say(f"multipleOf: expected a number above 0, found {short(multiple)}")
     types = _types(schema, say)
     values = _values(schema, say, work)
     if values is not None:
@@ -57,7 +61,7 @@ def core_of(schema: dict[str, Any], say: Say, work: Work) -> Core:
         length=_counts(schema, "Length", say),
         low=_bound(schema, "minimum", 1, say),
         high=_bound(schema, "maximum", -1, say),
-        multiple=next((exact(x) for x in _numbers(schema, "multipleOf", say) if x > 0), None),
+        multiple=next((exact(x) for x in multiples if x > 0), None),
         n_properties=_counts(schema, "Properties", say),
         n_items=_n_items(schema, say),
         **_of_objects(schema, say, work),
