@@ -23,6 +23,7 @@ struct guard_state {
 
     static void on_abort(const char * message);
     static void on_log(ggml_log_level level, const char * text, void * user_data);
+    static void read(load_guard & guard, ggml_log_level level, std::string line);
 };
 
 thread_local const abort_guard * guard_state::guard    = nullptr;
@@ -62,44 +63,43 @@ void guard_state::on_abort(const char * message) {
     throw assertion_error(reason);
 }
 
-void guard_state::on_log(ggml_log_level level, const char * text, void *) {
-    load_guard * guard = listener;
-    if (guard && level == GGML_LOG_LEVEL_DEBUG) {
-        // "create_tensor: loading tensor blk.0.attn_q.weight\n"
-        const std::string line = text;
+// Reads a line of the log.
+void guard_state::read(load_guard & guard, ggml_log_level level, std::string line) {
+    if (level == GGML_LOG_LEVEL_DEBUG) {
+        // "create_tensor: loading tensor blk.0.attn_q.weight"
         const std::string mark = "create_tensor: loading tensor ";
         if (line.compare(0, mark.size(), mark) == 0) {
-            guard->tensors_.insert(line.substr(mark.size(), line.find_last_not_of(" \n\r") + 1 - mark.size()));
+            guard.tensors_.insert(line.substr(mark.size()));
         }
-    }
-    if (guard && level == GGML_LOG_LEVEL_WARN) {
+    } else if (level == GGML_LOG_LEVEL_WARN) {
         // "validate_override: Warning: Bad metadata override type for key 'llama.block_count', expected int but got
-        // str\n"
-        const std::string line = text;
+        // str"
         const std::string mark = "Bad metadata override type for key ";
-        const size_t      at   = line.find(mark);
-        if (at != std::string::npos) {
-            guard->ignored_.insert(
-                line.substr(at + mark.size(), line.find_last_not_of(" \n\r") + 1 - at - mark.size()));
+        if (const size_t at = line.find(mark); at != std::string::npos) {
+            guard.ignored_.insert(line.substr(at + mark.size()));
         }
-    }
-    if (guard && level == GGML_LOG_LEVEL_ERROR && !guard->asserted_) {
-        std::string       line     = text;
-        // "llama_model_load: error loading model: missing tensor 'output_norm.weight'\n"
+    } else if (level == GGML_LOG_LEVEL_ERROR && !guard.asserted_) {
+        // "llama_model_load: error loading model: missing tensor 'output_norm.weight'"
         const std::string marks[]  = { "error loading model: ", "failed to initialize the context: " };
         bool              is_cause = false;
         for (const std::string & mark : marks) {
-            const size_t at = line.find(mark);
-            if (at != std::string::npos) {
+            if (const size_t at = line.find(mark); at != std::string::npos) {
                 line     = line.substr(at + mark.size());
                 is_cause = true;
             }
         }
-        line.erase(line.find_last_not_of(" \n\r") + 1);
-        if (!line.empty() && (guard->reason_.empty() || (is_cause && !guard->is_cause_))) {
-            guard->reason_   = line;
-            guard->is_cause_ = is_cause;
+        if (!line.empty() && (guard.reason_.empty() || (is_cause && !guard.is_cause_))) {
+            guard.reason_   = line;
+            guard.is_cause_ = is_cause;
         }
+    }
+}
+
+void guard_state::on_log(ggml_log_level level, const char * text, void *) {
+    if (load_guard * guard = listener) {
+        std::string line = text;
+        line.erase(line.find_last_not_of(" \n\r") + 1);
+        read(*guard, level, line);
     }
     if (g_state.log_before) {
         g_state.log_before(level, text, g_state.log_user_data);
