@@ -41,16 +41,16 @@ struct loops {
 };
 
 const loops & fastest_loops() {
+    static const loops found = [] {
 #if defined(__x86_64__)
-    if (avx512::has_floats()) {
-        static constexpr loops wide = { avx512::multiply_keys, avx512::N_QUERIES_TILE,  avx512::add_block,
-                                        avx512::finish_scores, avx512::to_exponentials, avx512::finish_weights };
-        return wide;
-    }
+        if (avx512::has_floats()) {
+            return loops{ avx512::multiply_keys, avx512::N_QUERIES_TILE,  avx512::add_block,
+                          avx512::finish_scores, avx512::to_exponentials, avx512::finish_weights };
+        }
 #endif
-    static constexpr loops narrow = { multiply_keys, N_QUERIES_TILE,  add_block,
-                                      finish_scores, to_exponentials, finish_weights };
-    return narrow;
+        return loops{ multiply_keys, N_QUERIES_TILE, add_block, finish_scores, to_exponentials, finish_weights };
+    }();
+    return found;
 }
 
 int64_t padded(int64_t n, int64_t multiple) {

@@ -106,7 +106,7 @@ AVX2 void add_values(const block_of_weights & b, const char * values, size_t str
 }
 
 // Is any of n bounds infinite?
-AVX2_INLINE bool has_infinite(const float * bounds, int64_t n) {
+AVX2 inline bool has_infinite(const float * bounds, int64_t n) {
     __m256  max = _mm256_setzero_ps();
     int64_t i   = 0;
     for (; i + 8 <= n; i += 8) {
@@ -116,19 +116,17 @@ AVX2_INLINE bool has_infinite(const float * bounds, int64_t n) {
 }
 
 // May the values be read from the cache for each tile of rows? That takes less time than to convert them once.
-AVX2 inline bool is_read_directly(const block_of_weights & b, const cache_rows & values, const float * bounds) {
-    return values.type == GGML_TYPE_F16 && b.n <= N_ROWS_TILE && !has_infinite(bounds, values.n);
+inline bool is_read_directly(const block_of_weights & b, const cache_rows & values) {
+    return values.type == GGML_TYPE_F16 && b.n <= N_ROWS_TILE;
 }
 
 // Converts n channels, from `begin` on. A cell whose bound is infinite has the weight 0, and its values become 0, as 0
-// times infinity is no number.
+// times infinity is no number. bounds: null if none is.
 AVX2 inline void to_finite_f32(const cache_rows & values, const float * bounds, int64_t begin, int64_t n, float * out) {
     to_f32(values, begin, n, out);
-    if (has_infinite(bounds, values.n)) {
-        for (int64_t c = 0; c < values.n; ++c) {
-            if (bounds[c] == INF) {
-                std::fill_n(out + c * n, n, 0.0f);
-            }
+    for (int64_t c = 0; bounds && c < values.n; ++c) {
+        if (bounds[c] == INF) {
+            std::fill_n(out + c * n, n, 0.0f);
         }
     }
 }
@@ -139,11 +137,12 @@ AVX2 inline void add_block(const block_of_weights & b, const cache_rows & values
                            int64_t n, float * scratch, int32_t * sums, rows_ahead ahead) {
     const int64_t n_tiles   = (n + N_LANES - 1) / N_LANES * ((b.n + N_ROWS_TILE - 1) / N_ROWS_TILE);
     const int64_t n_ahead   = (ahead.n_lines() + n_tiles - 1) / n_tiles;
-    const bool    is_direct = is_read_directly(b, values, bounds);
+    const bool    is_finite = !has_infinite(bounds, values.n);
+    const bool    is_direct = is_finite && is_read_directly(b, values);
     for (int64_t i = 0; i < n; i += N_CHANNELS) {
         const int64_t n_together = std::min(N_CHANNELS, n - i);
         if (!is_direct) {
-            to_finite_f32(values, bounds, begin + i, n_together, scratch);
+            to_finite_f32(values, is_finite ? nullptr : bounds, begin + i, n_together, scratch);
         }
         for (int64_t j = 0; j < n_together; j += N_LANES) {
             const bool is_whole = n_together - j > N_LANES / 2;

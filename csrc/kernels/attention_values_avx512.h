@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/attention_values.h"
-#include "kernels/avx512.h"
+#include "kernels/floats_avx512.h"
 
 #if defined(__x86_64__)
 
@@ -13,21 +13,6 @@ using avx2::N_CHANNELS;
 using avx2::N_LANES;
 using avx2::N_ROWS;
 using avx2::N_ROWS_TILE;
-
-// Load the values of sixteen channels whose bit is set; the others are 0.
-struct values_f32 {
-    static constexpr size_t SIZE = 4;
-
-    AVX512_FLOATS_INLINE static __m512 load(const char * p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
-};
-
-struct values_f16 {
-    static constexpr size_t SIZE = 2;
-
-    AVX512_FLOATS_INLINE static __m512 load(const char * p, __mmask16 mask) {
-        return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p));
-    }
-};
 
 AVX512_FLOATS_INLINE void add_integers(__m512 sum, int32_t * sums) {
     const __m512i middle = _mm512_castps_si512(_mm512_set1_ps(MIDDLE));
@@ -53,7 +38,7 @@ AVX512_FLOATS void add_values(const avx2::block_of_weights & b, int64_t r, const
         }
         for (int64_t cell = begin; cell < end; ++cell) {
             const char * v   = values + cell * stride;
-            const __m512 low = format::load(v, first), high = format::load(v + N_LANES * format::SIZE, last);
+            const __m512 low = format::load(v, first), high = format::load(v + N_LANES * format::n_bytes, last);
 #pragma GCC unroll 6
             for (int i = 0; i < n; ++i) {
                 const __m512 p = _mm512_set1_ps(weights[i][cell]);
@@ -90,17 +75,18 @@ inline void add_block(const avx2::block_of_weights & b, const avx2::cache_rows &
                       int64_t begin, int64_t n, float * scratch, int32_t * sums, avx2::rows_ahead ahead) {
     const int64_t n_tiles   = (n + N_CHANNELS - 1) / N_CHANNELS * ((b.n + N_ROWS_TILE - 1) / N_ROWS_TILE);
     const int64_t n_ahead   = (ahead.n_lines() + n_tiles - 1) / n_tiles;
-    const bool    is_direct = avx2::is_read_directly(b, values, bounds);
+    const bool    is_finite = !avx2::has_infinite(bounds, values.n);
+    const bool    is_direct = is_finite && avx2::is_read_directly(b, values);
     for (int64_t i = 0; i < n; i += N_CHANNELS) {
         const int64_t n_together = std::min(N_CHANNELS, n - i);
         int32_t *     own        = sums + i * N_ROWS;
         if (is_direct) {
-            const char * v = values.first + (begin + i) * values_f16::SIZE;
-            avx512::add_values<values_f16>(b, v, values.stride, n_together, values.n, own, ahead, n_ahead);
+            const char * v = values.first + (begin + i) * f16::n_bytes;
+            avx512::add_values<f16>(b, v, values.stride, n_together, values.n, own, ahead, n_ahead);
         } else {
-            avx2::to_finite_f32(values, bounds, begin + i, n_together, scratch);
+            avx2::to_finite_f32(values, is_finite ? nullptr : bounds, begin + i, n_together, scratch);
             const auto * v = reinterpret_cast<const char *>(scratch);
-            avx512::add_values<values_f32>(b, v, n_together * sizeof(float), n_together, values.n, own, ahead, n_ahead);
+            avx512::add_values<f32>(b, v, n_together * sizeof(float), n_together, values.n, own, ahead, n_ahead);
         }
     }
 }

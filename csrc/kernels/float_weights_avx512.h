@@ -1,40 +1,13 @@
 // Multiplies F16, BF16 and F32 weights by rows in float32 with AVX-512: four channels by up to six rows at a time.
 #pragma once
 
-#include "kernels/avx512.h"
+#include "kernels/floats_avx512.h"
 
 #if defined(__x86_64__)
 
 #include <algorithm>
 
 namespace eagle3::kernels::avx512 {
-
-// A format's load returns the lanes in `mask` of sixteen inputs.
-
-struct f32 {
-    static constexpr int64_t n_bytes = 4;
-
-    AVX512_FLOATS_INLINE static __m512 load(const uint8_t * p, __mmask16 mask) {
-        return _mm512_maskz_loadu_ps(mask, p);
-    }
-};
-
-struct f16 {
-    static constexpr int64_t n_bytes = 2;
-
-    AVX512_FLOATS_INLINE static __m512 load(const uint8_t * p, __mmask16 mask) {
-        return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p));
-    }
-};
-
-struct bf16 {
-    static constexpr int64_t n_bytes = 2;
-
-    AVX512_FLOATS_INLINE static __m512 load(const uint8_t * p, __mmask16 mask) {
-        const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
-        return _mm512_castsi512_ps(_mm512_slli_epi32(low, 16));
-    }
-};
 
 // Multiplies channels of k weights by n_rows rows, `row_bytes` apart. next: the channels to prefetch, or null.
 template <class format, int n_channels, int n_rows>

@@ -12,19 +12,19 @@ namespace {
 
 using namespace avx2;
 
+// The grid of both types, with the eighth added.
+const auto grid = read_grid<int64_t>(GGML_TYPE_IQ1_S, 2048, [](uint8_t * p, int64_t i, int64_t at) {
+    put_half(p, 0x4800); // 8
+    p[2 + i]       = static_cast<uint8_t>(at);
+    uint8_t * word = p + 34 + i / 4 * 2;
+    put_half(word, static_cast<uint16_t>(read<uint16_t>(word) | at >> 8 << 3 * (i % 4)));
+});
+
 template <int64_t BYTES, int SCALES>
 struct iq1 : mapped_blocks<BYTES, QK_K, SCALES> {
     static constexpr bool is_signed = true;
     static constexpr int  largest   = 9;
     using sums                      = offset_sums<0>;
-
-    // With the eighth added. Both types have this grid.
-    inline static const auto grid = read_grid<int64_t>(GGML_TYPE_IQ1_S, 2048, [](uint8_t * p, int64_t i, int64_t at) {
-        put_half(p, 0x4800); // 8
-        p[2 + i]       = static_cast<uint8_t>(at);
-        uint8_t * word = p + 34 + i / 4 * 2;
-        put_half(word, static_cast<uint16_t>(read<uint16_t>(word) | at >> 8 << 3 * (i % 4)));
-    });
 };
 
 // A block is a scale, the low bytes of the indices, then words of their other three bits, a scale, and a sign.
