@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import re
@@ -191,6 +192,7 @@ def test_what_llama_cpp_lacks_is_known_later_too(code: str) -> None:
 
 def test_a_module_of_llama_cpp_that_lacks_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a module can be imported, and fails when it is used."""
+    gc.collect()  # what other tests have left is freed by that module
     monkeypatch.delattr(llama_cpp._internals, "llama_cpp")
     told = "is damaged: name 'llama_cpp' is not defined"
     with pytest.raises(LibraryMismatchError, match=told), _library.mismatches():
